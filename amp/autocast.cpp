@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <mutex>
-#include <string>
 #include <tuple>
 
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
-#include "../core/tensor/memory.h"
 #include "rewrite.h"
 
 namespace gradual::amp {
@@ -98,13 +96,8 @@ struct Region final : Interceptor, std::enable_shared_from_this<Region> {
   std::shared_ptr<Interceptor> share() override { return shared_from_this(); }
 
   Outputs call(const OpCall& call) override {
-    Device on = options.device.value_or(Device::cpu());
-    for (int i = 0; i < call.inputs.size(); ++i) {
-      if (!call[i].defined()) continue;
-      on = call[i].device();
-      if (covers(on)) break;
-      return outer ? outer->call(call) : next_below_amp(call);
-    }
+    const Device on = device_of(call);
+    if (!covers(on)) return outer ? outer->call(call) : next_below_amp(call);
     if (!options.enabled) return next_below_amp(call);
     const CastPolicy& policy = options.table[call.op];
     if (const Fusion* fusion = fusion_of(call); fusion && !options.table.runs_whole(*fusion))

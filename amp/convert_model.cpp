@@ -1,7 +1,5 @@
 #include "convert_model.h"
 
-#include <unordered_map>
-
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "../autograd/rule.h"
 #include "../core/support/message_text.h"
@@ -94,8 +93,6 @@ CastPolicy CastPolicy::cast(DType dtype) {
     throwf("cast policy: casts to f32, f16 or bf16, not to {}; a rewrite computes in other formats", to_string(dtype));
   return {.kind = PolicyKind::cast, .dtype = dtype};
 }
-
-CastPolicy CastPolicy::banned(const std::string& message) { return {.kind = PolicyKind::banned, .text = message}; }
 
 CastPolicy CastPolicy::rewrite(const std::string& name, Rewrite function) {
   if (!function) throw_error("cast policy: the rewrite '" + name + "' has no function");

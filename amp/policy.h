@@ -41,7 +41,7 @@ struct CastPolicy {
   static CastPolicy fp32() { return {.kind = PolicyKind::fp32}; }
   static CastPolicy promote() { return {.kind = PolicyKind::promote}; }
   static CastPolicy cast(DType dtype);  // f32, f16 or bf16
-  static CastPolicy banned(const std::string& message);
+  static CastPolicy banned(const std::string& message) { return {.kind = PolicyKind::banned, .text = message}; }
   static CastPolicy rewrite(const std::string& name, Rewrite function);
   // From a name in a file: "pass", "lower", "fp32", "promote", "banned", or the dtype of a cast ("f16").
   static CastPolicy from_name(std::string_view name);

@@ -1,10 +1,5 @@
 #include "precision_observer.h"
 
-#include <string>
-#include <unordered_map>
-#include <utility>
-#include <vector>
-
 #include "../autograd/autograd.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/node.h"
@@ -33,11 +28,9 @@ struct Watch final : Observer, autograd::GradientObserver {
   bool wants_counts() const override { return !as_if_; }
 
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override {
-    switch (record.context.phase) {
-      case Phase::forward: return forward(call, out, record);
-      case Phase::backward: return backward(call, out, record);
-      case Phase::optimizer: return optimizer(call, record);
-    }
+    if (record.context.phase == Phase::forward) forward(call, out, record);
+    else if (record.context.phase == Phase::backward) backward(call, out, record);
+    else optimizer(call, record);
   }
 
   void gradient(const autograd::GradientEvent& event) override {

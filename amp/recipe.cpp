@@ -1,6 +1,5 @@
 #include "recipe.h"
 
-#include <cmath>
 #include <cstdlib>
 
 #include "../autograd/grad_mode.h"

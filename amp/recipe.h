@@ -100,31 +100,23 @@ PolicyTable policy_table(const Recipe& recipe);
 // Makes the optimizer for a model's parameters (one group, with names) and the recipe's low-precision update. Built
 // from the options of SGD, Adam or AdamW, whose .precision the recipe replaces, or from a function for your own
 // optimizer.
-class MakeOptimizer {
- public:
+struct MakeOptimizer : std::function<std::unique_ptr<optim::Optimizer>(std::vector<optim::ParamGroup> groups,
+                                                                       const optim::UpdateOptions& precision)> {
   using Groups = std::vector<optim::ParamGroup>;
   using Made = std::unique_ptr<optim::Optimizer>;
-  template <class F>
-    requires std::is_invocable_r_v<Made, F&, Groups, const optim::UpdateOptions&>
-  MakeOptimizer(F make) : make_(std::move(make)) {}                              // NOLINT(google-explicit-constructor)
-  MakeOptimizer(std::nullptr_t) {}                                               // NOLINT(google-explicit-constructor)
-  MakeOptimizer(const optim::SGDOptions& o) : make_(from<optim::SGD>(o)) {}      // NOLINT(google-explicit-constructor)
-  MakeOptimizer(const optim::AdamOptions& o) : make_(from<optim::Adam>(o)) {}    // NOLINT(google-explicit-constructor)
-  MakeOptimizer(const optim::AdamWOptions& o) : make_(from<optim::AdamW>(o)) {}  // NOLINT(google-explicit-constructor)
-  explicit operator bool() const { return static_cast<bool>(make_); }
-  Made operator()(Groups groups, const optim::UpdateOptions& precision) const {
-    return make_(std::move(groups), precision);
-  }
+  using function::function;
+  MakeOptimizer(const optim::SGDOptions& o) : function(from<optim::SGD>(o)) {}    // NOLINT(google-explicit-constructor)
+  MakeOptimizer(const optim::AdamOptions& o) : function(from<optim::Adam>(o)) {}  // NOLINT(google-explicit-constructor)
+  MakeOptimizer(const optim::AdamWOptions& o)
+      : function(from<optim::AdamW>(o)) {}  // NOLINT(google-explicit-constructor)
 
  private:
-  using Make = std::function<Made(Groups, const optim::UpdateOptions&)>;
-  template <class T, class Options> static Make from(Options options) {
-    return [options](Groups groups, const optim::UpdateOptions& precision) mutable -> Made {
+  template <class T, class Options> static function from(Options options) {
+    return [options](Groups groups, const optim::UpdateOptions& precision) mutable {
       options.precision = precision;
       return std::make_unique<T>(std::move(groups), options);
     };
   }
-  Make make_;
 };
 
 struct RunOptions {

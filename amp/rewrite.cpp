@@ -1,11 +1,8 @@
 #include "rewrite.h"
 
-#include <utility>
-
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
-#include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"

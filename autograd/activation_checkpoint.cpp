@@ -1,13 +1,9 @@
 #include "activation_checkpoint.h"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <utility>
 
 #include "../core/formats/accumulator.h"
 #include "../core/ops/compute_mode.h"
-#include "../core/support/scoped.h"
 #include "../core/support/throwf.h"
 #include "engine.h"
 #include "function.h"

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
 
 #include "../core/ops/parameter_inputs.h"
 #include "grad_mode.h"

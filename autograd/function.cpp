@@ -1,8 +1,5 @@
 #include "function.h"
 
-#include <utility>
-
-#include "../core/support/scoped.h"
 #include "../core/support/throwf.h"
 #include "autograd.h"
 #include "rule.h"
@@ -79,8 +76,6 @@ struct FunctionColumns {
   }
 };
 
-Function::~Function() { release(); }
-
 void Function::save_for_backward(std::vector<Tensor> tensors) {
   release();
   released_ = false;
@@ -121,8 +116,7 @@ std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::
 void register_custom() {
   columns().cpu[static_cast<int>(OpId::custom)] = FunctionColumns::forward;
   columns().cuda[static_cast<int>(OpId::custom)] = FunctionColumns::forward;
-  set_rule(OpId::custom, {}, FunctionColumns::backward);
-  rules()[static_cast<int>(OpId::custom)].differentiable = 7;
+  set_rule(OpId::custom, {}, FunctionColumns::backward).differentiable = 7;
 }
 
 }  // namespace gradual

@@ -16,7 +16,7 @@ namespace gradual {
 // forward's amp state, generator and module; if it uses public ops, it can be differentiated again.
 class Function : public std::enable_shared_from_this<Function> {
  public:
-  virtual ~Function();
+  virtual ~Function() { release(); }
   virtual std::vector<Tensor> forward(const std::vector<Tensor>& inputs) = 0;  // one to three outputs
   virtual std::vector<Tensor> backward(const std::vector<Tensor>& grads) = 0;
   virtual std::string name() const { return "custom"; }

@@ -44,12 +44,6 @@ Tensor RuleContext::output(int i) const {
   return t;
 }
 
-Tensor RuleContext::take_output(int i) const {
-  Tensor t = output(i);
-  if (frees_) node_.release(node_.saved_outputs[i]);
-  return t;
-}
-
 bool RuleContext::put_slice(const SliceAttrs& attrs, const Tensor& g) const {
   autograd::Engine* const engine = autograd::Engine::current();
   return engine && needs(0) && engine->put_slice(node_, attrs, g);
@@ -75,13 +69,11 @@ int saves_of(const Rule& rule, std::uint32_t needs) {
   return saves;
 }
 
-void set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward) {
+Rule& set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward) {
   Rule& r = rule_table[static_cast<int>(op)];
   r.backward = backward;
   std::ranges::copy(saves, r.saves);
-}
-void set_fused(std::initializer_list<OpId> ops) {
-  for (OpId op : ops) rule_table[static_cast<int>(op)].fused = true;
+  return r;
 }
 void set_no_rule(std::initializer_list<OpId> ops, const char* reason) {
   for (OpId op : ops) rule_table[static_cast<int>(op)].reason = reason;
@@ -98,8 +90,10 @@ void register_rules() {
       {OpId::gelu_backward, OpId::flash_attention_backward, OpId::batch_norm_backward, OpId::layer_norm_backward,
        OpId::rms_norm_backward, OpId::softmax_backward, OpId::log_softmax_backward, OpId::cross_entropy_backward},
       "fused backward: under create_graph the composed form gives the graph");
-  for (int i = 0; i < kOpCount; ++i)
+  for (int i = 0; i < kOpCount; ++i) {
     if (kOpInfos[i].kind == OpKind::Composite) rule_table[i].reason = "composite: its parts have rules";
+    if (kOpInfos[i].kind == OpKind::Comparison) rule_table[i].reason = "a bool result";
+  }
 }
 
 }  // namespace gradual

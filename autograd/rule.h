@@ -19,9 +19,13 @@ class RuleContext {
   Tensor take_grad() const { return std::move(grads_[0]); }
   bool needs(int i) const { return i < node_.input_count && node_.input(i).edge.node; }
   int inputs() const { return node_.input_count; }
-  Tensor input(int i) const;        // a saved one; Error if it was changed since or freed
-  Tensor output(int i) const;       // a saved one; reattached to the tape under create_graph
-  Tensor take_output(int i) const;  // the same, for the last use: the node releases it at once
+  Tensor input(int i) const;         // a saved one; Error if it was changed since or freed
+  Tensor output(int i) const;        // a saved one; reattached to the tape under create_graph
+  Tensor take_output(int i) const {  // the same, for the last use: the node releases it at once
+    Tensor t = output(i);
+    if (frees_) node_.release(node_.saved_outputs[i]);
+    return t;
+  }
   // As input(); undefined if the op had no such input, or a number.
   Tensor optional_input(int i) const { return node_.input(i).present ? input(i) : Tensor(); }
   const Shape& sizes(int i) const { return node_.input(i).sizes; }
@@ -69,9 +73,7 @@ struct Rule {
 // The column, by OpId. A test fails for an op with neither backward nor reason.
 inline Rule rule_table[kOpCount];
 inline Rule* rules() { return rule_table; }
-void set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward);
-// Marks rules that have a fused op and, under create_graph, a composed form.
-void set_fused(std::initializer_list<OpId> ops);
+Rule& set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward);
 void set_no_rule(std::initializer_list<OpId> ops, const char* reason);
 // The tensors that a call saves if its inputs `needs` (input_bit) require gradients: bits as in Rule::saves.
 int saves_of(const Rule& rule, std::uint32_t needs);

@@ -50,9 +50,8 @@ void linear_gradients(const C& c, const Tensor& g) {
   if (c.needs(2)) c.set(2, sum(rows, {0}));
 }
 
-void linear_rule(const C& c) { linear_gradients(c, c.grad()); }
 void linear_relu_rule(const C& c) {
-  const Tensor g = times_slope(c, OpId::relu_backward, {}, c.take_output(0));
+  const Tensor g = times_slope(c, OpId::relu_backward, {}, c.take_output(0));  // the output is freed here
   linear_gradients(c, g);
 }
 
@@ -83,14 +82,9 @@ void conv2d_rule(const C& c) {
   if (c.needs(1)) c.set(1, conv2d_backward_weight(c.grad(), operand(c, 0), sized<ConvAttrs>(c, 1)));
   if (c.needs(2)) c.set(2, sum(c.grad(), {0, 2, 3}));
 }
-// dx(dy, w) is linear in both: in dy it is the adjoint of conv2d, in w that of conv2d_backward_weight.
-void conv2d_backward_input_rule(const C& c) {
-  if (c.needs(0)) c.set(0, conv2d(c.grad(), c.input(1), {}, c.get<ConvAttrs>()));
-  if (c.needs(1)) c.set(1, conv2d_backward_weight(c.input(0), c.grad(), sized<ConvAttrs>(c, 1)));
-}
-void conv2d_backward_weight_rule(const C& c) {
-  if (c.needs(0)) c.set(0, conv2d(c.input(1), c.grad(), {}, c.get<ConvAttrs>()));
-  if (c.needs(1)) c.set(1, conv2d_backward_input(c.input(0), c.grad(), sized<ConvAttrs>(c, 1)));
+// The gradient of an average pool is an op of the same form, and the reverse.
+template <OpId kGradient> void average_rule(const C& c) {
+  c.set(0, call_row(kGradient, sized<PoolAttrs>(c, 0), c.grad())[0]);
 }
 
 // With scores S, P = softmax(S), y = P v: dv = P^T dy, dS = P (dP - sum(dP P)) for dP = dy v^T, and dq, dk from dS.
@@ -119,32 +113,32 @@ void flash_attention_rule(const C& c) {
 
 void register_contraction_rules() {
   set_rule(OpId::matmul, {in(1), in(0)}, matmul_rule);
-  set_rule(OpId::linear, {in(1), in(0)}, linear_rule);
+  set_rule(OpId::linear, {in(1), in(0)}, [](const C& c) { linear_gradients(c, c.grad()); });
   set_rule(OpId::linear_relu, {in(1) | out(0), in(0) | out(0), out(0)}, linear_relu_rule);
-  set_rule(OpId::linear_gelu, {in(1) | out(1), in(0) | out(1), out(1)}, linear_gelu_rule);
-  set_rule(OpId::linear_backward_weight, {in(1), in(0)}, linear_backward_weight_rule);
-  for (const OpId op : {OpId::linear_gelu, OpId::linear_backward_weight})
-    rules()[static_cast<int>(op)].differentiable = 3;
+  set_rule(OpId::linear_gelu, {in(1) | out(1), in(0) | out(1), out(1)}, linear_gelu_rule).differentiable = 3;
+  set_rule(OpId::linear_backward_weight, {in(1), in(0)}, linear_backward_weight_rule).differentiable = 3;
   set_rule(OpId::conv2d, {in(1), in(0)}, conv2d_rule);
-  set_rule(OpId::conv2d_backward_input, {in(1), in(0)}, conv2d_backward_input_rule);
-  set_rule(OpId::conv2d_backward_weight, {in(1), in(0)}, conv2d_backward_weight_rule);
+  // dx(dy, w) is linear in both: in dy it is the adjoint of conv2d, in w that of conv2d_backward_weight.
+  set_rule(OpId::conv2d_backward_input, {in(1), in(0)}, [](const C& c) {
+    if (c.needs(0)) c.set(0, conv2d(c.grad(), c.input(1), {}, c.get<ConvAttrs>()));
+    if (c.needs(1)) c.set(1, conv2d_backward_weight(c.input(0), c.grad(), sized<ConvAttrs>(c, 1)));
+  });
+  set_rule(OpId::conv2d_backward_weight, {in(1), in(0)}, [](const C& c) {
+    if (c.needs(0)) c.set(0, conv2d(c.input(1), c.grad(), {}, c.get<ConvAttrs>()));
+    if (c.needs(1)) c.set(1, conv2d_backward_input(c.input(0), c.grad(), sized<ConvAttrs>(c, 1)));
+  });
   set_rule(OpId::max_pool2d, {out(1)}, [](const C& c) {
     c.set(0, call_row(OpId::max_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad(), c.output(1))[0]);
   });
   set_rule(OpId::max_pool2d_backward, {in(1)}, [](const C& c) {  // an output depends on a single input element
     c.set(0, reshape(gather(flatten(c.grad(), 2), 2, flatten(c.input(1), 2)), c.sizes(0)));
   });
-  set_rule(OpId::avg_pool2d, {},
-           [](const C& c) { c.set(0, call_row(OpId::avg_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad())[0]); });
-  set_rule(OpId::avg_pool2d_backward, {}, [](const C& c) { c.set(0, avg_pool2d(c.grad(), c.get<PoolAttrs>())); });
-  set_rule(OpId::adaptive_avg_pool2d, {}, [](const C& c) {
-    c.set(0, call_row(OpId::adaptive_avg_pool2d_backward, sized<PoolAttrs>(c, 0), c.grad())[0]);
-  });
-  set_rule(OpId::adaptive_avg_pool2d_backward, {},
-           [](const C& c) { c.set(0, adaptive_avg_pool2d(c.grad(), c.sizes(0)[2], c.sizes(0)[3])); });
+  set_rule(OpId::avg_pool2d, {}, average_rule<OpId::avg_pool2d_backward>);
+  set_rule(OpId::avg_pool2d_backward, {}, average_rule<OpId::avg_pool2d>);
+  set_rule(OpId::adaptive_avg_pool2d, {}, average_rule<OpId::adaptive_avg_pool2d_backward>);
+  set_rule(OpId::adaptive_avg_pool2d_backward, {}, average_rule<OpId::adaptive_avg_pool2d>);
   constexpr int kAttention = in(0) | in(1) | in(2) | out(0) | out(1);
-  set_rule(OpId::flash_attention, {kAttention, kAttention, kAttention}, flash_attention_rule);
-  set_fused({OpId::flash_attention});
+  set_rule(OpId::flash_attention, {kAttention, kAttention, kAttention}, flash_attention_rule).fused = true;
 }
 
 }  // namespace gradual

@@ -125,14 +125,11 @@ void register_unary() {
     c.set(0, where(logical_and(c.input(0) >= a.value, c.input(0) <= a.high), c.take_grad(), 0));
   });
   for (const OpId copies : {OpId::cast, OpId::clone, OpId::to_device}) set_rule(copies, {}, same);
-  set_rule(OpId::dropout, {},  // its gradient draws the same numbers again
-           [](const C& c) { c.set(0, dispatch1(OpId::dropout, {&c.grad()}, c.node().attrs, Loc::current())); });
+  // The gradient of dropout draws the same numbers again.
+  set_rule(OpId::dropout, {}, [](const C& c) { c.set(0, call_row(OpId::dropout, c.node().attrs, c.grad())[0]); });
   set_rule(OpId::dropout_add, {}, [](const C& c) {
-    if (c.needs(0)) {
-      const Tensor dy = cast(c.grad(), c.node().input(0).dtype);
-      c.set(0, dispatch1(OpId::dropout, {&dy}, c.node().attrs, Loc::current()));
-    }
-    if (c.needs(1)) c.set(1, c.grad());
+    if (c.needs(0)) c.set(0, call_row(OpId::dropout, c.node().attrs, cast(c.grad(), c.dtype(0)))[0]);
+    c.set(1, c.grad());
   });
 }
 
@@ -142,9 +139,6 @@ void register_elementwise_rules() {
   register_binary();
   register_unary();
   set_no_rule({OpId::unscale_, OpId::sgd_step_, OpId::adam_step_}, "an update outside the graph");
-  set_no_rule({OpId::eq, OpId::ne, OpId::lt, OpId::le, OpId::gt, OpId::ge, OpId::logical_and, OpId::logical_or,
-               OpId::logical_xor, OpId::logical_not},
-              "a bool result");
 }
 
 }  // namespace gradual

@@ -124,13 +124,11 @@ void register_normalization_rules() {
   constexpr int kNorm = in(0) | in(1) | out(1) | out(2);
   constexpr int kRms = in(0) | in(1) | out(1);
   constexpr int kBatch = kNorm | in(2);  // the bias: for relu
-  set_rule(OpId::batch_norm, {kBatch, kBatch, kBatch}, batch_norm_rule);
-  set_rule(OpId::layer_norm, {kNorm, kNorm, kNorm}, trailing_norm_rule<true>);
-  set_rule(OpId::rms_norm, {kRms, kRms}, trailing_norm_rule<false>);
-  for (const OpId op : {OpId::softmax, OpId::log_softmax}) set_rule(op, {out(0)}, softmax_rule);
-  set_rule(OpId::cross_entropy, {in(0) | in(1) | out(1)}, cross_entropy_rule);
-  set_fused(
-      {OpId::batch_norm, OpId::layer_norm, OpId::rms_norm, OpId::softmax, OpId::log_softmax, OpId::cross_entropy});
+  set_rule(OpId::batch_norm, {kBatch, kBatch, kBatch}, batch_norm_rule).fused = true;
+  set_rule(OpId::layer_norm, {kNorm, kNorm, kNorm}, trailing_norm_rule<true>).fused = true;
+  set_rule(OpId::rms_norm, {kRms, kRms}, trailing_norm_rule<false>).fused = true;
+  for (const OpId op : {OpId::softmax, OpId::log_softmax}) set_rule(op, {out(0)}, softmax_rule).fused = true;
+  set_rule(OpId::cross_entropy, {in(0) | in(1) | out(1)}, cross_entropy_rule).fused = true;
   set_no_rule({OpId::batch_norm_update_}, "running statistics are outside the graph");
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../core/ops/infer.h"
 #include "../core/ops/ops.h"
 #include "rule.h"
 
@@ -13,11 +14,7 @@ using C = RuleContext;
 // A reduced tensor `t` with its reduced dims restored as size 1.
 Tensor keep_dims(const C& c, const Tensor& t) {
   const auto& a = c.get<ReduceAttrs>();
-  if (a.keepdim) return t;
-  Shape sizes = c.sizes(0);
-  for (int i = 0; i < sizes.size(); ++i)
-    if (a.dims >> i & 1) sizes[i] = 1;
-  return reshape(t, sizes);
+  return a.keepdim ? t : reshape(t, inference::reduced(c.sizes(0), a.dims, true));
 }
 Tensor spread(const C& c, const Tensor& t) { return expand(keep_dims(c, t), c.sizes(0)); }
 
@@ -85,12 +82,6 @@ void pad_rule(const C& c) {
   c.set(0, g);
 }
 
-// The slices of one tensor share one gradient buffer: each writes its own part.
-void slice_rule(const C& c) {
-  const auto& a = c.get<SliceAttrs>();
-  if (!c.put_slice(a, c.grad())) c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
-}
-
 }  // namespace
 
 void register_shape_rules() {
@@ -110,7 +101,10 @@ void register_shape_rules() {
   set_rule(OpId::view, {}, [](const C& c) { c.set(0, reshape(c.grad(), c.sizes(0))); });
   set_rule(OpId::permute, {}, permute_rule);
   set_rule(OpId::expand, {}, [](const C& c) { c.set(0, c.grad()); });
-  set_rule(OpId::slice, {}, slice_rule);
+  set_rule(OpId::slice, {}, [](const C& c) {  // the slices of one tensor share one gradient buffer
+    const auto& a = c.get<SliceAttrs>();
+    if (!c.put_slice(a, c.grad())) c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
+  });
   set_rule(OpId::slice_backward, {}, [](const C& c) {
     const auto& a = c.get<SliceAttrs>();
     c.set(0, slice(c.grad(), a.dim, {a.start, a.stop, a.step}));

@@ -1,11 +1,6 @@
 #include "attention.h"
 
-#include <utility>
-
-#include "../core/ops/fusions.h"
-#include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
-#include "init.h"
 
 namespace gradual::nn {
 
@@ -22,16 +17,6 @@ MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t head
   if (!(o.dropout >= 0 && o.dropout <= 1)) throwf("MultiheadAttention: dropout is {}; allowed are 0 to 1", o.dropout);
   init::xavier_uniform_(in_proj_weight);
   if (o.bias) init::constant_(out_proj.bias, 0);
-}
-
-Tensor MultiheadAttention::forward(const Tensor& x) {
-  return forward(x, x, x, {.mask = {}, .causal = options_.causal});
-}
-
-Tensor MultiheadAttention::operator()(const Tensor& query, const Tensor& key, const Tensor& value,
-                                      const AttentionCall& how, SourceLocation loc) {
-  const ModuleCall call(*this, loc);
-  return call.leave(query, forward(query, key, value, how));
 }
 
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -71,11 +56,6 @@ TransformerBlock::TransformerBlock(std::int64_t embed_dim, std::int64_t heads, T
       dropout2(register_module("dropout2", Dropout(o.dropout))),
       causal_(o.causal),
       gelu_(o.gelu) {}
-
-Tensor TransformerBlock::operator()(const Tensor& x, const Tensor& mask, SourceLocation loc) {
-  const ModuleCall call(*this, loc);
-  return call.leave(x, forward(x, mask));
-}
 
 // gelu(layer(x)), as one op if the two fuse.
 static Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {

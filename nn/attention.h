@@ -27,11 +27,16 @@ class MultiheadAttention : public Layer {
  public:
   MultiheadAttention(std::int64_t embed_dim, std::int64_t heads, MultiheadAttentionOptions options = {});
 
-  Tensor forward(const Tensor& x) override;  // self-attention, causal as the options say
+  Tensor forward(const Tensor& x) override {  // self-attention, causal as the options say
+    return forward(x, x, x, {.mask = {}, .causal = options_.causal});
+  }
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& how = {});
   using Module::operator();
   Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& how = {},
-                    SourceLocation loc = SourceLocation::current());
+                    SourceLocation loc = SourceLocation::current()) {
+    const ModuleCall call(*this, loc);
+    return call.leave(query, forward(query, key, value, how));
+  }
 
   Tensor& in_proj_weight;
   Tensor& in_proj_bias;
@@ -59,7 +64,10 @@ class TransformerBlock : public Layer {
   Tensor forward(const Tensor& x) override { return forward(x, Tensor()); }
   Tensor forward(const Tensor& x, const Tensor& mask);  // the mask of AttentionCall
   using Module::operator();
-  Tensor operator()(const Tensor& x, const Tensor& mask, SourceLocation loc = SourceLocation::current());
+  Tensor operator()(const Tensor& x, const Tensor& mask, SourceLocation loc = SourceLocation::current()) {
+    const ModuleCall call(*this, loc);
+    return call.leave(x, forward(x, mask));
+  }
 
   MultiheadAttention& self_attn;
   Linear& linear1;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <unordered_set>
 
 #include "../autograd/grad_mode.h"
@@ -33,11 +32,6 @@ template <class M, class F> void Module::walk(M& root, const F& visit, bool once
 
 Tensor Module::forward(const Tensor&) {
   throwf("{}: has no forward for one tensor; call its operator(), or override forward(const Tensor&)", kind());
-}
-
-const Fusion* Module::fusion_with(OpId second) const {
-  const std::optional<OpId> first = fused_rows() && !has_hooks() ? ends_in() : std::nullopt;
-  return first ? find_fusion(*first, second) : nullptr;
 }
 
 Tensor Module::forward_fused(const Operand&, const Fusion& fusion, const Attrs&, const Tensor&) {
@@ -103,12 +97,6 @@ std::vector<std::pair<std::string, Module*>> Module::named_modules() {
   return all;
 }
 
-std::vector<Tensor> Module::parameters() const {
-  std::vector<Tensor> all;
-  for (const auto& named : named_parameters()) all.push_back(named.second);
-  return all;
-}
-
 std::string Module::kind() const {
   const std::unique_ptr<char, void (*)(void*)> demangled(
       abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, nullptr), &std::free);
@@ -149,14 +137,6 @@ void Module::to(Device device) {
   convert([&](const Tensor& t) { return t.to(device); }, {});
 }
 
-void Module::zero_grad() {
-  for (const Tensor& p : parameters()) p.zero_grad();
-}
-
-void Module::set_requires_grad(bool value) {
-  for (Tensor& p : parameters()) p.set_requires_grad(value);
-}
-
 // --- state ---
 
 StateDict Module::state_dict() const {
@@ -193,15 +173,6 @@ LoadResult Module::load_state_dict(const StateDict& state, bool strict) {
 }
 
 // --- calls ---
-
-std::uint64_t Module::register_forward_hook(ForwardHook hook) {
-  forward_hooks_.emplace_back(next_hook_, not_null(std::move(hook), "register_forward_hook: the hook"));
-  return next_hook_++;
-}
-
-void Module::remove_forward_hook(std::uint64_t id) {
-  std::erase_if(forward_hooks_, [&](const auto& entry) { return entry.first == id; });
-}
 
 // Inside a layer the outer line is kept, because users do not know the lines of the layer's code.
 static SourceLocation place(bool layer, SourceLocation loc) {

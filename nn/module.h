@@ -82,7 +82,11 @@ class Module {
     return list(Kind::buffer, recurse);
   }
   std::vector<std::pair<std::string, Module*>> named_modules();  // the module itself first, under ""
-  std::vector<Tensor> parameters() const;
+  std::vector<Tensor> parameters() const {
+    std::vector<Tensor> all;
+    for (const auto& named : named_parameters()) all.push_back(named.second);
+    return all;
+  }
 
   // The class's name without its namespaces: "Linear".
   std::string kind() const;
@@ -99,8 +103,12 @@ class Module {
   // their dtype.
   void to(DType dtype, const std::function<bool(const Module&)>& which = {});
   void to(Device device);
-  void zero_grad();
-  void set_requires_grad(bool value);
+  void zero_grad() {
+    for (const Tensor& p : parameters()) p.zero_grad();
+  }
+  void set_requires_grad(bool value) {
+    for (Tensor& p : parameters()) p.set_requires_grad(value);
+  }
 
   // The stored tensors (detached, sharing storage); clone() what must outlive the next step. A shared tensor appears
   // under each of its names.
@@ -109,8 +117,13 @@ class Module {
   // unexpected and mis-shaped key; strict = false lets missing and unexpected keys pass and returns them.
   LoadResult load_state_dict(const StateDict& state, bool strict = true);
 
-  std::uint64_t register_forward_hook(ForwardHook hook);  // an id for remove_forward_hook
-  void remove_forward_hook(std::uint64_t id);
+  std::uint64_t register_forward_hook(ForwardHook hook) {  // an id for remove_forward_hook
+    forward_hooks_.emplace_back(next_hook_, not_null(std::move(hook), "register_forward_hook: the hook"));
+    return next_hook_++;
+  }
+  void remove_forward_hook(std::uint64_t id) {
+    std::erase_if(forward_hooks_, [&](const auto& entry) { return entry.first == id; });
+  }
   void set_hook(ModuleHook hook) { hook_ = std::move(hook); }  // null: none
   // What trains the module (amp::RecipeRun); a move of the module takes it along.
   std::weak_ptr<void>& trainer() { return trainer_; }
@@ -124,7 +137,10 @@ class Module {
   virtual std::optional<OpId> ends_in() const { return std::nullopt; }
   // The fusion of ends_in() and `second`; null if there is none, a hook must see the tensor between the two, or an
   // UnfusedScope is active.
-  const Fusion* fusion_with(OpId second) const;
+  const Fusion* fusion_with(OpId second) const {
+    const std::optional<OpId> first = fused_rows() && !has_hooks() ? ends_in() : std::nullopt;
+    return first ? find_fusion(*first, second) : nullptr;
+  }
   // second(forward(x), other) for a fusion whose first op is ends_in(). `other`: the further input of `second`, if any.
   virtual Tensor forward_fused(const Operand& x, const Fusion& fusion, const Attrs& second, const Tensor& other);
 

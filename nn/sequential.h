@@ -27,11 +27,10 @@ class Sequential : public ModulesByNumber<Layer> {
  public:
   Sequential() = default;
   // A single argument is also a module to hold, except a Sequential: that is a move.
-  template <class First, class... Rest>
-    requires(!std::is_same_v<std::remove_cvref_t<First>, Sequential> || sizeof...(Rest) > 0)
-  explicit Sequential(First&& first, Rest&&... rest) {
-    push_back(std::forward<First>(first));
-    (push_back(std::forward<Rest>(rest)), ...);
+  template <class... M>
+    requires(sizeof...(M) != 1 || !(std::is_same_v<std::remove_cvref_t<M>, Sequential> || ...))
+  explicit Sequential(M&&... modules) {
+    (push_back(std::forward<M>(modules)), ...);
   }
   // Runs Linear with ReLU or GELU, and BatchNorm with ReLU, as one op, unless either has a hook or an UnfusedScope
   // is active. The bits are the same (except linear_gelu on a GPU, see core/ops/ops.h).

@@ -1,8 +1,5 @@
 #include "clip.h"
 
-#include <cmath>
-#include <limits>
-
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"

@@ -1,9 +1,6 @@
 #include "grad_scaler.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <limits>
 
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
@@ -11,18 +8,11 @@
 
 namespace gradual::optim {
 
-std::int64_t StepResult::nonfinite() const { return found_.defined() ? found_[0].item<std::int64_t>() : 0; }
-
 std::optional<std::size_t> StepResult::index() const {
   if (applied()) return {};
   const auto counts = found_.to_vector<std::int64_t>();
   const auto first = std::find_if(counts.begin() + 1, counts.end(), [](std::int64_t n) { return n > 0; });
   return static_cast<std::size_t>(first - counts.begin()) - 1;
-}
-
-std::string StepResult::param() const {
-  const auto i = index();
-  return i ? optimizer_->param_name(*i) : std::string();
 }
 
 GradScaler::GradScaler(GradScalerOptions o)
@@ -47,14 +37,11 @@ GradScaler::GradScaler(const GradScaler& o)
     : options_(o.options_), used_(o.used_), optimizers_(o.optimizers_), state_(o.now()), history_(o.history_) {}
 
 GradScaler& GradScaler::operator=(const GradScaler& o) {
-  const LossScale state = o.now();
+  state_ = o.now();  // first: it adds what the GPU did to the history
   options_ = o.options_, used_ = o.used_, optimizers_ = o.optimizers_, history_ = o.history_;
-  state_ = state;
   there_.host_changed();
   return *this;
 }
-
-void GradScaler::remember() { history_.push_back({state_.updates, static_cast<double>(state_.scale)}); }
 
 // --- the state on a GPU ----------------------------------------------------------------------------------------------
 
@@ -79,22 +66,11 @@ bool GradScaler::rules(const Optimizer& optimizer) {
   return on_gpu;
 }
 
-double GradScaler::scale() const { return options_.enabled ? static_cast<double>(now().scale) : 1; }
-std::int64_t GradScaler::growth_tracker() const { return now().growth_tracker; }
-const std::vector<GradScaler::Change>& GradScaler::history() const {
-  static_cast<void>(now());
-  return history_;
-}
-
 // --- an iteration ----------------------------------------------------------------------------------------------------
 
 GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
   const auto found = std::ranges::find(optimizers_, &optimizer, &PerOptimizer::optimizer);
   return found != optimizers_.end() ? *found : optimizers_.emplace_back(PerOptimizer{&optimizer, Stage::ready, {}});
-}
-
-void GradScaler::need_scale(const char* what) const {
-  if (!used_) throwf("GradScaler: {}: no scale yet: scale(loss) was not used earlier in the iteration", what);
 }
 
 Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {

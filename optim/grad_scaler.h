@@ -31,11 +31,15 @@ class StepResult {
   StepResult(const Optimizer& optimizer, Tensor found) : optimizer_(&optimizer), found_(std::move(found)) {}
   bool applied() const { return nonfinite() == 0; }
   bool skipped() const { return !applied(); }
-  std::int64_t nonfinite() const;  // number of elements of all gradients that were Inf or NaN
+  // The number of elements of all gradients that were Inf or NaN.
+  std::int64_t nonfinite() const { return found_.defined() ? found_[0].item<std::int64_t>() : 0; }
   // The first parameter with such an element, in the optimizer's order: its index, and its name ("" if the step was
   // applied). The optimizer must still exist.
   std::optional<std::size_t> index() const;
-  std::string param() const;
+  std::string param() const {
+    const auto i = index();
+    return i ? optimizer_->param_name(*i) : std::string();
+  }
 
  private:
   const Optimizer* optimizer_ = nullptr;
@@ -65,14 +69,17 @@ class GradScaler {
   void update(std::optional<double> new_scale = {});
 
   bool enabled() const { return options_.enabled; }
-  double scale() const;                 // the current one
-  std::int64_t growth_tracker() const;  // clean iterations in a row
+  double scale() const { return options_.enabled ? static_cast<double>(now().scale) : 1; }  // the current one
+  std::int64_t growth_tracker() const { return now().growth_tracker; }                      // clean iterations in a row
   const GradScalerOptions& options() const { return options_; }
 
   // Each value of the scale, with the number of update()s before it. Between two reads of the state, at most the last
   // DeviceLossScale::kKept changes by a GPU are kept.
   using Change = ScaleChange;
-  const std::vector<Change>& history() const;
+  const std::vector<Change>& history() const {
+    there_.read();
+    return history_;
+  }
 
   // Empty if disabled. Error on loading an empty one into an enabled scaler.
   StateDict state_dict() const;
@@ -87,8 +94,11 @@ class GradScaler {
   };
   PerOptimizer& of(const Optimizer& optimizer);
   void check(PerOptimizer& o, Optimizer& optimizer, bool write);
-  void need_scale(const char* what) const;
-  void remember();
+  void need_scale(const std::string& what) const {
+    if (!used_)
+      throw_error("GradScaler: " + what + ": no scale yet: scale(loss) was not used earlier in the iteration");
+  }
+  void remember() { history_.push_back({state_.updates, static_cast<double>(state_.scale)}); }
 
   void upload(void* to, Device device) const;
   void take(const void* bytes) const;  // sets the fields from the GPU's state

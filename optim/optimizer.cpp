@@ -155,15 +155,6 @@ std::vector<Optimizer::Live> Optimizer::live_gradients() {
   return out;
 }
 
-void Optimizer::zero_grad() {
-  for (const ParamState& s : states()) s.param.zero_grad();
-  forget_unscaled();
-}
-
-void Optimizer::forget_unscaled() {
-  for (ParamState& s : states_) s.wide = ParamState::Wide::stale;
-}
-
 void Optimizer::prepare_state(ParamState& s) {
   const Tensor& p = s.param;
   const CategoryScope category(Category::optimizer);

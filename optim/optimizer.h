@@ -71,7 +71,10 @@ class Optimizer : Pinned {
   // the same. Once a GPU skips steps itself (GradScaler) or a step is recorded (cuda::Graph), step counts are in GPU
   // memory.
   void step(SourceLocation loc = SourceLocation::current()) { step_scaled({}, loc); }
-  void zero_grad();  // drops the gradients, those of frozen groups too
+  void zero_grad() {  // drops the gradients, those of frozen groups too
+    for (const ParamState& s : states()) s.param.zero_grad();
+    forget_unscaled();
+  }
   // Error for a parameter that is not floating, not a leaf, already in a group, or shares elements with one in a group;
   // and for a rate out of range: momentum, dampening and betas lie in [0, 1), the others are at least 0 and finite. The
   // constructors also refuse parameters none of which requires a gradient.
@@ -86,8 +89,11 @@ class Optimizer : Pinned {
   // then be cast to half and the masters keep full precision. Copies of parameters that are still f32 at the first step
   // are dropped. If other code changed a parameter, the master follows: only elements that differ from round(master)
   // overwrite the master.
-  Tensor master(const Tensor& param);     // the parameter itself if it has none
-  void keep_master(const Tensor& param);  // the caller rounded the parameter further: keep its master
+  Tensor master(const Tensor& param);      // the parameter itself if it has none
+  void keep_master(const Tensor& param) {  // the caller rounded the parameter further: keep its master
+    ParamState& s = state_of(param);
+    s.written = Stamp(s.param);
+  }
 
   // Rates, step counts, masters, compensations and moments; handles of the live tensors, clone() what must outlive
   // the next step. load checks everything before it changes anything.
@@ -98,7 +104,7 @@ class Optimizer : Pinned {
   // "fc1.weight", or "parameter 3" without names.
   const std::string& param_name(std::size_t index) const { return states_[index].name; }
   std::size_t param_count() const { return states_.size(); }  // of all groups; indices run through the groups in order
-  Device device() const;                                      // of the first parameter
+  Device device() const { return states_.empty() ? Device::cpu() : states_[0].param.device(); }  // of the first one
   // True if all parameters are on that GPU and have a fused op; then a step does not depend on the host.
   bool skips_on(Device device) const;
   void step_scaled(const GradientScale& by, SourceLocation loc = SourceLocation::current());
@@ -110,7 +116,9 @@ class Optimizer : Pinned {
   int unscale(const Tensor& found, const GradientScale& by, bool write);
   // The gradients that the next step uses, without frozen groups; makes FP32 ones if needed.
   std::vector<Tensor> step_gradients();
-  void forget_unscaled();  // the FP32 gradients are stale
+  void forget_unscaled() {  // the FP32 gradients are stale
+    for (ParamState& s : states_) s.wide = ParamState::Wide::stale;
+  }
 
  protected:
   static constexpr std::size_t kMaxState = 4;  // tensors of state for each parameter
@@ -209,16 +217,23 @@ class Optimizer : Pinned {
   // Counts of steps, and in recorded steps the rates, in the memory of the parameters' GPU.
   static void need_no_capture(const std::string& who);  // Error in a recording: each replay would make this state anew
   bool count_on_device(bool skips);
-  void take_steps(const void* counts);
+  void take_steps(const void* counts) {
+    for (ParamState& s : states_) s.steps = static_cast<const std::int64_t*>(counts)[s.index];
+  }
   void upload_steps(void* to, Device device) const;
   void upload_rates();
-  static Rates rates_of(const ParamGroup& group);  // 0 where the formula has none
+  static Rates rates_of(const ParamGroup& g) {  // 0 where the formula has none
+    const auto of = [](const std::optional<double>& rate) { return rate.value_or(0); };
+    return {of(g.lr), of(g.weight_decay), of(g.momentum), of(g.dampening), of(g.beta1), of(g.beta2), of(g.eps)};
+  }
 
   bool keeps_masters() const { return options_.update == LowPrecisionUpdate::masters; }
   void ensure_master(ParamState& s);
   void settle_masters();
   void flatten_masters(std::size_t group);
-  bool needs_wide(const ParamState& s, const Tensor& gradient) const;
+  bool needs_wide(const ParamState& s, const Tensor& gradient) const {
+    return is_half(gradient.dtype()) && s.is_low() && options_.update != LowPrecisionUpdate::none;
+  }
   Tensor& wide_gradient(ParamState& s);
 
   Rule rule_;

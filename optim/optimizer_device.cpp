@@ -14,8 +14,6 @@ void Optimizer::need_no_capture(const std::string& who) {
     throwf("cuda::Graph: the optimizer's state of {} is not there yet: take a step before capture()", who);
 }
 
-Device Optimizer::device() const { return states_.empty() ? Device::cpu() : states_[0].param.device(); }
-
 bool Optimizer::skips_on(Device device) const {
   return rule_.op && device.is_cuda() && !states_.empty() &&
          std::ranges::all_of(states_, [&](const ParamState& s) { return s.param.device() == device; });
@@ -49,19 +47,10 @@ bool Optimizer::count_on_device(bool skips) {
   return true;
 }
 
-void Optimizer::take_steps(const void* counts) {
-  for (ParamState& s : states_) s.steps = static_cast<const std::int64_t*>(counts)[s.index];
-}
-
 void Optimizer::upload_steps(void* to, Device device) const {
   std::vector<std::int64_t> counts(states_.size());
   std::ranges::transform(states_, counts.begin(), &ParamState::steps);
   device::upload(to, device, counts.data(), counts.size() * sizeof counts[0]);
-}
-
-Rates Optimizer::rates_of(const ParamGroup& g) {
-  const auto of = [](const std::optional<double>& rate) { return rate.value_or(0); };
-  return {of(g.lr), of(g.weight_decay), of(g.momentum), of(g.dampening), of(g.beta1), of(g.beta2), of(g.eps)};
 }
 
 // Uploads rates that have changed.

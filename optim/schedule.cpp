@@ -1,7 +1,6 @@
 #include "schedule.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numbers>
 
 #include "../core/support/throwf.h"
@@ -50,11 +49,6 @@ Schedule chain(Schedule first, std::int64_t steps, Schedule second) {
 
 Scheduler::Scheduler(Optimizer& optimizer, Schedule schedule)
     : optimizer_(&optimizer), schedule_(not_null(std::move(schedule), "Scheduler: the schedule")) {
-  apply();
-}
-
-void Scheduler::step() {
-  ++steps_;
   apply();
 }
 

@@ -28,7 +28,10 @@ Schedule chain(Schedule first, std::int64_t steps, Schedule second);
 class Scheduler {
  public:
   Scheduler(Optimizer& optimizer, Schedule schedule);
-  void step();  // call it after the optimizer's step
+  void step() {  // call it after the optimizer's step
+    ++steps_;
+    apply();
+  }
   std::int64_t steps() const { return steps_; }
   double factor() const { return schedule_(steps_); }
 

@@ -3,9 +3,7 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <concepts>
 #include <set>
 
 #include <nlohmann/json.hpp>

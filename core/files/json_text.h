@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../support/error.h"
+#include "../support/throwf.h"
 
 namespace gradual {
 
@@ -15,7 +15,21 @@ namespace gradual {
 inline constexpr int kMostJsonLevels = 64;
 
 // Returns the text. Error if brackets nest deeper than kMostJsonLevels: freeing such a value would overflow the stack.
-std::string_view bounded_json(std::string_view text);
+inline std::string_view bounded_json(std::string_view text) {
+  int level = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted && c == '\\') ++i;  // the next character is part of the string
+    else if (c == '"') quoted = !quoted;
+    if (quoted) continue;
+    if (c == ']' || c == '}') --level;
+    if ((c == '[' || c == '{') && ++level > kMostJsonLevels)
+      throwf("JSON nests deeper than {} levels, at byte {}; at most {} are allowed", kMostJsonLevels, i,
+             kMostJsonLevels);
+  }
+  return text;
+}
 
 // Parses strictly: Error for text that is no JSON, and for an object with one key twice, of which the parser alone
 // would silently take the last. on_key(level, key) sees each key; the top object's have level 1.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
-#include <utility>
 
 #include <nlohmann/json.hpp>
 

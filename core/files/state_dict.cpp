@@ -1,8 +1,5 @@
 #include "state_dict.h"
 
-#include <optional>
-#include <utility>
-
 #include "../support/message_text.h"
 #include "../support/throwf.h"
 
@@ -40,8 +37,6 @@ const StateValue& StateDict::at(const std::string& name) const {
   for (const Entry& e : entries_) names.push_back(e.name);
   throwf("state_dict: no entry \"{}\" among {}; the nearest is \"{}\"", name, names.size(), nearest(name, names));
 }
-
-bool StateDict::contains(std::string_view name) const { return places_.contains(std::string(name)); }
 
 Tensor StateDict::tensor(const std::string& name) const { return get<Tensor>(*this, name, "a tensor"); }
 

@@ -49,7 +49,7 @@ class StateDict {
   const std::string& text(const std::string& name) const;
   const StateValue& at(const std::string& name) const;
 
-  bool contains(std::string_view name) const;
+  bool contains(std::string_view name) const { return places_.contains(std::string(name)); }
   std::size_t size() const { return entries_.size(); }
   bool empty() const { return entries_.empty(); }
 

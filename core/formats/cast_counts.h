@@ -10,21 +10,22 @@
 namespace gradual {
 
 // The counts to which kernels that this thread calls add. Null, the usual case: nothing is counted.
-inline CastCounts*& cast_counts() {
-  thread_local CastCounts* current = nullptr;
-  return current;
-}
+inline constexpr auto cast_counts = per_thread<CastCounts*, struct OfAll>;
 
 using CountScope = ScopeOf<CastCounts*, cast_counts>;
 
 // Counts for each tensor of a call that serves many tensors, such as an optimizer's step. Null: the sum alone is
 // counted.
-inline std::vector<CastCounts>*& cast_counts_by_tensor() {
-  thread_local std::vector<CastCounts>* current = nullptr;
-  return current;
-}
+inline constexpr auto cast_counts_by_tensor = per_thread<std::vector<CastCounts>*, struct OfEach>;
 
 // Adds the counts of such a call, one element per tensor, to both of the above.
-void add_cast_counts(std::span<const CastCounts> each);
+inline void add_cast_counts(std::span<const CastCounts> each) {
+  if (CastCounts* const all = cast_counts())
+    for (const CastCounts& counts : each) *all += counts;
+  std::vector<CastCounts>* const by_tensor = cast_counts_by_tensor();
+  if (!by_tensor) return;
+  by_tensor->resize(each.size());
+  for (std::size_t i = 0; i < each.size(); ++i) (*by_tensor)[i] += each[i];
+}
 
 }  // namespace gradual

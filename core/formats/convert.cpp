@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <concepts>
-#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <tuple>

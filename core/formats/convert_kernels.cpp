@@ -36,14 +36,6 @@ constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   }
   for (; i < n; ++i) codes[i] = Half(in[i]);
 }
-[[gnu::target("avx512f,f16c")]] void encode_avx512(const float* in, Half* codes, std::int64_t n) {
-  std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const __m256i half = _mm512_cvtps_ph(_mm512_loadu_ps(in + i), kNearestEven);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + i), half);
-  }
-  encode_f16c(in + i, codes + i, n - i);
-}
 // Rounds 16 floats to bf16 codes, as NarrowFloat does.
 [[gnu::target("avx512f,avx512bw")]] inline __m256i bf16_of(__m512 value) {
   const __m512i bits = _mm512_castps_si512(value);
@@ -63,13 +55,6 @@ constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   if (__builtin_expect(subnormal != 0, 0)) return bf16_line(a, b);
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
 }
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512bf16")]] void encode_bf16(const float* in, BFloat16* codes,
-                                                                         std::int64_t n) {
-  std::int64_t i = 0;
-  for (; i + 32 <= n; i += 32)
-    _mm512_storeu_si512(codes + i, bf16_line_bf16(_mm512_loadu_ps(in + i), _mm512_loadu_ps(in + i + 16)));
-  for (; i < n; ++i) codes[i] = BFloat16(in[i]);
-}
 [[gnu::target("avx512f")]] void decode_bf16(const BFloat16* codes, float* out, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
@@ -80,9 +65,10 @@ constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 }
 
 enum class Line : std::uint8_t { f16, bf16, bf16_by_instruction };
-template <Line kLine>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512bf16,f16c")]] void stream_avx512(const float* in, char* codes,
-                                                                                std::int64_t n) {
+// Rounds n floats, a multiple of 32, to codes of 16 bits, a line of 64 bytes at a time.
+template <Line kLine, bool kStream>
+[[gnu::target("avx512f,avx512bw,avx512dq,avx512bf16,f16c")]] void encode_lines(const float* in, char* codes,
+                                                                               std::int64_t n) {
   for (std::int64_t i = 0; i < n; i += 32) {
     const __m512 a = _mm512_loadu_ps(in + i), b = _mm512_loadu_ps(in + i + 16);
     __m512i line;
@@ -91,7 +77,8 @@ template <Line kLine>
                                 _mm512_cvtps_ph(b, kNearestEven), 1);
     else if constexpr (kLine == Line::bf16) line = bf16_line(a, b);
     else line = bf16_line_bf16(a, b);
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + 2 * i), line);
+    if constexpr (kStream) _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + 2 * i), line);
+    else _mm512_storeu_si512(codes + 2 * i, line);
   }
 }
 // Rounds 8 floats to bf16 codes in the lower halves of 32 bits. kNaN: some may be NaN.
@@ -137,17 +124,19 @@ template <bool kHalf> [[gnu::target("avx2,f16c")]] void stream_avx2(const float*
   for (; i < n; ++i) out[i] = static_cast<float>(codes[i]);
 }
 void encode_half(const float* in, void* codes, std::int64_t n) {
-  if (cpu_isa() >= CpuIsa::avx512) encode_avx512(in, static_cast<Half*>(codes), n);
-  else if (cpu_isa() == CpuIsa::avx2) encode_f16c(in, static_cast<Half*>(codes), n);
-  else encode_loop<Half>(in, codes, n);
+  if (cpu_isa() < CpuIsa::avx2) return encode_loop<Half>(in, codes, n);
+  const std::int64_t lines = cpu_isa() >= CpuIsa::avx512 ? n / 32 * 32 : 0;
+  if (lines > 0) encode_lines<Line::f16, false>(in, static_cast<char*>(codes), lines);
+  encode_f16c(in + lines, static_cast<Half*>(codes) + lines, n - lines);
 }
 void decode_half(const void* codes, float* out, std::int64_t n) {
   if (cpu_isa() >= CpuIsa::avx2) decode_f16c(static_cast<const Half*>(codes), out, n);
   else decode_loop<Half>(codes, out, n);
 }
 void encode_bfloat16(const float* in, void* codes, std::int64_t n) {
-  if (cpu_isa() >= CpuIsa::avx512 && has_avx512_bf16()) encode_bf16(in, static_cast<BFloat16*>(codes), n);
-  else encode_loop<BFloat16>(in, codes, n);
+  const std::int64_t lines = cpu_isa() >= CpuIsa::avx512 && has_avx512_bf16() ? n / 32 * 32 : 0;
+  if (lines > 0) encode_lines<Line::bf16_by_instruction, false>(in, static_cast<char*>(codes), lines);
+  if (lines < n) encode_loop<BFloat16>(in + lines, static_cast<BFloat16*>(codes) + lines, n - lines);
 }
 void decode_bfloat16(const void* codes, float* out, std::int64_t n) {
   if (cpu_isa() >= CpuIsa::avx512) decode_bf16(static_cast<const BFloat16*>(codes), out, n);
@@ -177,8 +166,10 @@ bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n)
 #if defined(__x86_64__)
   const bool wide = cpu_isa() >= CpuIsa::avx512;
   if (cpu_isa() < CpuIsa::avx2 || !is_half(narrow)) return false;
-  const auto wide_bf16 = has_avx512_bf16() ? stream_avx512<Line::bf16_by_instruction> : stream_avx512<Line::bf16>;
-  const auto f16 = wide ? stream_avx512<Line::f16> : stream_avx2<true>, bf16 = wide ? wide_bf16 : stream_avx2<false>;
+  const auto wide_bf16 =
+      has_avx512_bf16() ? encode_lines<Line::bf16_by_instruction, true> : encode_lines<Line::bf16, true>;
+  const auto f16 = wide ? encode_lines<Line::f16, true> : stream_avx2<true>;
+  const auto bf16 = wide ? wide_bf16 : stream_avx2<false>;
   (narrow == DType::f16 ? f16 : bf16)(in, static_cast<char*>(codes), n);
   return true;
 #else

@@ -220,13 +220,11 @@ template <class T, class F> GRADUAL_HD T whole(T x, F f) {
 // -1, 0 or 1. NaN gives 0, as in PyTorch.
 template <class T> GRADUAL_HD T sign(T x) { return static_cast<T>(x > 0) - static_cast<T>(x < 0); }
 template <class T> GRADUAL_HD T relu(T x) { return x < 0 ? T{0} : x; }  // NaN stays
-template <class T> GRADUAL_HD T leaky_relu(T x, T slope) { return x < 0 ? x * slope : x; }
 // min(max(x, low), high). NaN stays. If low > high the result is high.
 template <class T> GRADUAL_HD T clamp(T x, T low, T high) {
   const T raised = x < low ? low : x;
   return raised > high ? high : raised;
 }
-template <class T> GRADUAL_HD T pow(T x, T y) { return y == 2 ? x * x : std::pow(x, y); }
 // x / 2 (1 + tanh(u)) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3).
 template <class T> GRADUAL_HD T gelu_tanh(T x) {
   constexpr T kTwiceRoot = static_cast<T>(1.5957691216057307);  // 2 sqrt(2/pi)

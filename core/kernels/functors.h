@@ -1,6 +1,6 @@
 // The elementwise ops and their functions; all backends share them. A backend provides kernels for five kinds of
 // functions: of numbers in the operands' compute type, of floats, of a float and the call's number, comparisons and
-// truth values. unary_rows and binary_rows fill the backend's column with them.
+// truth values. unary_rows and binary_rows fill the backend's column with the functors that the op table names.
 #pragma once
 
 #include <cmath>
@@ -11,6 +11,7 @@
 namespace gradual::functors {
 
 // clang-format off
+struct None {};
 struct Neg { template <class T> GRADUAL_HD T operator()(T x) const { return math::neg(x); } };
 struct Abs { template <class T> GRADUAL_HD T operator()(T x) const { return math::abs(x); } };
 struct Sign { template <class T> GRADUAL_HD T operator()(T x) const { return math::sign(x); } };
@@ -44,7 +45,7 @@ struct Add { template <class T> GRADUAL_HD T operator()(T x, T y) const { return
 struct Sub { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::sub(x, y); } };
 struct Mul { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::mul(x, y); } };
 struct Div { template <class T> GRADUAL_HD T operator()(T x, T y) const { return x / y; } };
-struct Pow { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::pow(x, y); } };
+struct Pow { template <class T> GRADUAL_HD T operator()(T x, T y) const { return y == 2 ? x * x : std::pow(x, y); } };
 struct Maximum { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::maximum(x, y); } };
 struct Minimum { template <class T> GRADUAL_HD T operator()(T x, T y) const { return math::minimum(x, y); } };
 struct ReluBackward { template <class T> GRADUAL_HD T operator()(T dy, T y) const { return y <= 0 ? T{0} : dy; } };
@@ -66,7 +67,7 @@ struct Xor { GRADUAL_HD bool operator()(bool x, bool y) const { return x != y; }
 struct Where { template <class T> GRADUAL_HD T operator()(T when, T x, T y) const { return when != 0 ? x : y; } };
 
 // Functions with a number from the call's attributes.
-template <class C> struct LeakyRelu { C a; GRADUAL_HD C operator()(C x) const { return math::leaky_relu(x, a); } };
+template <class C> struct LeakyRelu { C a; GRADUAL_HD C operator()(C x) const { return x < 0 ? x * a : x; } };
 template <class C> struct Clamp { C lo, hi; GRADUAL_HD C operator()(C x) const { return math::clamp(x, lo, hi); } };
 // clang-format on
 // x + alpha y, rounded twice: the product is rounded to the compute type.
@@ -88,57 +89,25 @@ template <class F> struct Truth {
 
 namespace gradual {
 
+// Registers a functor of N operands with the kernels that the op's kind and dtype rule ask for.
+template <int N, OpKind kKind, DTypeRule kRule, class F, class Backend> void add_row(const Backend& b, OpId op, F f) {
+  if constexpr (kRule == DTypeRule::Compare) b.comparison(op, f);
+  else if constexpr (kRule == DTypeRule::Logical) b.template logical<N>(op, f);
+  else if constexpr (kRule == DTypeRule::Float || kKind == OpKind::Transcendental) b.template floats<N>(op, f);
+  else if constexpr (!std::is_same_v<F, functors::None>) b.template numbers<N>(op, f);
+}
+
 template <class Backend> void unary_rows(const Backend& b) {
-  using namespace functors;
-  b.template numbers<1>(OpId::neg, Neg{});
-  b.template numbers<1>(OpId::abs, Abs{});
-  b.template numbers<1>(OpId::sign, Sign{});
-  b.template numbers<1>(OpId::floor, Floor{});
-  b.template numbers<1>(OpId::ceil, Ceil{});
-  b.template numbers<1>(OpId::round, Round{});
-  b.template numbers<1>(OpId::trunc, Trunc{});
-  b.template numbers<1>(OpId::square, Square{});
-  b.template numbers<1>(OpId::relu, Relu{});
-  b.template floats<1>(OpId::exp, Exp{});
-  b.template floats<1>(OpId::exp2, Exp2{});
-  b.template floats<1>(OpId::expm1, Expm1{});
-  b.template floats<1>(OpId::log, Log{});
-  b.template floats<1>(OpId::log2, Log2{});
-  b.template floats<1>(OpId::log1p, Log1p{});
-  b.template floats<1>(OpId::sqrt, Sqrt{});
-  b.template floats<1>(OpId::rsqrt, Rsqrt{});
-  b.template floats<1>(OpId::reciprocal, Reciprocal{});
-  b.template floats<1>(OpId::sin, Sin{});
-  b.template floats<1>(OpId::cos, Cos{});
-  b.template floats<1>(OpId::tanh, Tanh{});
-  b.template floats<1>(OpId::sigmoid, Sigmoid{});
-  b.template floats<1>(OpId::erf, Erf{});
-  b.template floats<1>(OpId::silu, Silu{});
-  b.template floats<1>(OpId::softplus, Softplus{});
-  b.template with_number<LeakyRelu>(OpId::leaky_relu);
-  b.template logical<1>(OpId::logical_not, Not{});
+#define GRADUAL_UNARY_OP(name, kind, rule, F) add_row<1, OpKind::kind, DTypeRule::rule>(b, OpId::name, functors::F{});
+#include "../ops.def"
+  b.template with_number<functors::LeakyRelu>(OpId::leaky_relu);
 }
 
 template <class Backend> void binary_rows(const Backend& b) {
-  using namespace functors;
-  b.template numbers<2>(OpId::add, Add{});
-  b.template numbers<2>(OpId::sub, Sub{});
-  b.template numbers<2>(OpId::mul, Mul{});
-  b.template floats<2>(OpId::div, Div{});
-  b.template floats<2>(OpId::pow, Pow{});
-  b.template numbers<2>(OpId::maximum, Maximum{});
-  b.template numbers<2>(OpId::minimum, Minimum{});
-  b.template floats<2>(OpId::relu_backward, ReluBackward{});
-  b.comparison(OpId::eq, Eq{});
-  b.comparison(OpId::ne, Ne{});
-  b.comparison(OpId::lt, Lt{});
-  b.comparison(OpId::le, Le{});
-  b.comparison(OpId::gt, Gt{});
-  b.comparison(OpId::ge, Ge{});
-  b.template logical<2>(OpId::logical_and, And{});
-  b.template logical<2>(OpId::logical_or, Or{});
-  b.template logical<2>(OpId::logical_xor, Xor{});
-  b.template numbers<3>(OpId::where, Where{});
+#define GRADUAL_BINARY_OP(name, kind, rule, F) add_row<2, OpKind::kind, DTypeRule::rule>(b, OpId::name, functors::F{});
+#include "../ops.def"
+  b.template floats<2>(OpId::relu_backward, functors::ReluBackward{});
+  b.template numbers<3>(OpId::where, functors::Where{});
 }
 
 }  // namespace gradual

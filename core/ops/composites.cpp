@@ -18,9 +18,9 @@ template <Tensor (*each)(const Tensor& x, const Tensor& y, Loc at)> Outputs loss
   return {{by == Reduction::sum ? sum(all, {}, false, c.where) : mean(all, {}, false, c.where)}};
 }
 
-Tensor mse(const Tensor& x, const Tensor& y, Loc at) { return square(sub({x, at}, y), at); }
+Tensor each_mse_loss(const Tensor& x, const Tensor& y, Loc at) { return square(sub({x, at}, y), at); }
 
-Tensor l1(const Tensor& x, const Tensor& y, Loc at) { return abs(sub({x, at}, y), at); }
+Tensor each_l1_loss(const Tensor& x, const Tensor& y, Loc at) { return abs(sub({x, at}, y), at); }
 
 // f(x), a logarithm with this pole, clamped at -100 as in PyTorch. At the pole f is evaluated at another point: the
 // slope there is infinite, and times the clamp's 0 it would give a gradient of NaN.
@@ -30,7 +30,7 @@ template <Tensor (*f)(const Tensor& x, Loc at)> Tensor clamped(const Tensor& x, 
 }
 
 // -(y log p + (1 - y) log(1 - p)). Finite for p = 0 and 1, where only the other logarithm has a gradient.
-Tensor bce(const Tensor& p, const Tensor& y, Loc at) {
+Tensor each_bce_loss(const Tensor& p, const Tensor& y, Loc at) {
   if (p.device().is_cpu())
     for (const double v : p.to_vector<double>())
       if (v < 0 || v > 1) throwf("bce_loss: {} is not a probability; bce_with_logits_loss takes logits", v);
@@ -41,7 +41,7 @@ Tensor bce(const Tensor& p, const Tensor& y, Loc at) {
 
 // max(x, 0) - x y + log(1 + exp(-|x|)), which never overflows. If y is 0 or 1 and x has its sign, the first two terms
 // cancel exactly, in the gradient too. |x| has slope 1 at 0, consistent with the step function.
-Tensor bce_with_logits(const Tensor& x, const Tensor& y, Loc at) {
+Tensor each_bce_with_logits_loss(const Tensor& x, const Tensor& y, Loc at) {
   const Tensor positive = ge({x, at}, 0);
   const Tensor log_part = softplus(where(positive, {neg(x, at), at}, x), at);
   return add({mul({x, at}, sub({cast(positive, x.dtype(), at), at}, y)), at}, log_part);
@@ -127,10 +127,8 @@ Outputs embed(const OpCall& c) {
 
 void register_composites() {
   const auto set = [](OpId op, CompositeFn fn) { columns().composite[static_cast<int>(op)] = fn; };
-  set(OpId::mse_loss, loss<mse>);
-  set(OpId::l1_loss, loss<l1>);
-  set(OpId::bce_loss, loss<bce>);
-  set(OpId::bce_with_logits_loss, loss<bce_with_logits>);
+#define GRADUAL_LOSS_OP(name) set(OpId::name, loss<each_##name>);
+#include "../ops.def"
   set(OpId::scaled_dot_product_attention, attention);
   set(OpId::embedding, embed);
 }

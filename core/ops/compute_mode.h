@@ -14,10 +14,7 @@ namespace gradual {
 enum class MatmulPrecision : std::uint8_t { f32, tf32 };
 
 // The mode of contractions called from this thread; f32 unless a scope sets another.
-inline MatmulPrecision& matmul_precision() {
-  thread_local MatmulPrecision current = MatmulPrecision::f32;
-  return current;
-}
+inline constexpr auto matmul_precision = per_thread<MatmulPrecision, struct OfMatmul>;
 
 using MatmulPrecisionScope = ScopeOf<MatmulPrecision, matmul_precision>;
 
@@ -30,10 +27,7 @@ GRADUAL_HD inline float round_tf32(float x) {
 
 // True: a GPU multiplies f8 operands by its f8 instructions, whose sums keep fewer bits than f32 (on Hopper about 14).
 // False (the default): operands are widened exactly and sums are f32. The CPU always does the latter.
-inline bool& fast_f8() {
-  thread_local bool on = false;
-  return on;
-}
+inline constexpr auto fast_f8 = per_thread<bool, struct FastF8>;
 
 using FastF8Scope = ScopeOf<bool, fast_f8>;
 

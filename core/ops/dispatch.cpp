@@ -1,9 +1,6 @@
 #include "dispatch.h"
 
 #include <algorithm>
-#include <atomic>
-#include <utility>
-#include <vector>
 
 #include "../support/throwf.h"
 #include "cpu_backend.h"
@@ -30,13 +27,6 @@ ThreadState snapshot() {
   const Chain& c = chain();
   return {c, context(), default_generator().state(), c.amp ? c.amp->share() : nullptr};
 }
-
-ThreadStateScope::ThreadStateScope(const ThreadState& state)
-    : chain_(chain(), {state.chain.amp, state.chain.autograd, chain().observe, chain().results}),
-      context_(context(), state.context),
-      generator_(state.generator),
-      generator_scope_(generator_),
-      amp_(state.amp) {}
 
 const Capability& capability(OpId op, Device device) {
   return (device.is_cuda() ? columns().cuda_capability : columns().cpu_capability)[static_cast<int>(op)];
@@ -139,10 +129,6 @@ const char* promotion_cause(OpId op) {
 
 // --- backend ---------------------------------------------------------------------------------------------------------
 
-[[noreturn, gnu::noinline]] void fail_devices(const OpCall& call, Device a, Device b) {
-  throwf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(a), to_string(b));
-}
-
 // The device of all inputs (except for copy_, which copies between devices).
 Device common_device(const OpCall& call) {
   const Storage* first = nullptr;
@@ -151,7 +137,9 @@ Device common_device(const OpCall& call) {
     if (!t) continue;
     const Storage* s = t->storage.get();
     if (!first) first = s;
-    else if (s->device != first->device && call.op != OpId::copy_) fail_devices(call, first->device, s->device);
+    else if (s->device != first->device && call.op != OpId::copy_)
+      throwf(call, "inputs on {} and {}; move them to one device with to(Device)", to_string(first->device),
+             to_string(s->device));
   }
   return first ? first->device : Device::cpu();
 }
@@ -163,10 +151,6 @@ bool offered(const OpCall& call, Outputs& out) {
   if (fast && backend >= CpuBackend::fast && fast(call, out)) return true;
   const OfferFn onednn = columns().onednn[static_cast<int>(call.op)];
   return onednn && backend == CpuBackend::onednn && onednn(call, out);
-}
-
-[[noreturn, gnu::noinline]] void fail_no_kernel(const OpCall& call, Device device) {
-  throwf("no {} kernel for {}", to_string(device), to_string(call.op));
 }
 
 // An input whose memory an elementwise output may reuse: the caller gives it up, nothing else shares it, and it has the
@@ -258,8 +242,7 @@ static Outputs run_typed(const OpCall& call) {
 }
 Outputs next_below_autograd(const OpCall& call) {
   Chain& c = chain();
-  if (c.results) return run_rounded(call, c);
-  return c.observe ? run_observed(call, c) : next_below_observe(call);
+  return c.results ? run_rounded(call, c) : next_below_results(call);
 }
 
 // Observe.
@@ -279,7 +262,7 @@ Outputs next_below_observe(const OpCall& call) {
   const Device device = common_device(call);
   if (device.is_cuda()) device::select(device);
   const KernelFn kernel = (device.is_cuda() ? columns().cuda : columns().cpu)[static_cast<int>(call.op)];
-  if (!kernel) fail_no_kernel(call, device);
+  if (!kernel) throwf("no {} kernel for {}", to_string(device), to_string(call.op));
   const int used_up = allocate(call, device, out);
   if (device.is_cuda() || !offered(call, out)) kernel(call, out);
   // Drops the temporary now, so that the next op in this expression can reuse its buffer.

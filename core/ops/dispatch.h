@@ -46,7 +46,12 @@ ThreadState snapshot();
 // Installs a snapshot while it lives (generator: a copy that starts from the snapshot's state).
 class ThreadStateScope {
  public:
-  explicit ThreadStateScope(const ThreadState& state);
+  explicit ThreadStateScope(const ThreadState& state)
+      : chain_(chain(), {state.chain.amp, state.chain.autograd, chain().observe, chain().results}),
+        context_(context(), state.context),
+        generator_(state.generator),
+        generator_scope_(generator_),
+        amp_(state.amp) {}
 
  private:
   Scoped<Chain> chain_;

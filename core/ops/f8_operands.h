@@ -13,10 +13,7 @@ struct F8Operands {
   bool* scaled;                    // set to true if the product includes both scales
 };
 // For the product that this thread computes; null: unknown.
-inline const F8Operands*& f8_operands() {
-  thread_local const F8Operands* current = nullptr;
-  return current;
-}
+inline constexpr auto f8_operands = per_thread<const F8Operands*, F8Operands>;
 using F8OperandsScope = ScopeOf<const F8Operands*, f8_operands>;
 
 }  // namespace gradual

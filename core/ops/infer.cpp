@@ -5,9 +5,7 @@
 #include "infer.h"
 #include "parameter_inputs.h"
 
-namespace gradual {
-
-namespace inference {
+namespace gradual::inference {
 
 const Tensor& need(const OpCall& c, int i, const char* what, Kind kind, int dims) {
   if (i >= c.inputs.size() || !c[i].defined()) throwf(c, "needs {}", what);
@@ -36,39 +34,50 @@ void keep_strides(const Tensor& t, OutSpec& out) {
   out.has_strides = true;
 }
 
-void set(InferFn fn, std::initializer_list<OpId> ops) {
-  for (OpId op : ops) columns().infer[static_cast<int>(op)] = fn;
+Shape reduced(const Shape& sizes, std::uint32_t dims, bool keepdim) {
+  Shape out;
+  for (int i = 0; i < sizes.size(); ++i)
+    if (const bool gone = dims >> i & 1; !gone || keepdim) out.push_back(gone ? 1 : sizes[i]);
+  return out;
 }
 
-}  // namespace inference
-
-using namespace inference;
-
-namespace {
-
-void refuse_f8(const OpCall& c, const Tensor& t) {
+static void refuse_f8(const OpCall& c, const Tensor& t) {
   if (is_f8(t.dtype()))
     throw_error(c, "f8 tensors allow cast, copies, views and contractions only; cast to a wider float first");
 }
 
-bool is_channels_last(const Tensor& t) { return gradual::is_channels_last(t.sizes(), t.strides()); }
+static bool is_channels_last(const Tensor& t) { return gradual::is_channels_last(t.sizes(), t.strides()); }
 
 // The output has dtype, sizes and stride order of input 0.
-void same(const OpCall& c, OutSpec* out) {
+void infer_same(const OpCall& c, OutSpec* out) {
   same_contiguous(c, out);
   keep_strides(c[0], *out);
 }
 
+void infer_cast(const OpCall& c, OutSpec* out) {
+  infer_same(c, out);
+  out->dtype = c.get<DType>();
+}
+
+// An op of one input without options. clone gives a row-major tensor, logical_not bool.
+void infer_unary(const OpCall& c, OutSpec* out) {
+  if (c.op == OpId::clone) return same_contiguous(c, out);
+  infer_same(c, out);
+  if (c.op != OpId::logical_not) return;
+  refuse_f8(c, c[0]);
+  out->dtype = DType::bool_;
+}
+
 // Inputs: dy and the saved tensor, of the same sizes.
 void infer_activation_backward(const OpCall& c, OutSpec* out) {
-  same(c, out);
+  infer_same(c, out);
   need_same_sizes(c, 1, need(c, 0).sizes(), "the saved tensor");
   const Tensor& saved = need(c, 1, "the saved tensor", Kind::real);
   if (is_channels_last(saved)) keep_strides(saved, *out);
 }
 
 // The common case of arithmetic: row-major floats of one shape and dtype.
-bool broadcast_nothing(const OpCall& c, OutSpec* out) {
+static bool broadcast_nothing(const OpCall& c, OutSpec* out) {
   if (c.inputs.size() != 2) return false;
   const Tensor &a = c[0], &b = c[1];
   if (!a.defined() || !b.defined()) return false;
@@ -80,7 +89,7 @@ bool broadcast_nothing(const OpCall& c, OutSpec* out) {
   return true;
 }
 
-void broadcast(const OpCall& c, OutSpec* out) {
+void infer_broadcast(const OpCall& c, OutSpec* out) {
   const OpInfo& row = op_info(c.op);
   if ((row.dtype_rule == DTypeRule::Promote || row.dtype_rule == DTypeRule::Float) && broadcast_nothing(c, out)) return;
   bool first = true;
@@ -114,14 +123,7 @@ void broadcast(const OpCall& c, OutSpec* out) {
   if (decides) keep_strides(*decides, *out);
 }
 
-Shape reduced(const Shape& sizes, std::uint32_t dims, bool keepdim) {
-  Shape out;
-  for (int i = 0; i < sizes.size(); ++i)
-    if (const bool gone = dims >> i & 1; !gone || keepdim) out.push_back(gone ? 1 : sizes[i]);
-  return out;
-}
-
-void need_extreme(const OpCall& c, const OutSpec& out) {
+static void need_extreme(const OpCall& c, const OutSpec& out) {
   if (c[0].numel() == 0 && numel(out.sizes) > 0) throw_error(c, "an empty range has no extreme");
 }
 
@@ -143,7 +145,7 @@ void infer_arg(const OpCall& c, OutSpec* out) {
 }
 
 // The start of every view: the layout of input 0.
-const Tensor& start_view(const OpCall& c, OutSpec* out) {
+static const Tensor& start_view(const OpCall& c, OutSpec* out) {
   const Tensor& x = need(c, 0);
   *out = {x.dtype(), x.sizes(), x.strides(), false, x.offset()};
   return x;
@@ -203,7 +205,7 @@ void infer_cat(const OpCall& c, OutSpec* out) {
 }
 
 // Dims of the index, except `dim` (-1: no exception), must not be larger than those of t.
-void need_cover(const OpCall& c, const Tensor& t, const char* what, int dim) {
+static void need_cover(const OpCall& c, const Tensor& t, const char* what, int dim) {
   const Shape& index = c[1].sizes();
   if (t.dim() != index.size()) throwf(c, "{} and index must have the same number of dims", what);
   for (int d = 0; d < t.dim(); ++d)
@@ -256,7 +258,7 @@ void infer_one_hot(const OpCall& c, OutSpec* out) {
   out->sizes.push_back(c.get<std::int64_t>());
 }
 
-void refuse_expanded(const OpCall& c, const Tensor& x) {
+static void refuse_expanded(const OpCall& c, const Tensor& x) {
   if (x.numel() == 0) return;  // row-major strides are 0 then too
   for (int i = 0; i < x.dim(); ++i)
     if (x.strides()[i] == 0 && x.sizes()[i] > 1) throwf(c, "an expanded tensor cannot be written; clone() it first");
@@ -316,37 +318,14 @@ void infer_update(const OpCall& c, OutSpec* out) {
     throwf(c, "found must be i64 [n] with a place for each gradient from {} on", slot);
 }
 
-}  // namespace
+// A user's function and a leaf have no outputs to describe.
+void infer_custom(const OpCall&, OutSpec*) {}
 
-void register_inference() {
-  InferFn* infer = columns().infer;
-  for (int i = 0; i < kOpCount; ++i) {
-    const auto& [text, inputs, outputs, kind, rule] = op_info(static_cast<OpId>(i));
-    if (kind == OpKind::Elementwise || kind == OpKind::Transcendental) infer[i] = inputs == 1 ? same : broadcast;
-    if (kind == OpKind::Comparison) infer[i] = broadcast;
-    if (kind == OpKind::Reduction) infer[i] = infer_reduce;
-    if (kind == OpKind::InPlace) infer[i] = infer_in_place;
-  }
-  set([](const OpCall& c, OutSpec* out) { same(c, out), out->dtype = c.get<DType>(); }, {OpId::cast});
-  set(same, {OpId::to_device, OpId::dropout});
-  set(same_contiguous, {OpId::clone});
-  set(infer_arg, {OpId::argmax, OpId::argmin});
-  set(infer_view, {OpId::view});
-  set(infer_permute, {OpId::permute});
-  set(infer_expand, {OpId::expand});
-  set(infer_slice, {OpId::slice});
-  set(infer_slice_backward, {OpId::slice_backward});
-  set(infer_cat, {OpId::cat});
-  set(infer_gather, {OpId::gather, OpId::scatter_add});
-  set(infer_index_select, {OpId::index_select, OpId::index_add});
-  set(infer_pad, {OpId::pad});
-  set(infer_tril, {OpId::tril});
-  set(infer_one_hot, {OpId::one_hot});
-  set(infer_batch_norm_update, {OpId::batch_norm_update_});
-  set(infer_update, {OpId::sgd_step_, OpId::adam_step_, OpId::unscale_});
-  set([](const OpCall&, OutSpec*) {}, {OpId::custom, OpId::leaf});
-  set(infer_activation_backward, {OpId::relu_backward, OpId::gelu_backward});
-  register_layers();
+}  // namespace gradual::inference
+
+void gradual::register_inference() {
+#define GRADUAL_OP(name, inputs, outputs, kind, rule, function) \
+  if constexpr (OpKind::kind != OpKind::Composite)              \
+    columns().infer[static_cast<int>(OpId::name)] = inference::infer_##function;
+#include "../ops.def"
 }
-
-}  // namespace gradual

@@ -1,8 +1,6 @@
 // Checks shared by the files of the inference column.
 #pragma once
 
-#include <initializer_list>
-
 #include "dispatch.h"
 
 namespace gradual::inference {
@@ -20,9 +18,11 @@ void same_contiguous(const OpCall& c, OutSpec* out);
 // Gives an elementwise output the stride order of t, if t is dense. t is the first input of full size; channels-last
 // images take precedence.
 void keep_strides(const Tensor& t, OutSpec& out);
-void set(InferFn fn, std::initializer_list<OpId> ops);
+// The sizes after a reduction of `dims` (ReduceAttrs).
+Shape reduced(const Shape& sizes, std::uint32_t dims, bool keepdim);
 
-// Contractions, pooling, normalisation, attention and losses (infer_layers.cpp).
-void register_layers();
+// The inference functions that the op table names.
+#define GRADUAL_OP(name, inputs, outputs, kind, rule, infer) void infer_##infer(const OpCall& c, OutSpec* out);
+#include "../ops.def"
 
 }  // namespace gradual::inference

@@ -8,15 +8,11 @@
 #include "fusions.h"
 #include "infer.h"
 
-namespace gradual {
+namespace gradual::inference {
 
-using namespace inference;
+static DType statistics_dtype(DType x) { return x == DType::f64 ? DType::f64 : DType::f32; }
 
-namespace {
-
-DType statistics_dtype(DType x) { return x == DType::f64 ? DType::f64 : DType::f32; }
-
-DType contraction_dtype(DType d) { return is_f8(d) ? DType::f32 : d; }
+static DType contraction_dtype(DType d) { return is_f8(d) ? DType::f32 : d; }
 
 void infer_matmul(const OpCall& c, OutSpec* out) {
   const Tensor& a = need(c, 0, "two tensors");
@@ -75,7 +71,7 @@ void infer_linear_backward_weight(const OpCall& c, OutSpec* out) {
 }
 
 // The output is channels-last if t is, or if `known` says that the images are.
-void keep_channels_last(const Tensor& t, OutSpec* out, bool known = false) {
+static void keep_channels_last(const Tensor& t, OutSpec* out, bool known = false) {
   if (!known && !is_channels_last(t.sizes(), t.strides())) return;
   const Shape& s = out->sizes;
   out->strides = {s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]};
@@ -83,7 +79,8 @@ void keep_channels_last(const Tensor& t, OutSpec* out, bool known = false) {
 }
 
 // [n, channels, height, width]: the number of windows of `extent` that fit into the padded image.
-Shape windows(const OpCall& c, const Shape& image, std::int64_t channels, Size2 extent, Size2 stride, Size2 padding) {
+static Shape windows(const OpCall& c, const Shape& image, std::int64_t channels, Size2 extent, Size2 stride,
+                     Size2 padding) {
   Shape out{image[0], channels, 0, 0};
   for (int i = 0; i < 2; ++i) {
     const std::int64_t room = image[2 + i] + 2 * padding[i] - extent[i];
@@ -127,7 +124,7 @@ void infer_conv2d(const OpCall& c, OutSpec* out) {
   if (c.op != OpId::conv2d_backward_weight) keep_channels_last(first, out);
 }
 
-Shape pooled(const OpCall& c, const Shape& x) {
+static Shape pooled(const OpCall& c, const Shape& x) {
   const auto& a = c.get<PoolAttrs>();
   for (int i = 0; i < 2; ++i) {
     if (a.kernel[i] < 1 || a.stride[i] < 1) throw_error(c, "kernel and stride must be at least 1");
@@ -165,7 +162,7 @@ void infer_sized_pool(const OpCall& c, OutSpec* out) {
 }
 
 // For a norm over x: the shape of weight and bias, and that of the statistics.
-std::pair<Shape, Shape> norm_shapes(const OpCall& c, const Tensor& x) {
+static std::pair<Shape, Shape> norm_shapes(const OpCall& c, const Tensor& x) {
   if (c.op == OpId::batch_norm || c.op == OpId::batch_norm_backward) {
     if (x.dim() < 2) throw_error(c, "the input must be [N, C, ..]");
     return {{x.sizes()[1]}, {x.sizes()[1]}};
@@ -225,7 +222,7 @@ void infer_along(const OpCall& c, OutSpec* out) {
 }
 
 // Dense strides with the dims in t's memory order.
-void order_as(const Tensor& t, OutSpec& out) {
+static void order_as(const Tensor& t, OutSpec& out) {
   if (t.is_contiguous()) return;
   std::vector<int> order(static_cast<std::size_t>(t.dim()));
   std::iota(order.begin(), order.end(), 0);
@@ -296,24 +293,4 @@ void infer_cross_entropy_backward(const OpCall& c, OutSpec* out) {
   *out = {a.narrow != DType::f32 ? a.narrow : x.dtype(), x.sizes()};
 }
 
-}  // namespace
-
-void inference::register_layers() {
-  set(infer_matmul, {OpId::matmul});
-  set(infer_linear, {OpId::linear});
-  set(infer_linear_backward_weight, {OpId::linear_backward_weight});
-  set(infer_conv2d, {OpId::conv2d, OpId::conv2d_backward_input, OpId::conv2d_backward_weight});
-  set(infer_pool, {OpId::max_pool2d, OpId::avg_pool2d});
-  set(infer_sized_pool, {OpId::adaptive_avg_pool2d, OpId::adaptive_avg_pool2d_backward, OpId::max_pool2d_backward,
-                         OpId::avg_pool2d_backward});
-  set(infer_norm, {OpId::batch_norm, OpId::layer_norm, OpId::rms_norm});
-  set(infer_norm_backward, {OpId::batch_norm_backward, OpId::layer_norm_backward, OpId::rms_norm_backward});
-  set(infer_along, {OpId::softmax, OpId::softmax_backward, OpId::log_softmax, OpId::log_softmax_backward});
-  set(infer_attention, {OpId::flash_attention, OpId::flash_attention_backward});
-  set(infer_cross_entropy, {OpId::cross_entropy});
-  set(infer_cross_entropy_backward, {OpId::cross_entropy_backward});
-  for (const Fusion& f : fusions())
-    if (f.is_row()) set(infer_fusion, {f.whole});
-}
-
-}  // namespace gradual
+}  // namespace gradual::inference

@@ -1,7 +1,6 @@
 #include "op.h"
 
 #include <mutex>
-#include <string>
 #include <unordered_set>
 
 #include "../support/message_text.h"
@@ -15,13 +14,6 @@ OpId op_from_name(std::string_view text) {
   std::vector<std::string> names;
   for (const OpInfo& row : kOpInfos) names.emplace_back(row.name);
   throwf("no op '{}'; did you mean '{}'?", text, nearest(text, names));
-}
-
-std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors) {
-  std::vector<const Tensor*> refs;
-  refs.reserve(tensors.size());
-  for (const Tensor& t : tensors) refs.push_back(&t);
-  return refs;
 }
 
 std::string_view to_string(Phase phase) { return enum_name(phase, {"forward", "backward", "optimizer"}); }

@@ -36,7 +36,7 @@ struct OpInfo {
   DTypeRule dtype_rule;
 };
 inline constexpr OpInfo kOpInfos[kOpCount] = {
-#define GRADUAL_OP(name, inputs, outputs, kind, rule) {#name, inputs, outputs, OpKind::kind, DTypeRule::rule},
+#define GRADUAL_OP(name, inputs, outputs, kind, rule, ...) {#name, inputs, outputs, OpKind::kind, DTypeRule::rule},
 #include "../ops.def"
 };
 inline const OpInfo& op_info(OpId op) { return kOpInfos[static_cast<int>(op)]; }
@@ -71,7 +71,12 @@ class TensorRefs {
 };
 
 // The pointers that TensorRefs takes; they point into `tensors`.
-std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors);
+inline std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors) {
+  std::vector<const Tensor*> refs;
+  refs.reserve(tensors.size());
+  for (const Tensor& t : tensors) refs.push_back(&t);
+  return refs;
+}
 
 struct Outputs {
   Tensor values[kMaxOutputs];

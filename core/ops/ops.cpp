@@ -1,7 +1,6 @@
 #include "ops.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "../support/throwf.h"
 #include "dispatch.h"
@@ -47,6 +46,12 @@ Tensor along(OpId op, const Tensor& x, int dim, bool keepdim, Loc loc) {
   return unary(op, x, loc, DimAttrs{wrap_dim(dim, x.dim(), to_string(op).data()), keepdim});
 }
 
+template <class T> Tensor with_option(OpId op, const Tensor& x, const T& option, Loc loc) {
+  if constexpr (std::is_same_v<T, int>) return along(op, x, option, false, loc);
+  else if constexpr (std::is_same_v<T, double>) return unary(op, x, loc, ScalarAttrs{option});
+  else return unary(op, x, loc, option);
+}
+
 Tensor extreme_at(OpId op, const Tensor& x, OptionalDim dim, bool keepdim, Loc loc) {
   if (dim) return along(op, x, *dim, keepdim, loc);
   const Tensor place = along(op, flatten(x, 0, -1, loc), 0, false, loc);
@@ -76,8 +81,8 @@ const Tensor& Operand::none() { return kNone; }
 
 #define GRADUAL_UNARY_OP(name, ...) \
   Tensor name(const Tensor& x, Loc loc) { return unary(OpId::name, x, loc); }
-#define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, ...) \
-  Tensor name(const Tensor& x, double option, Loc loc) { return unary(OpId::name, x, loc, ScalarAttrs{option}); }
+#define GRADUAL_UNARY_OPTION_OP(name, kind, rule, infer, type, option, ...) \
+  Tensor name(const Tensor& x, type option, Loc loc) { return with_option(OpId::name, x, option, loc); }
 #define GRADUAL_BINARY_OP(name, ...) \
   Tensor name(const Operand& a, const Operand& b) { return binary(OpId::name, a, b); }
 #define GRADUAL_REDUCTION_OP(name, ...) \
@@ -87,7 +92,6 @@ const Tensor& Operand::none() { return kNone; }
 #include "../ops.def"
 Tensor amax(const Tensor& x, const Shape& d, bool keepdim, Loc loc) { return max(x, d, keepdim, loc); }
 
-Tensor gelu(const Tensor& x, Gelu form, Loc loc) { return unary(OpId::gelu, x, loc, form); }
 Tensor clamp(const Tensor& x, double low, double high, Loc loc) {
   if (std::isnan(low) || std::isnan(high)) throwf("clamp: from {} to {}: a bound must not be NaN", low, high);
   return unary(OpId::clamp, x, loc, ScalarAttrs{low, high});
@@ -169,8 +173,6 @@ Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight, const Tensor&
 Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight, double eps, Loc loc) {
   return run(OpId::rms_norm, {&x, &weight}, NormAttrs{.eps = eps, .dims = dims}, loc);
 }
-Tensor softmax(const Tensor& x, int dim, Loc loc) { return along(OpId::softmax, x, dim, false, loc); }
-Tensor log_softmax(const Tensor& x, int dim, Loc loc) { return along(OpId::log_softmax, x, dim, false, loc); }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions o, Loc loc) {
   if (logits.dim() <= 2) return run(OpId::cross_entropy, {&logits, &classes}, CrossEntropyAttrs{o}, loc);
@@ -344,8 +346,6 @@ Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double valu
   check_holds(x.dtype(), value, "pad");
   return unary(OpId::pad, x, loc, PadAttrs{before, after, value});
 }
-Tensor tril(const Tensor& x, std::int64_t diagonal, Loc loc) { return unary(OpId::tril, x, loc, diagonal); }
-Tensor one_hot(const Tensor& c, std::int64_t count, Loc l) { return unary(OpId::one_hot, c, l, count); }
 
 Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc) {
   if (x.sizes() == sizes) return x;

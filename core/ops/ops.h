@@ -38,9 +38,10 @@ class Operand {
 // reciprocal square sin cos tanh sigmoid erf relu silu softplus logical_not clone. Floats compute in f32 (f64 in f64)
 // and round once; integers give f32 if the result must be a float.
 #define GRADUAL_UNARY_OP(name, ...) Tensor name(const Tensor& x, Loc loc = Loc::current());
-// The same with a number: leaky_relu(x, slope).
-#define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, standard) \
-  Tensor name(const Tensor& x, double option = standard, Loc loc = Loc::current());
+// The same with an option: leaky_relu(x, slope), gelu(x, form), softmax(x, dim), log_softmax(x, dim), tril(x, diagonal)
+// and one_hot(classes, count), i64 [..] -> i64 [.., count].
+#define GRADUAL_UNARY_OPTION_OP(name, kind, rule, infer, type, option, ...) \
+  Tensor name(const Tensor& x, type option __VA_OPT__(= __VA_ARGS__), Loc loc = Loc::current());
 // Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor: add sub mul div
 // pow maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool). div of integers gives f32.
 #define GRADUAL_BINARY_OP(name, ...) Tensor name(const Operand& a, const Operand& b);
@@ -56,7 +57,6 @@ class Operand {
 Tensor amax(const Tensor& x, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current());  // max
 
 // Elementwise with options.
-Tensor gelu(const Tensor& x, Gelu form = Gelu::exact, Loc loc = Loc::current());
 Tensor clamp(const Tensor& x, double low, double high, Loc loc = Loc::current());  // high if low is above it
 // Nearest-even, IEEE overflow; x itself if it has the dtype (the device).
 Tensor cast(const Tensor& x, DType dtype, Loc loc = Loc::current());
@@ -135,8 +135,6 @@ void batch_norm_update_(const Tensor& running_mean, const Tensor& running_var, c
 Tensor layer_norm(const Tensor& x, int dims, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
                   Loc loc = Loc::current());
 Tensor rms_norm(const Tensor& x, int dims, const Tensor& weight = {}, double eps = 1e-6, Loc loc = Loc::current());
-Tensor softmax(const Tensor& x, int dim, Loc loc = Loc::current());
-Tensor log_softmax(const Tensor& x, int dim, Loc loc = Loc::current());
 
 // Losses. cross_entropy: logits [N, C] (or [N, C, d..]) and classes i64 [N] (or [N, d..]).
 Tensor cross_entropy(const Tensor& logits, const Tensor& classes, CrossEntropyOptions options = {},
@@ -176,8 +174,6 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
 Tensor index_select(const Tensor& x, int dim, const Tensor& index, Loc loc = Loc::current());
 Tensor index_add(const Tensor& src, int dim, const Tensor& index, std::int64_t size, Loc loc = Loc::current());
 Tensor pad(const Tensor& x, const Shape& before, const Shape& after, double value = 0, Loc loc = Loc::current());
-Tensor tril(const Tensor& x, std::int64_t diagonal = 0, Loc loc = Loc::current());
-Tensor one_hot(const Tensor& classes, std::int64_t count, Loc loc = Loc::current());  // i64 [..] -> i64 [.., count]
 
 // Sums `x` to `sizes`, which undoes a broadcast. Error for sizes that do not broadcast to those of x.
 Tensor sum_to(const Tensor& x, const Shape& sizes, Loc loc = Loc::current());

@@ -35,8 +35,8 @@ Tensor Tensor::index(std::initializer_list<Index> indices, Loc l) const {
 }
 #define GRADUAL_UNARY_OP(name, ...) \
   Tensor Tensor::name(Loc l) const { return gradual::name(*this, l); }
-#define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, ...) \
-  Tensor Tensor::name(double option, Loc l) const { return gradual::name(*this, option, l); }
+#define GRADUAL_UNARY_OPTION_OP(name, kind, rule, infer, type, option, ...) \
+  Tensor Tensor::name(type option, Loc l) const { return gradual::name(*this, option, l); }
 #define GRADUAL_BINARY_OP(name, ...)                                                              \
   Tensor Tensor::name(const Tensor& o, Loc l) const { return gradual::name({*this, l}, {o, l}); } \
   Tensor Tensor::name(double v, Loc l) const { return gradual::name({*this, l}, {v, l}); }
@@ -48,9 +48,6 @@ Tensor Tensor::argmax(OptionalDim d, bool k, Loc l) const { return gradual::argm
 Tensor Tensor::argmin(OptionalDim d, bool k, Loc l) const { return gradual::argmin(*this, d, k, l); }
 Tensor Tensor::var(const Shape& d, bool k, double c, Loc l) const { return gradual::var(*this, d, k, c, l); }
 Tensor Tensor::norm(double p, const Shape& d, bool k, Loc l) const { return gradual::norm(*this, p, d, k, l); }
-Tensor Tensor::gelu(Gelu form, Loc l) const { return gradual::gelu(*this, form, l); }
-Tensor Tensor::softmax(int d, Loc l) const { return gradual::softmax(*this, d, l); }
-Tensor Tensor::log_softmax(int d, Loc l) const { return gradual::log_softmax(*this, d, l); }
 Tensor Tensor::clamp(double a, double b, Loc l) const { return gradual::clamp(*this, a, b, l); }
 Tensor Tensor::matmul(const Tensor& o, Loc l) const { return gradual::matmul(*this, o, l); }
 

@@ -7,11 +7,6 @@ namespace gradual {
 static thread_local Generator* current = nullptr;
 static thread_local DrawScope* draws = nullptr;
 
-static Generator& thread_generator() {
-  thread_local Generator generator;
-  return generator;
-}
-
 DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode)
     : log_(log), mode_(mode), outer_(draws), current_(draws, this) {}
 
@@ -26,8 +21,10 @@ RandomKey Generator::next() {
   return key;
 }
 
-Generator& default_generator() { return current ? *current : thread_generator(); }
-void manual_seed(std::uint64_t seed) { default_generator().manual_seed(seed); }
+Generator& default_generator() {
+  thread_local Generator own;
+  return current ? *current : own;
+}
 GeneratorScope::GeneratorScope(Generator& generator) : Scoped(current, &generator) {}
 
 }  // namespace gradual

@@ -35,7 +35,7 @@ class Generator {
 
 // This thread's default generator (seed 0 until manual_seed is called, or the one a GeneratorScope put in place).
 Generator& default_generator();
-void manual_seed(std::uint64_t seed);
+inline void manual_seed(std::uint64_t seed) { default_generator().manual_seed(seed); }
 
 // Makes `generator` this thread's default while the scope lives; the generator must outlive it.
 struct GeneratorScope : Scoped<Generator*> {

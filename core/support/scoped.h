@@ -24,6 +24,12 @@ template <class T> class Scoped : Pinned {
   T saved_;
 };
 
+// A value of each thread, `initial` until a scope sets another: inline constexpr auto quiet = per_thread<bool, Name>.
+template <class T, class Name, T initial = T{}> T& per_thread() {
+  thread_local T value = initial;
+  return value;
+}
+
 // Sets what a function refers to: using CategoryScope = ScopeOf<Category, current_category>.
 template <class T, T& (*place)()> struct ScopeOf : Scoped<T> {
   explicit ScopeOf(T value) : Scoped<T>(place(), std::move(value)) {}

@@ -1,10 +1,6 @@
 #include "device_mirror.h"
 
-#include <cstdint>
-#include <vector>
-
 #include "device_recording.h"
-#include "memory.h"
 
 namespace gradual {
 
@@ -25,20 +21,11 @@ void DeviceMirror::move_to(Device device, std::size_t bytes) {
   device::before_replay([this] { upload_changes(); });
 }
 
-void DeviceMirror::upload_changes() {
-  if (!std::exchange(current_, true)) upload_(memory_.raw(), memory_.device());
-}
-
 void DeviceMirror::read(const Fetch& fetch) const {
   if (!current()) return;
   std::vector<std::uint64_t> bytes((bytes_ + 7) / 8);
   device::copy(bytes.data(), Device::cpu(), memory_.raw(), memory_.device(), bytes_);
   fetch(bytes.data());
-}
-
-void DeviceMirror::leave() {
-  read();
-  in_use_ = current_ = false;
 }
 
 }  // namespace gradual

@@ -26,14 +26,19 @@ class DeviceMirror : Pinned {
   // From now on the state lives in memory of `device`, of the category optimizer. While a step is recorded
   // (cuda::Graph), each replay uploads the fields first if the host has changed them; so does upload_changes().
   void move_to(Device device, std::size_t bytes);
-  void upload_changes();
+  void upload_changes() {
+    if (!std::exchange(current_, true)) upload_(memory_.raw(), memory_.device());
+  }
   // The host has assigned the fields: they win over what the GPU has.
   void host_changed() { current_ = false; }
   // Fetches what the GPU has, where it has the state; this waits for the GPU.
   void read() const { read(fetch_); }
   void read(const Fetch& fetch) const;
   // Fetches; then the state lives on the host again. The memory stays for the next move_to.
-  void leave();
+  void leave() {
+    read();
+    in_use_ = current_ = false;
+  }
 
  private:
   Upload upload_;

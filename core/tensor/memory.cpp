@@ -309,12 +309,4 @@ void move(Category from, Category to, std::int64_t bytes, Device device) noexcep
 
 }  // namespace memory
 
-Scratch::Scratch(std::size_t bytes) : data_(memory::allocate(bytes)), bytes_(bytes) {
-  memory::count(Category::workspace, static_cast<std::int64_t>(bytes));
-}
-Scratch::~Scratch() {
-  memory::count(Category::workspace, -static_cast<std::int64_t>(bytes_));
-  memory::free(data_, bytes_);
-}
-
 }  // namespace gradual

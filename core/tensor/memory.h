@@ -85,8 +85,13 @@ template <class T> struct PoolAllocator {
 // Uninitialised, 64-byte aligned scratch for kernels, counted as workspace.
 class Scratch : Pinned {
  public:
-  explicit Scratch(std::size_t bytes);
-  ~Scratch();
+  explicit Scratch(std::size_t bytes) : data_(memory::allocate(bytes)), bytes_(bytes) {
+    memory::count(Category::workspace, static_cast<std::int64_t>(bytes));
+  }
+  ~Scratch() {
+    memory::count(Category::workspace, -static_cast<std::int64_t>(bytes_));
+    memory::free(data_, bytes_);
+  }
   void* data() const { return data_; }
   template <class T> T* as() const { return static_cast<T*>(data_); }
 

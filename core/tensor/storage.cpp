@@ -75,25 +75,4 @@ void Storage::destroy(Storage* s) {
   memory::free(s, block);
 }
 
-Category Storage::counted() const {
-  return category == Category::workspace && saved.load(std::memory_order_relaxed) > 0 ? Category::activations
-                                                                                      : category;
-}
-
-void Storage::set_category(Category to) {
-  const Category before = counted();
-  category = to;
-  if (!deleter) memory::move(before, counted(), static_cast<std::int64_t>(bytes), device);
-}
-
-void Storage::add_saved() {
-  if (add_to(saved, 1) == 0 && category == Category::workspace && !deleter)
-    memory::move(Category::workspace, Category::activations, static_cast<std::int64_t>(bytes), device);
-}
-
-void Storage::remove_saved() {
-  if (add_to(saved, -1) == 1 && category == Category::workspace && !deleter)
-    memory::move(Category::activations, Category::workspace, static_cast<std::int64_t>(bytes), device);
-}
-
 }  // namespace gradual

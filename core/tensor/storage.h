@@ -31,10 +31,25 @@ struct Storage {
   static Ref<Storage> wrap(void* data, std::size_t bytes, std::function<void()> deleter);
   static void destroy(Storage* s);
 
-  Category counted() const;        // the category that its bytes count in now
-  void set_category(Category to);  // moves them
-  void add_saved();                // counted under activations while any node keeps it
-  void remove_saved();
+  // The category that its bytes count in now; set_category moves them. Workspace counts under activations while any node
+  // keeps it.
+  Category counted() const {
+    const bool kept = category == Category::workspace && saved.load(std::memory_order_relaxed) > 0;
+    return kept ? Category::activations : category;
+  }
+  void set_category(Category to) {
+    const Category before = counted();
+    category = to;
+    if (!deleter) memory::move(before, counted(), static_cast<std::int64_t>(bytes), device);
+  }
+  void add_saved() {
+    if (add_to(saved, 1) == 0 && category == Category::workspace && !deleter)
+      memory::move(Category::workspace, Category::activations, static_cast<std::int64_t>(bytes), device);
+  }
+  void remove_saved() {
+    if (add_to(saved, -1) == 1 && category == Category::workspace && !deleter)
+      memory::move(Category::activations, Category::workspace, static_cast<std::int64_t>(bytes), device);
+  }
 };
 
 }  // namespace gradual

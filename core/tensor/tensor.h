@@ -146,8 +146,8 @@ class Tensor {
 
   // The unary and binary ops and the reductions of ops.h. No dims means all of them.
 #define GRADUAL_UNARY_OP(name, ...) Tensor name(SourceLocation loc = SourceLocation::current()) const;
-#define GRADUAL_UNARY_NUMBER_OP(name, kind, rule, option, standard) \
-  Tensor name(double option = standard, SourceLocation loc = SourceLocation::current()) const;
+#define GRADUAL_UNARY_OPTION_OP(name, kind, rule, infer, type, option, ...) \
+  Tensor name(type option __VA_OPT__(= __VA_ARGS__), SourceLocation loc = SourceLocation::current()) const;
 #define GRADUAL_BINARY_OP(name, ...)                                                      \
   Tensor name(const Tensor& other, SourceLocation loc = SourceLocation::current()) const; \
   Tensor name(double value, SourceLocation loc = SourceLocation::current()) const;
@@ -159,9 +159,6 @@ class Tensor {
   Tensor argmin(OptionalDim dim = {}, bool keepdim = false, SourceLocation loc = SourceLocation::current()) const;
   Tensor var(const Shape& dims = {}, bool keepdim = false, double correction = 1, Loc loc = Loc::current()) const;
   Tensor norm(double p = 2, const Shape& dims = {}, bool keepdim = false, Loc loc = Loc::current()) const;
-  Tensor gelu(Gelu form = {}, Loc loc = Loc::current()) const;  // Gelu::exact
-  Tensor softmax(int dim, SourceLocation loc = SourceLocation::current()) const;
-  Tensor log_softmax(int dim, SourceLocation loc = SourceLocation::current()) const;
   Tensor clamp(double low, double high, SourceLocation loc = SourceLocation::current()) const;
   Tensor matmul(const Tensor& other, SourceLocation loc = SourceLocation::current()) const;
 
