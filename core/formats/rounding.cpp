@@ -34,13 +34,13 @@ void add_counts(const LoopCounts& c, std::int64_t n, CastCounts& total) {
 }
 
 // Rounds n sources to powers of two without sign and zero.
-template <class U, class T>
-void round_powers(const detail::PowerSpec<U>& spec, const T* in, const std::uint32_t* random, T* values, void* codes,
+template <class T>
+void round_powers(const detail::PowerSpec& spec, const T* in, const std::uint32_t* random, T* values, void* codes,
                   std::int64_t n, LoopCounts& counts) {
   for (std::int64_t i = 0; i < n; ++i) {
-    const T value = detail::round_to_power(in[i], random ? random[i] : 0, spec, counts);
-    if (codes) static_cast<std::uint8_t*>(codes)[i] = static_cast<std::uint8_t>(detail::power_code(value, spec));
-    else values[i] = value;
+    const std::uint32_t code = detail::round_to_power(in[i], random ? random[i] : 0, spec, counts);
+    if (codes) static_cast<std::uint8_t*>(codes)[i] = static_cast<std::uint8_t>(code);
+    else values[i] = detail::power_of(code, spec);
   }
 }
 
@@ -66,7 +66,7 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
   const bool powers = !r.format.has_zero, table = r.format.table != nullptr;
   if (table) check_valid(r.rounding);
   const RoundingSpec<U> spec = powers || table ? RoundingSpec<U>{} : detail::rounding_spec<U>(r, codes != nullptr);
-  const detail::PowerSpec<U> power = powers ? detail::power_spec<U>(r) : detail::PowerSpec<U>{};
+  const detail::PowerSpec power = powers ? detail::power_spec(r) : detail::PowerSpec{};
   std::uint32_t words[kBlock];
   T copy[kBlock];
   for (std::int64_t first = 0; first < n; first += kBlock) {
@@ -169,29 +169,24 @@ template <class U> RoundingSpec<U> detail::rounding_spec(const Rounder& r, bool 
   return s;
 }
 
-template <class U> detail::PowerSpec<U> detail::power_spec(const Rounder& r) {
-  using Value = typename SourceBits<U>::Value;
+detail::PowerSpec detail::power_spec(const Rounder& r) {
   const bool saturates = r.overflow == Overflow::saturate, has_nan = r.format.nan != NanEncoding::none;
-  Rounder unit = r;
-  unit.format = {.exponent_bits = 8, .bias = 127, .nan = NanEncoding::all_ones};
-  PowerSpec<U> s{};
-  s.unit = rounding_spec<U>(unit, false);
-  s.loop = rounding_loop(unit, s.unit);
-  s.bias = r.format.bias;
-  s.low = static_cast<Value>(r.format.min_normal()), s.high = static_cast<Value>(r.format.max());
-  s.nan = has_nan ? std::numeric_limits<Value>::quiet_NaN() : saturates ? s.high : s.low;
   const bool passes = r.overflow == Overflow::ieee || r.overflow == Overflow::ml_dtypes;
-  s.below = passes && has_nan ? s.nan : s.low;
-  s.above = has_nan && !stays_finite(r, false) ? s.nan : s.high;
-  s.inf = has_nan && !saturates ? s.nan : s.high;
-  s.nan_code = r.format.nan_code().value_or(0);
-  return s;
+  const std::uint32_t most = r.format.max_code(), nan = r.format.nan_code().value_or(saturates ? most : 0);
+  Rounder wide = r;
+  wide.format = {.exponent_bits = 9, .bias = r.format.bias + 1, .nan = NanEncoding::all_ones};
+  return {.wide = rounding_spec<std::uint64_t>(wide, true),
+          .mode = static_cast<int>(r.rounding.mode),
+          .bias = r.format.bias,
+          .most = most,
+          .below = passes && has_nan ? nan : 0,
+          .above = has_nan && !stays_finite(r, false) ? nan : most,
+          .inf = has_nan && !saturates ? nan : most,
+          .nan = nan};
 }
 
 template RoundingSpec<std::uint32_t> detail::rounding_spec(const Rounder&, bool);
 template RoundingSpec<std::uint64_t> detail::rounding_spec(const Rounder&, bool);
-template detail::PowerSpec<std::uint32_t> detail::power_spec(const Rounder&);
-template detail::PowerSpec<std::uint64_t> detail::power_spec(const Rounder&);
 
 int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& spec) {
   if (r.rounding.mode == RoundingMode::nearest_even) {
@@ -278,18 +273,17 @@ void Rounder::encode(const double* in, void* codes, std::int64_t n, std::int64_t
 
 void decode(const Format& f, const void* codes, float* out, std::int64_t n) {
   const int bytes = code_bytes(f);
-  if (bytes == 1 && !f.table) {
+  if (bytes == 1) {
     float values[256];
-    for (std::uint32_t c = 0; c < (1u << f.bits()); ++c) values[c] = f.decode(c);
     const std::uint32_t mask = (1u << f.bits()) - 1;
+    for (std::uint32_t c = 0; c <= mask; ++c) values[c] = f.decode(c);
     for (std::int64_t i = 0; i < n; ++i) out[i] = values[static_cast<const std::uint8_t*>(codes)[i] & mask];
     return;
   }
   if (const auto dtype = dtype_of_format(f)) return fetch_and_cast(*dtype, codes, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i)
-    out[i] = f.decode(bytes == 1   ? static_cast<const std::uint8_t*>(codes)[i]
-                      : bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
-                                   : static_cast<const std::uint32_t*>(codes)[i]);
+    out[i] = f.decode(bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
+                                 : static_cast<const std::uint32_t*>(codes)[i]);
 }
 
 }  // namespace gradual
