@@ -224,6 +224,10 @@ constexpr std::int64_t kRoundingBlock = 1024;
 template <class U, class T = typename SourceBits<U>::Value>
 void round_block(int loop, const RoundingSpec<U>& spec, const T* in, const std::uint32_t* random, T* values,
                  void* codes, int bytes, std::int64_t n, LoopCounts* counts);
+// The same for the values of a table (format_table.h), on the CPU only.
+template <class T>
+void round_to_table(const Rounder& rounder, const T* in, const std::uint32_t* random, T* values, void* codes,
+                    std::int64_t n, LoopCounts* counts);
 
 constexpr std::int64_t kExponentBlock = 8192;
 // Adds to bins[e] how many of n floats, at most kExponentBlock, have the biased exponent e. bins[0] includes zeros.
