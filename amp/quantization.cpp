@@ -202,7 +202,6 @@ Outputs in_high_precision(const OpCall& call) {
   for (int i = 0; i < call.inputs.size(); ++i)
     if (call[i].defined() && call[i].dtype() == DType::f64) widest = DType::f64;
   std::vector<Tensor> inputs;
-  inputs.reserve(static_cast<std::size_t>(call.inputs.size()));
   for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i].defined() ? call[i].to(widest) : Tensor());
   const std::vector<const Tensor*> refs = pointers_to(inputs);
   return dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
@@ -328,20 +327,14 @@ const Quantization* QuantizationState::of_module(const std::string& path) const 
 QuantizationState::Site& QuantizationState::find(const std::string& name) {
   for (const auto& s : sites_)
     if (s->name == name) return *s;
-  sites_.push_back(std::make_unique<Site>());
-  Site& s = *sites_.back();
-  s.name = name;
-  s.state = this;
-  s.quantization = of_module(name.substr(0, name.find('#')));
-  return s;
+  const Quantization* q = of_module(name.substr(0, name.find('#')));
+  return *sites_.emplace_back(std::make_unique<Site>(Site{.name = name, .state = this, .quantization = q}));
 }
 
 QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
   const std::string module = context().module;
   if (!is_parameter(weight)) return find(module + "#activations");
-  auto seen = std::find_if(weights_.begin(), weights_.end(), [&](const auto& w) { return w.first == module; });
-  if (seen == weights_.end()) seen = weights_.insert(weights_.end(), {module, {}});
-  auto& known = seen->second;
+  auto& known = weights_[module];
   auto at = std::find(known.begin(), known.end(), weight.raw());
   if (at == known.end()) at = known.insert(known.end(), weight.raw());
   return find(at == known.begin() ? module : fmt::format("{}#{}", module, at - known.begin() + 1));

@@ -11,6 +11,7 @@
 // multiply without rounding. Outputs, norms, softmax, losses and attention stay in high precision.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -90,7 +91,7 @@ class QuantizationState : Pinned {
   // A product of a module. The weight that it multiplies identifies it.
   struct Site {
     std::string name;  // "fc1", "fc1#2" for a module's second weight
-    AmaxHistory x, w, dy;
+    AmaxHistory x = {}, w = {}, dy = {};
     const QuantizationState* state = nullptr;
     const Quantization* quantization = nullptr;  // that of its module; null: high precision
   };
@@ -127,7 +128,7 @@ class QuantizationState : Pinned {
   Quantization quantization_;
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;
-  std::vector<std::pair<std::string, std::vector<const void*>>> weights_;  // of each module, in order of first use
+  std::map<std::string, std::vector<const void*>> weights_;  // of each module, in order of first use
 };
 
 // Sets a table's policies of matmul, linear and conv2d to quantised rewrites.

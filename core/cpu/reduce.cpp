@@ -16,7 +16,7 @@
 #include "../support/multiversion.h"
 #include "../tensor/memory.h"
 #include "kernels.h"
-#include "rounded_sum.h"
+#include "rounded_gemm.h"
 
 namespace gradual::cpu {
 

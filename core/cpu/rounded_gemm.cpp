@@ -1,44 +1,61 @@
 #include "rounded_gemm.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <utility>
 
 #include "../formats/accumulate_element.h"
+#include "../kernels/contraction_operand.h"
+#include "../kernels/copies.h"
+#include "../kernels/loops.h"
+#include "../kernels/reduce_plan.h"
 #include "../support/multiversion.h"
+#include "../support/parallel.h"
 #include "../support/philox.h"
 #include "../tensor/memory.h"
 
 namespace gradual::cpu {
 namespace {
 
-using Spec = detail::SumSpec;
+struct Spec : detail::SumSpec {
+  int fraction = 0;  // of Accumulator
+};
 
-// A tile has kRows x kCols independent sums; kDepth rows of b are packed at a time.
+// A tile has kRows x kCols independent sums; kDepth rows of b are packed at a time, kCols apart.
 constexpr std::int64_t kRows = 32, kCols = 64, kDepth = 64;
+constexpr float kOne = 1;
 
-// sums[j] = round(sums[j] + factor * terms[j]). Factor and terms hold f32 values, so that the product is exact. `words`
-// are for stochastic rounding.
-using Add = void (*)(const Spec&, double factor, const double* terms, const std::uint32_t* words, double* sums,
-                     std::int64_t n);
+// sums[j] = round(sums[j] + factors[p * step] * terms[p * kCols + j]) for one p < count after the other, or, as
+// Accumulator::group says, for all at once. Factors and terms hold f32 values, so that products are exact in f64.
+// `words` are for stochastic rounding of one addition. The result is for in_floats().
+template <class T>
+using Add = float (*)(const Spec&, const float* factors, std::int64_t step, const T* terms, std::int64_t count,
+                      const std::uint32_t* words, T* sums, std::int64_t n);
 
-template <int loop>
-void add_rounded(const Spec& spec, double factor, const double* terms, const std::uint32_t* words, double* sums,
-                 std::int64_t n) {
+// Not rounded, if `loop` is kPlain.
+constexpr int kPlain = -1;
+template <int loop, class T>
+float add_rounded(const Spec& spec, const float* factors, std::int64_t step, const T* terms, std::int64_t count,
+                  const std::uint32_t* words, T* sums, std::int64_t n) {
   constexpr bool by_chance = loop == static_cast<int>(RoundingMode::stochastic);
   vectorized([=, &spec] {
     const Spec s = spec;
+    for (std::int64_t p = 0; p < count; ++p) {
+      const T factor = factors[p * step];
 #pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j)
-      sums[j] = detail::add_rounded<loop>(s, sums[j], factor * terms[j], by_chance ? words[j] : 0);
+      for (std::int64_t j = 0; j < n; ++j) {
+        const T product = factor * terms[p * kCols + j];
+        if constexpr (loop == kPlain) sums[j] += product;
+        else sums[j] = detail::add_rounded<loop>(s, sums[j], product, by_chance ? words[j] : 0);
+      }
+    }
   });
-}
-void add_doubles(const Spec&, double factor, const double* terms, const std::uint32_t*, double* sums, std::int64_t n) {
-  vectorized([=] {
-#pragma omp simd
-    for (std::int64_t j = 0; j < n; ++j) sums[j] += factor * terms[j];
-  });
+  return 0;
 }
 
 // log2 of a magnitude, rounded down; far below any other for zero, 1024 for Inf and NaN.
@@ -46,13 +63,9 @@ inline std::int64_t exponent_of(double x) {
   return static_cast<std::int64_t>(std::bit_cast<std::uint64_t>(x) << 1 >> 53) - 1023;
 }
 
-// One group: sums[j] += factors[p * step] * terms[p * n + j] for p < count, as Accumulator::group says.
-using AddGroup = void (*)(const Spec&, int fraction, const float* factors, std::int64_t step, const double* terms,
-                          std::int64_t count, const std::uint32_t* words, double* sums, std::int64_t n);
-
 template <int loop>
-void add_group(const Spec& spec, int fraction, const float* factors, std::int64_t step, const double* terms,
-               std::int64_t count, const std::uint32_t* words, double* sums, std::int64_t n) {
+float add_group(const Spec& spec, const float* factors, std::int64_t step, const double* terms, std::int64_t count,
+                const std::uint32_t* words, double* sums, std::int64_t n) {
   constexpr bool by_chance = loop == static_cast<int>(RoundingMode::stochastic);
   vectorized([=, &spec] {
     const Spec s = spec;
@@ -62,20 +75,20 @@ void add_group(const Spec& spec, int fraction, const float* factors, std::int64_
       double plain = sums[j];
       for (std::int64_t p = 0; p < count; ++p) {
         const auto factor = static_cast<double>(factors[p * step]);
-        const double product = factor * terms[p * n + j];
+        const double product = factor * terms[p * kCols + j];
         plain += product;
-        if (product != 0) most = std::max(most, exponent_of(factor) + exponent_of(terms[p * n + j]));
+        if (product != 0) most = std::max(most, exponent_of(factor) + exponent_of(terms[p * kCols + j]));
       }
       if (plain - plain != 0) {  // an Inf or a NaN
         sums[j] = plain;
         continue;
       }
       // unit * back == 1; products and their multiples are exact.
-      const double unit = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + fraction - most) << 52);
-      const double back = std::bit_cast<double>(static_cast<std::uint64_t>(1023 - fraction + most) << 52);
+      const double unit = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + s.fraction - most) << 52);
+      const double back = std::bit_cast<double>(static_cast<std::uint64_t>(1023 - s.fraction + most) << 52);
       double total = std::trunc(sums[j] * unit);
       for (std::int64_t p = 0; p < count; ++p)
-        total += std::trunc(static_cast<double>(factors[p * step]) * terms[p * n + j] * unit);
+        total += std::trunc(static_cast<double>(factors[p * step]) * terms[p * kCols + j] * unit);
       detail::LoopCounts none;
       const auto bits = std::bit_cast<std::uint64_t>(total * back);
       sums[j] = std::bit_cast<double>(
@@ -83,6 +96,59 @@ void add_group(const Spec& spec, int fraction, const float* factors, std::int64_
                 0.0;
     }
   });
+  return 0;
+}
+
+#if defined(__x86_64__)
+// The same in floats, for sums that in_floats() accepts; n counts as kCols. A fused multiply-add rounded down and one
+// rounded up give neighbours, or twice the exact sum. The odd one of them is the sum rounded to odd in f32, and a later
+// rounding to at most 22 bits gives the rounding of the exact sum (Boldo and Melquiond 2005). The last place of
+// 3/2 * 2^shift times the sum's power of two is the format's: adding and subtracting it rounds. `down` has that power
+// too, or the next one, to which the sum is so near that both round alike. An exact zero is that of rounding up, as to
+// nearest. Returns the largest magnitude of a rounded sum. A power of two beyond f32 makes the sum NaN, which stays.
+[[gnu::target("avx512f,avx512bw,avx512dq")]] float add_floats(const Spec& s, const float* factors, std::int64_t step,
+                                                              const float* terms, std::int64_t count,
+                                                              const std::uint32_t*, float* sums, std::int64_t) {
+  constexpr int kLanes = 16, kVectors = kCols / kLanes;
+  const __m512i lowest = _mm512_set1_epi32((s.min_exponent - 1023 + 127) << 23), one = _mm512_set1_epi32(1);
+  const __m512i further = _mm512_set1_epi32(((s.shift - 29) << 23) + (1 << 22)), sign = _mm512_set1_epi32(INT32_MIN);
+  const __m512i exponents = _mm512_set1_epi32(0x7f800000);
+  __m512 sum[kVectors], most[kVectors]{};
+  for (int v = 0; v < kVectors; ++v) sum[v] = _mm512_loadu_ps(sums + v * kLanes);
+  for (std::int64_t p = 0; p < count; ++p) {
+    const __m512 factor = _mm512_set1_ps(factors[p * step]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const __m512 term = _mm512_loadu_ps(terms + p * kCols + v * kLanes);
+      const __m512 down = _mm512_fmadd_round_ps(factor, term, sum[v], _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+      const __m512 up = _mm512_fmadd_round_ps(factor, term, sum[v], _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+      const __m512i bits = _mm512_castps_si512(down);
+      const __m512 odd = _mm512_mask_mov_ps(up, _mm512_test_epi32_mask(bits, one), down);
+      const __m512i power = _mm512_max_epi32(_mm512_and_si512(bits, exponents), lowest);
+      const __m512 aligner = _mm512_castsi512_ps(_mm512_adds_epi16(power, further));  // saturates to NaN
+      const __m512 rounded = _mm512_sub_ps(_mm512_add_ps(odd, aligner), aligner);
+      sum[v] = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(rounded), _mm512_castps_si512(odd),
+                                                             sign, 0xf8));  // keeps the sign of a zero
+      most[v] = _mm512_range_ps(most[v], sum[v], 0xb);                      // the larger magnitude
+    }
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    _mm512_storeu_ps(sums + v * kLanes, sum[v]);
+    most[0] = _mm512_range_ps(most[0], most[v], 0xb);
+  }
+  float each[kLanes];
+  _mm512_storeu_ps(each, most[0]);
+  return *std::max_element(each, each + kLanes);
+}
+#else
+constexpr Add<float> add_floats = nullptr;
+#endif
+
+// Whether add_floats() gives the sums, unless one is beyond the format's range.
+bool in_floats(const Accumulator& how) {
+  const Format& f = how.format;
+  return cpu_isa() >= CpuIsa::avx512 && how.rounding == Rounding() && !how.f64 && how.group == 0 &&
+         f.mantissa_bits <= 21 && f.subnormals && f.has_negative_zero;
 }
 
 // The random words of a stochastic accumulator's additions; null for others.
@@ -102,21 +168,20 @@ struct Words {
   }
 };
 
-struct Adder {
+template <class T> struct Adder {
   Spec spec;
-  Add add;
-  AddGroup group;
+  Add<T> add;
 };
 
-template <int... mode>
-Adder adder(const Format& format, const Rounding& rounding, std::integer_sequence<int, mode...>) {
-  static constexpr Add kAdds[] = {add_rounded<(mode ? mode : detail::kAligned)>...};
-  static constexpr AddGroup kGroups[] = {add_group<(mode ? mode : detail::kAligned)>...};
-  const auto by = static_cast<std::size_t>(rounding.mode);
-  return {detail::sum_spec(format, rounding), kAdds[by], kGroups[by]};
+template <int... mode> Adder<double> adder(const Accumulator& how, std::integer_sequence<int, mode...>) {
+  static constexpr Add<double> kAdds[] = {add_rounded<(mode ? mode : detail::kAligned), double>...};
+  static constexpr Add<double> kGroups[] = {add_group<(mode ? mode : detail::kAligned)>...};
+  const auto by = static_cast<std::size_t>(how.rounding.mode);
+  return {{detail::sum_spec(how.format, how.rounding), how.fraction}, (how.group ? kGroups : kAdds)[by]};
 }
-Adder adder(const Format& format, const Rounding& rounding) {
-  return adder(format, rounding, std::make_integer_sequence<int, detail::kAligned>{});
+Adder<double> adder(const Accumulator& how) {
+  if (how.f64) return {{}, add_rounded<kPlain, double>};
+  return adder(how, std::make_integer_sequence<int, detail::kAligned>{});
 }
 
 // A product c += a b whose c, too, has any strides.
@@ -127,27 +192,35 @@ struct Problem {
   std::int64_t row_stride, col_stride;
 };
 
-struct Adders {
-  Adder own, promoted, last;
+// For products, the sums of chunks and promoted sums.
+template <class T> struct Adders {
+  Adder<T> product, chunk, promoted;
 };
 
-// sums += terms, [m, n], and the terms start again from zero.
-void carry(const Adder& add, double* terms, double* sums, std::int64_t m, std::int64_t n, Words& words,
-           std::int64_t addition) {
-  for (std::int64_t i = 0; i < m; ++i)
-    add.add(add.spec, 1, terms + i * n, words.of(i, 0, addition, n), sums + i * n, n);
-  std::fill_n(terms, m * n, 0.0);
+// sums += terms, [m, n], and the terms start again from zero. The largest of what `add` returns.
+template <class T>
+float carry(const Adder<T>& add, T* terms, T* sums, const Problem& g, Words& words, std::int64_t addition) {
+  float most = 0;
+  for (std::int64_t i = 0; i < g.m; ++i)
+    most = std::max(
+        most, add.add(add.spec, &kOne, 0, terms + i * kCols, 1, words.of(i, 0, addition, g.n), sums + i * kCols, g.n));
+  std::fill_n(terms, g.m * kCols, T(0));
+  return most;
 }
 
 // `packed` has room for kDepth rows of b and then for three tiles of sums: the chains, those of chunks, the promoted
-// ones.
-void tile(const Accumulator& how, const Adders& add, const Problem& g, Words& words, double* packed) {
-  const std::int64_t all = g.m * g.n;
-  double* const chain = packed + kDepth * kCols;
-  double* const group = how.chunk ? chain + kRows * kCols : chain;
-  double* const total = how.promote ? chain + 2 * kRows * kCols : group;
-  for (int level = 0; level < 3; ++level) std::fill_n(chain + level * kRows * kCols, all, 0.0);
+// ones. Returns false, with c as before, if a float's sum is beyond the format.
+template <class T>
+bool tile(const Accumulator& how, const Adders<T>& add, const Adder<double>& last, const Problem& g, Words& words,
+          T* packed) {
+  T* const chain = packed + kDepth * kCols;
+  T* const group = how.chunk ? chain + kRows * kCols : chain;
+  T* const total = how.promote ? chain + 2 * kRows * kCols : group;
+  for (int level = 0; level < 3; ++level) std::fill_n(chain + level * kRows * kCols, g.m * kCols, T(0));
+  if (g.n < kCols) std::fill_n(packed, kDepth * kCols, T(0));
   const std::int64_t depth = how.group ? kDepth / how.group * how.group : kDepth, step = g.a.col_stride;
+  const std::int64_t together = how.group ? how.group : how.rounding.mode == RoundingMode::stochastic ? 1 : kDepth;
+  float most = 0;
   for (std::int64_t at = 0, end = 0; at < g.k; at = end) {
     const std::int64_t within = how.promote ? at % how.promote : at;
     end = std::min(g.k, at + depth);
@@ -155,28 +228,29 @@ void tile(const Accumulator& how, const Adders& add, const Problem& g, Words& wo
     if (how.chunk) end = std::min(end, at + how.chunk - within % how.chunk);
     for (std::int64_t p = at; p < end; ++p)
       for (std::int64_t j = 0; j < g.n; ++j)
-        packed[(p - at) * g.n + j] = g.b.data[p * g.b.row_stride + j * g.b.col_stride];
+        packed[(p - at) * kCols + j] = g.b.data[p * g.b.row_stride + j * g.b.col_stride];
     for (std::int64_t i = 0; i < g.m; ++i)
-      for (std::int64_t p = at, next = 0; p < end; p = next) {
-        next = how.group ? std::min(end, p + how.group) : p + 1;
-        const float* const factors = g.a.data + i * g.a.row_stride + p * step;
-        const double* const terms = packed + (p - at) * g.n;
-        const std::uint32_t* const random = words.of(i, 0, p, g.n);
-        if (how.group)
-          add.own.group(add.own.spec, how.fraction, factors, step, terms, next - p, random, chain + i * g.n, g.n);
-        else add.own.add(add.own.spec, *factors, terms, random, chain + i * g.n, g.n);
-      }
+      for (std::int64_t p = at; p < end; p += together)
+        most = std::max(most, add.product.add(add.product.spec, g.a.data + i * g.a.row_stride + p * step, step,
+                                              packed + (p - at) * kCols, std::min(together, end - p),
+                                              words.of(i, 0, p, g.n), chain + i * kCols, g.n));
     const bool promotes = how.promote && (end == g.k || end % how.promote == 0);
     const bool closes = how.chunk && (promotes || end == g.k || (within + end - at) % how.chunk == 0);
-    if (closes) carry(add.own, chain, group, g.m, g.n, words, g.k + end);  // after the numbers of products
-    if (promotes) carry(add.promoted, group, total, g.m, g.n, words, 0);
+    if (closes) most = std::max(most, carry(add.chunk, chain, group, g, words, g.k + end));  // after products' numbers
+    if (promotes) carry(add.promoted, group, total, g, words, 0);
   }
+  const auto finite = [](T sum) { return sum - sum == 0; };
+  if (sizeof(T) == sizeof(float) && !(most <= how.format.max() && std::all_of(total, total + g.m * kCols, finite)))
+    return false;
+  double sums[kCols], terms[kCols];
   for (std::int64_t i = 0; i < g.m; ++i) {
     float* const c = g.c + i * g.row_stride;
-    for (std::int64_t j = 0; j < g.n; ++j) packed[j] = c[j * g.col_stride];
-    add.last.add(add.last.spec, 1, total + i * g.n, nullptr, packed, g.n);
-    for (std::int64_t j = 0; j < g.n; ++j) c[j * g.col_stride] = static_cast<float>(packed[j]);
+    for (std::int64_t j = 0; j < g.n; ++j) sums[j] = c[j * g.col_stride];
+    std::copy_n(total + i * kCols, g.n, terms);
+    last.add(last.spec, &kOne, 0, terms, 1, nullptr, sums, g.n);
+    for (std::int64_t j = 0; j < g.n; ++j) c[j * g.col_stride] = static_cast<float>(sums[j]);
   }
+  return true;
 }
 
 }  // namespace
@@ -185,9 +259,12 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
                 std::int64_t across) {
   if (g.m <= 0 || g.n <= 0 || g.k <= 0) return;
   using enum RoundingMode;
-  const Format f32 = Format::ieee(8, 23);
-  const Adders add{how.f64 ? Adder{{}, add_doubles, nullptr} : adder(how.format, how.rounding), adder(f32, {}),
-                   adder(f32, {narrows ? to_odd : nearest_even})};
+  const Adder<double> f32 = adder({}), last = adder({.rounding = {narrows ? to_odd : nearest_even}});
+  Accumulator chunks = how;
+  chunks.group = 0;
+  const Adders<double> doubles{adder(how), adder(chunks), f32};
+  const Adder<float> own{doubles.chunk.spec, add_floats};
+  const Adders<float> floats{own, own, {{}, add_rounded<kPlain, float>}};
   Problem p{g.m, g.n, g.k, g.a, g.b, g.c, g.ldc, 1};
   const bool by_chance = how.rounding.mode == stochastic;  // numbers elements along the rows
   if (g.n < kCols && g.n < g.m && !by_chance)  // the transposed product has more columns, which are what is vectorised
@@ -203,9 +280,34 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
       part.b.data += j * p.b.col_stride;
       part.c += i * p.row_stride + j * p.col_stride;
       Words words{how, first_element + i * across + j, across};
-      tile(how, add, part, words, memory.as<double>());
+      if (!in_floats(how) || !tile(how, floats, last, part, words, memory.as<float>()))
+        tile(how, doubles, last, part, words, memory.as<double>());
     }
   }
+}
+
+bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out) {
+  if (!current_accumulator() || !is_floating(x.dtype()) || x.dtype() == DType::f64) return false;
+  constexpr std::int64_t kSums = 64;  // sums per product
+  const Tensor rows = copied(reduced_last(x, dims), DType::f32);
+  const std::int64_t count = x.numel() / std::max<std::int64_t>(1, out.numel());
+  const Accumulator& how = *current_accumulator();
+  const Result<float> sums(out);
+  parallel_for(out.numel(), kSums, [&](std::int64_t begin, std::int64_t end) {
+    float* const to = sums.data() + begin;
+    std::fill_n(to, end - begin, 0.0F);
+    const Gemm<float> ones{.m = 1,
+                           .n = end - begin,
+                           .k = count,
+                           .a = {&kOne, 0, 0},
+                           .b = {rows.data<float>() + begin * count, 1, count},
+                           .c = to,
+                           .ldc = end - begin};
+    accumulate(how, ones, n == 1 && out.dtype() != DType::f32, begin, out.numel());
+    for (std::int64_t i = 0; i < end - begin; ++i) to[i] = to[i] / static_cast<float>(n);
+  });
+  sums.store();
+  return true;
 }
 
 }  // namespace gradual::cpu

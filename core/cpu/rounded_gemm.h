@@ -1,4 +1,4 @@
-// Matrix products whose partial sums are rounded. They follow the definition to the bit and are slow.
+// Matrix products and sums whose partial sums are rounded. They follow the definition to the bit and are slow.
 #pragma once
 
 #include "../formats/accumulator.h"
@@ -14,5 +14,10 @@ namespace gradual::cpu {
 // `across`.
 void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std::int64_t first_element = 0,
                 std::int64_t across = 0);
+
+// The sum of x over the dims of the bit mask `dims`, divided by n, by the scope's accumulator: each output is the
+// product of its elements, in row-major order, with ones. Returns false, with nothing written, without an accumulator
+// or if x is f64 or integral.
+bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out);
 
 }  // namespace gradual::cpu

@@ -28,6 +28,8 @@ std::vector<NamedFormat> make_named() {
     f.is_signed = f.has_negative_zero = false;
     return f;
   };
+  Format powers = unsigned_fn(8, 0, 127);
+  powers.subnormals = powers.has_zero = false;
   std::vector<NamedFormat> all = {
       {"fp32", Format::ieee(8, 23), "IEEE 754 binary32"},
       {"tf32", Format::ieee(8, 10), "NVIDIA Ampere's tensor cores; a mode there, not a storage format"},
@@ -37,15 +39,7 @@ std::vector<NamedFormat> make_named() {
       {"e5m2", Format::ieee(5, 2), "OCP 8-bit floating point E5M2"},
       {"e4m3fnuz", fnuz(4, 3), "8 bits, one NaN and no -0 (Noune et al. 2022)"},
       {"e5m2fnuz", fnuz(5, 2), "8 bits, one NaN and no -0 (Noune et al. 2022)"},
-      {"e8m0fnu",
-       {.is_signed = false,
-        .exponent_bits = 8,
-        .bias = 127,
-        .nan = NanEncoding::all_ones,
-        .has_negative_zero = false,
-        .subnormals = false,
-        .has_zero = false},
-       "OCP MX: the scale of a block, a power of two"},
+      {"e8m0fnu", powers, "OCP MX: the scale of a block, a power of two"},
       {"e2m3fn", fn(2, 3, 1, NanEncoding::none), "OCP MX, 6 bits"},
       {"e3m2fn", fn(3, 2, 3, NanEncoding::none), "OCP MX, 6 bits"},
       {"e2m1fn", fn(2, 1, 1, NanEncoding::none), "OCP MX, 4 bits"},

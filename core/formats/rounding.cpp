@@ -9,16 +9,9 @@
 #include "../support/philox.h"
 #include "../support/throwf.h"
 #include "rounding_kernels.h"
-#include "rounding_table.h"
 
-namespace gradual {
+namespace gradual::detail {
 namespace {
-
-using detail::LoopCounts;
-using detail::RoundingSpec;
-using detail::SourceBits;
-
-constexpr std::int64_t kBlock = detail::kRoundingBlock;
 
 template <class U> U bits_of(double value) {
   return std::bit_cast<U>(static_cast<typename SourceBits<U>::Value>(value));
@@ -34,20 +27,20 @@ void add_counts(const LoopCounts& c, std::int64_t n, CastCounts& total) {
 }
 
 // Rounds n sources to powers of two without sign and zero.
-template <class U, class T>
-void round_powers(const detail::PowerSpec<U>& spec, const T* in, const std::uint32_t* random, T* values, void* codes,
+template <class T>
+void round_powers(const PowerSpec& spec, const T* in, const std::uint32_t* random, T* values, void* codes,
                   std::int64_t n, LoopCounts& counts) {
   for (std::int64_t i = 0; i < n; ++i) {
-    const T value = detail::round_to_power(in[i], random ? random[i] : 0, spec, counts);
-    if (codes) static_cast<std::uint8_t*>(codes)[i] = static_cast<std::uint8_t>(detail::power_code(value, spec));
-    else values[i] = value;
+    const std::uint32_t code = round_to_power(in[i], random ? random[i] : 0, spec, counts);
+    if (codes) static_cast<std::uint8_t*>(codes)[i] = static_cast<std::uint8_t>(code);
+    else values[i] = power_of(code, spec);
   }
 }
 
 void add_exponents(const float* in, std::int64_t n, ExponentHistogram& exponents) { exponents.add(in, n); }
 // Replaces the doubles by floats that fall into the same bins.
 void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponents) {
-  float narrow[detail::kExponentBlock];
+  float narrow[kExponentBlock];
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint64_t magnitude = std::bit_cast<std::uint64_t>(in[i]) << 1;
     const auto exponent =
@@ -62,15 +55,15 @@ template <class T>
 void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64_t n, std::int64_t first_element,
                CastStats stats) {
   using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-  constexpr std::int64_t kExponents = detail::kExponentBlock;
+  constexpr std::int64_t kExponents = kExponentBlock;
   const bool powers = !r.format.has_zero, table = r.format.table != nullptr;
   if (table) check_valid(r.rounding);
-  const RoundingSpec<U> spec = powers || table ? RoundingSpec<U>{} : detail::rounding_spec<U>(r, codes != nullptr);
-  const detail::PowerSpec<U> power = powers ? detail::power_spec<U>(r) : detail::PowerSpec<U>{};
-  std::uint32_t words[kBlock];
-  T copy[kBlock];
-  for (std::int64_t first = 0; first < n; first += kBlock) {
-    const std::int64_t count = std::min(kBlock, n - first);
+  const RoundingSpec<U> spec = powers || table ? RoundingSpec<U>{} : rounding_spec<U>(r, codes != nullptr);
+  const PowerSpec power = powers ? power_spec(r) : PowerSpec{};
+  std::uint32_t words[kRoundingBlock];
+  T copy[kRoundingBlock];
+  for (std::int64_t first = 0; first < n; first += kRoundingBlock) {
+    const std::int64_t count = std::min(kRoundingBlock, n - first);
     const T* from = in + first;
     const bool in_place = in == values;
     if (stats.exponents && in_place && first % kExponents == 0)
@@ -84,7 +77,7 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
     LoopCounts counts;
     if (!r.format.is_signed && !powers && !table) {
       for (std::int64_t i = 0; i < count; ++i)
-        copy[i] = std::bit_cast<T>(detail::take_source<true>(std::bit_cast<U>(from[i]), spec, counts));
+        copy[i] = std::bit_cast<T>(take_source<true>(std::bit_cast<U>(from[i]), spec, counts));
       from = copy;
     } else if (in_place) {
       from = std::copy_n(from, count, copy) - count;
@@ -92,10 +85,10 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
     T* to = values ? values + first : nullptr;
     void* codes_to = codes ? static_cast<std::uint8_t*>(codes) + first * code_bytes(r.format) : nullptr;
     if (powers) round_powers(power, from, random, to, codes_to, count, counts);
-    else if (table) detail::round_to_table(r, from, random, to, codes_to, count, stats.counts ? &counts : nullptr);
+    else if (table) round_to_table(r, from, random, to, codes_to, count, stats.counts ? &counts : nullptr);
     else
-      detail::round_block(detail::rounding_loop(r, spec), spec, from, random, to, codes_to, code_bytes(r.format), count,
-                          stats.counts ? &counts : nullptr);
+      round_block(rounding_loop(r, spec), spec, from, random, to, codes_to, code_bytes(r.format), count,
+                  stats.counts ? &counts : nullptr);
     if (stats.counts) add_counts(counts, count, *stats.counts);
     const std::int64_t end = first + count, start = first / kExponents * kExponents;
     if (stats.exponents && !in_place && (end == n || end % kExponents == 0))  // quicker once the source is in the cache
@@ -112,7 +105,7 @@ std::optional<DType> plain_half(const Rounder& r, CastStats stats) {
 
 }  // namespace
 
-bool detail::stays_finite(const Rounder& r, bool negative) {
+bool stays_finite(const Rounder& r, bool negative) {
   if (r.overflow != Overflow::ieee) return r.overflow != Overflow::ml_dtypes;
   switch (r.rounding.mode) {
     case RoundingMode::toward_zero: return true;
@@ -123,7 +116,7 @@ bool detail::stays_finite(const Rounder& r, bool negative) {
   }
 }
 
-template <class U> RoundingSpec<U> detail::rounding_spec(const Rounder& r, bool codes) {
+template <class U> RoundingSpec<U> rounding_spec(const Rounder& r, bool codes) {
   check_valid(r.rounding);
   if (r.format.table) throwf("{} is a table of values: accumulators and GPUs round to none", to_string(r.format));
   using Bits = SourceBits<U>;
@@ -169,31 +162,26 @@ template <class U> RoundingSpec<U> detail::rounding_spec(const Rounder& r, bool 
   return s;
 }
 
-template <class U> detail::PowerSpec<U> detail::power_spec(const Rounder& r) {
-  using Value = typename SourceBits<U>::Value;
+PowerSpec power_spec(const Rounder& r) {
   const bool saturates = r.overflow == Overflow::saturate, has_nan = r.format.nan != NanEncoding::none;
-  Rounder unit = r;
-  unit.format = {.exponent_bits = 8, .bias = 127, .nan = NanEncoding::all_ones};
-  PowerSpec<U> s{};
-  s.unit = rounding_spec<U>(unit, false);
-  s.loop = rounding_loop(unit, s.unit);
-  s.bias = r.format.bias;
-  s.low = static_cast<Value>(r.format.min_normal()), s.high = static_cast<Value>(r.format.max());
-  s.nan = has_nan ? std::numeric_limits<Value>::quiet_NaN() : saturates ? s.high : s.low;
   const bool passes = r.overflow == Overflow::ieee || r.overflow == Overflow::ml_dtypes;
-  s.below = passes && has_nan ? s.nan : s.low;
-  s.above = has_nan && !stays_finite(r, false) ? s.nan : s.high;
-  s.inf = has_nan && !saturates ? s.nan : s.high;
-  s.nan_code = r.format.nan_code().value_or(0);
-  return s;
+  const std::uint32_t most = r.format.max_code(), nan = r.format.nan_code().value_or(saturates ? most : 0);
+  Rounder wide = r;
+  wide.format = {.exponent_bits = 9, .bias = r.format.bias + 1, .nan = NanEncoding::all_ones};
+  return {.wide = rounding_spec<std::uint64_t>(wide, true),
+          .mode = static_cast<int>(r.rounding.mode),
+          .bias = r.format.bias,
+          .most = most,
+          .below = passes && has_nan ? nan : 0,
+          .above = has_nan && !stays_finite(r, false) ? nan : most,
+          .inf = has_nan && !saturates ? nan : most,
+          .nan = nan};
 }
 
-template RoundingSpec<std::uint32_t> detail::rounding_spec(const Rounder&, bool);
-template RoundingSpec<std::uint64_t> detail::rounding_spec(const Rounder&, bool);
-template detail::PowerSpec<std::uint32_t> detail::power_spec(const Rounder&);
-template detail::PowerSpec<std::uint64_t> detail::power_spec(const Rounder&);
+template RoundingSpec<std::uint32_t> rounding_spec(const Rounder&, bool);
+template RoundingSpec<std::uint64_t> rounding_spec(const Rounder&, bool);
 
-int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& spec) {
+int rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& spec) {
   if (r.rounding.mode == RoundingMode::nearest_even) {
     const std::uint32_t aligner = spec.highest + (static_cast<std::uint32_t>(spec.shift) << 23);
     // Without mantissa bits, the last bit that is kept would be the exponent's.
@@ -202,6 +190,10 @@ int detail::rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& s
   }
   return static_cast<int>(r.rounding.mode);
 }
+
+}  // namespace gradual::detail
+
+namespace gradual {
 
 void check_valid(const Rounding& r) {
   if (r.mode == RoundingMode::stochastic && (r.random_bits < 1 || r.random_bits > 32))
@@ -258,38 +250,37 @@ ExponentHistogram& ExponentHistogram::operator+=(const ExponentHistogram& other)
 }
 
 void Rounder::round(const float* in, float* out, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  round_all(*this, in, out, nullptr, n, first_element, stats);
+  detail::round_all(*this, in, out, nullptr, n, first_element, stats);
 }
 
 void Rounder::round(const double* in, double* out, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  round_all(*this, in, out, nullptr, n, first_element, stats);
+  detail::round_all(*this, in, out, nullptr, n, first_element, stats);
 }
 
 void Rounder::encode(const float* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  const std::optional<DType> half = plain_half(*this, stats);
-  if (!half) return round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
+  const std::optional<DType> half = detail::plain_half(*this, stats);
+  if (!half) return detail::round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
   cast_and_store(*half, in, codes, 1, n);
   if (stats.exponents) stats.exponents->add(in, n);
 }
 
 void Rounder::encode(const double* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  round_all<double>(*this, in, nullptr, codes, n, first_element, stats);
+  detail::round_all<double>(*this, in, nullptr, codes, n, first_element, stats);
 }
 
 void decode(const Format& f, const void* codes, float* out, std::int64_t n) {
   const int bytes = code_bytes(f);
-  if (bytes == 1 && !f.table) {
+  if (bytes == 1) {
     float values[256];
-    for (std::uint32_t c = 0; c < (1u << f.bits()); ++c) values[c] = f.decode(c);
     const std::uint32_t mask = (1u << f.bits()) - 1;
+    for (std::uint32_t c = 0; c <= mask; ++c) values[c] = f.decode(c);
     for (std::int64_t i = 0; i < n; ++i) out[i] = values[static_cast<const std::uint8_t*>(codes)[i] & mask];
     return;
   }
   if (const auto dtype = dtype_of_format(f)) return fetch_and_cast(*dtype, codes, 1, out, n);
   for (std::int64_t i = 0; i < n; ++i)
-    out[i] = f.decode(bytes == 1   ? static_cast<const std::uint8_t*>(codes)[i]
-                      : bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
-                                   : static_cast<const std::uint32_t*>(codes)[i]);
+    out[i] = f.decode(bytes == 2 ? static_cast<const std::uint16_t*>(codes)[i]
+                                 : static_cast<const std::uint32_t*>(codes)[i]);
 }
 
 }  // namespace gradual

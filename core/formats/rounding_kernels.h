@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -188,48 +189,32 @@ template <bool count, class U> constexpr U take_source(U bits, const RoundingSpe
 }
 
 // A format of powers of two without sign and zero (e8m0fnu) in the form that loops read.
-template <class U> struct PowerSpec {
-  using Value = typename SourceBits<U>::Value;
-  RoundingSpec<U> unit;        // rounds a significand in [1, 2)
-  int loop, bias;              // the loop for `unit`; the format's bias
-  Value low, high;             // the smallest and the largest value
-  Value below, above;          // results for sources that are not above zero and for finite ones beyond `high`
-  Value inf, nan;              // results for Inf and NaN
-  std::uint32_t nan_code = 0;  // NaN's code
+struct PowerSpec {
+  RoundingSpec<std::uint64_t> wide;  // of a format with a zero and exponents that reach further; its codes are 1 larger
+  int mode, bias;                    // the RoundingMode; the format's bias
+  // The largest value's code; the codes for sources that are not above zero, finite ones beyond `most`, Inf and NaN.
+  std::uint32_t most, below, above, inf, nan;
 };
-template <class U> PowerSpec<U> power_spec(const Rounder& rounder);
+PowerSpec power_spec(const Rounder& rounder);
 
-// One element rounded to a power of two: the significand is rounded as a number in [1, 2). Sources below the smallest
-// value become that value, so nothing underflows.
-template <class U>
-GRADUAL_HD typename SourceBits<U>::Value round_to_power(typename SourceBits<U>::Value x, std::uint32_t random,
-                                                        const PowerSpec<U>& s, LoopCounts& counts) {
-  using Bits = SourceBits<U>;
-  using Value = typename Bits::Value;
-  const U magnitude = std::bit_cast<U>(x) & ~Bits::kSign;
-  const bool zero = magnitude == 0, finite = magnitude < Bits::kInf;
-  const bool nan = magnitude > Bits::kInf;
+// The code of the power of two that x is rounded to. Sources below the smallest value become that value, so nothing
+// underflows.
+GRADUAL_HD inline std::uint32_t round_to_power(double x, std::uint32_t random, const PowerSpec& s, LoopCounts& counts) {
+  const bool zero = x == 0, nan = x != x, finite = x - x == 0;
   counts.zeros += zero, counts.to_zero += zero, counts.below_normal += zero;
   counts.nan += nan, counts.not_finite += !finite;
-  if (!(x > 0)) {
-    counts.beyond += !zero;
-    return nan ? s.nan : s.below;
-  }
-  Value value = s.inf;
-  if (finite) {
-    int exponent = 0;
+  std::uint32_t code = nan ? s.nan : x > 0 ? s.inf : s.below;
+  if (x > 0 && finite) {
     LoopCounts unused;
-    const U significand = std::bit_cast<U>(std::frexp(x, &exponent) * 2);
-    const U rounded = round_by<false, false>(s.loop, significand, random, s.unit, unused);
-    value = std::ldexp(std::bit_cast<Value>(rounded), exponent - 1);
-    if (value <= s.high) return value < s.low ? s.low : value;
-    value = s.above;
+    const auto bits = round_by<true, false>(s.mode, std::bit_cast<std::uint64_t>(x), random, s.wide, unused);
+    if (bits <= s.most + 1) return bits > 0 ? static_cast<std::uint32_t>(bits) - 1 : 0;
+    code = s.above;
   }
-  counts.beyond += 1;
-  return value;
+  counts.beyond += !zero;
+  return code;
 }
-template <class U> GRADUAL_HD std::uint32_t power_code(typename SourceBits<U>::Value value, const PowerSpec<U>& s) {
-  return value != value ? s.nan_code : static_cast<std::uint32_t>(std::ilogb(value) + s.bias);
+GRADUAL_HD inline float power_of(std::uint32_t code, const PowerSpec& s) {
+  return code > s.most ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0F, static_cast<int>(code) - s.bias);
 }
 
 constexpr std::int64_t kRoundingBlock = 1024;
@@ -239,6 +224,10 @@ constexpr std::int64_t kRoundingBlock = 1024;
 template <class U, class T = typename SourceBits<U>::Value>
 void round_block(int loop, const RoundingSpec<U>& spec, const T* in, const std::uint32_t* random, T* values,
                  void* codes, int bytes, std::int64_t n, LoopCounts* counts);
+// The same for the values of a table (format_table.h), on the CPU only.
+template <class T>
+void round_to_table(const Rounder& rounder, const T* in, const std::uint32_t* random, T* values, void* codes,
+                    std::int64_t n, LoopCounts* counts);
 
 constexpr std::int64_t kExponentBlock = 8192;
 // Adds to bins[e] how many of n floats, at most kExponentBlock, have the biased exponent e. bins[0] includes zeros.

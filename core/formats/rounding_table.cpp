@@ -1,4 +1,4 @@
-#include "rounding_table.h"
+// Rounding to the values of a table (format_table.h): CPU only.
 
 #include <algorithm>
 #include <array>
@@ -11,6 +11,7 @@
 
 #include "../support/multiversion.h"
 #include "format_table.h"
+#include "rounding_kernels.h"
 
 namespace gradual::detail {
 namespace {

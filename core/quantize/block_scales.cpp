@@ -9,59 +9,36 @@ namespace gradual::detail {
 namespace {
 
 // The scales that a searching rule tries for a block with this amax.
-std::vector<Scale> candidates(float amax, const Grid& g) {
-  std::vector<Scale> all;
-  const ScaleSpec& s = g.spec;
-  const bool power = !coded_scales(s.kind, s.scale);
-  if (power || !(amax > 0) || is_inf(amax)) {
-    all.push_back(scale_of(amax, s));
-    for (const int more : {1, -1, -2})
-      if (power && amax > 0 && !is_inf(amax)) all.push_back(power_scale(block_exponent(amax, s) + more));
+std::vector<Scale> candidates(float amax, const ScaleSpec& s) {
+  std::vector<Scale> all{scale_of(amax, s)};
+  if (!(amax > 0) || is_inf(amax)) return all;
+  if (!coded_scales(s.kind, s.scale)) {
+    for (const int more : {1, -1, -2}) all.push_back(power_scale(block_exponent(amax, s) + more));
     return all;
   }
   ScaleSpec other = s;
-  const auto take = [&](double part) {
-    other.most = s.most * part;
-    all.push_back(scale_of(amax, other));
-  };
-  take(1);
+  const auto take = [&](double part) { other.most = s.most * part, all.push_back(scale_of(amax, other)); };
   if (s.rule == ScaleRule::four_over_six) take(2.0 / 3);
   else
     for (int i = 8; i <= 24; ++i) take(i / 16.0);
   return all;
 }
 
-// The block (tile) with its first element at `values`: height rows that are g.k apart, of `width` elements.
-template <class T> struct Tile {
-  const T* values;
-  std::int64_t height, width, stride;
-
-  double error(const Quantizer& q, Scale scale, float last, std::vector<T>& rounded) const {
-    const Rounder nearest{q.format, {}, q.overflow};
-    double sum = 0;
-    for (std::int64_t r = 0; r < height; ++r) {
-      const T* const x = values + r * stride;
-      for (std::int64_t i = 0; i < width; ++i) rounded[static_cast<std::size_t>(i)] = x[i] * scale.forward;
-      nearest.round(rounded.data(), rounded.data(), width);
-      for (std::int64_t i = 0; i < width; ++i) {
-        const double d = static_cast<double>(x[i]) -
-                         static_cast<double>(rounded[static_cast<std::size_t>(i)]) * scale.inverse * last;
-        sum += d * d;
-      }
+// The squared error of a block (tile) under a scale. The block has rows of `rounded`'s width, g.k apart, from x on.
+template <class T> double error_of(const T* x, std::int64_t rows, const Grid& g, Scale scale, std::vector<T>& rounded) {
+  const Rounder nearest{g.searched->format, {}, g.searched->overflow};
+  const auto width = static_cast<std::int64_t>(rounded.size());
+  double sum = 0;
+  for (; rows > 0; --rows, x += g.k) {
+    for (std::int64_t i = 0; i < width; ++i) rounded[static_cast<std::size_t>(i)] = x[i] * scale.forward;
+    nearest.round(rounded.data(), rounded.data(), width);
+    for (std::int64_t i = 0; i < width; ++i) {
+      const auto back =
+          static_cast<double>(rounded[static_cast<std::size_t>(i)]) * scale.inverse * g.spec.global_inverse;
+      sum += (static_cast<double>(x[i]) - back) * (static_cast<double>(x[i]) - back);
     }
-    return sum;
   }
-};
-
-// The first of the candidates with the least error.
-template <class T> Scale search(const Tile<T>& tile, float amax, const Grid& g, std::vector<T>& rounded) {
-  const std::vector<Scale> tried = candidates(amax, g);
-  double least = std::numeric_limits<double>::infinity();
-  Scale best = tried[0];
-  for (const Scale& scale : tried)
-    if (const double error = tile.error(*g.searched, scale, g.spec.global_inverse, rounded); error < least)
-      least = error, best = scale;
-  return best;
+  return sum;
 }
 
 // The scales of one row's innermost parts, from their amaxes. The block's scale takes its amax to 2^levels times the
@@ -137,12 +114,18 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
   if (g.levels[1]) {
     for (std::int64_t r = 0; r < rows; ++r) part_scales(most.data() + r * cols, cols, g, scales);
   } else if (g.searched) {
-    std::vector<T> rounded(static_cast<std::size_t>(g.block_cols));
+    std::vector<T> rounded;
     for (std::int64_t i = 0; i < tiles * cols; ++i) {
       const std::int64_t row = i / cols * g.block_rows, col = i % cols * g.block_cols;
-      const Tile<T> tile{values + row * g.k + col, std::min(g.block_rows, rows - row),
-                         std::min(g.block_cols, g.k - col), g.k};
-      scales.push_back(search(tile, most[static_cast<std::size_t>(i)], g, rounded));
+      rounded.resize(static_cast<std::size_t>(std::min(g.block_cols, g.k - col)));
+      const std::vector<Scale> tried = candidates(most[static_cast<std::size_t>(i)], g.spec);
+      Scale& best = scales.emplace_back(tried[0]);  // the first with the least error
+      double least = std::numeric_limits<double>::infinity();
+      for (const Scale& scale : tried)
+        if (const double error =
+                error_of(values + row * g.k + col, std::min(g.block_rows, rows - row), g, scale, rounded);
+            error < least)
+          least = error, best = scale;
     }
   } else {
     for (const float m : most) scales.push_back(scale_of(m, g.spec));

@@ -21,16 +21,8 @@
 #include "quantizer_call.h"
 #include "quantizer_kernels.h"
 
-namespace gradual {
+namespace gradual::detail {
 namespace {
-
-using detail::find_scales;
-using detail::for_runs;
-using detail::Grid;
-using detail::inverted;
-using detail::moved;
-using detail::Range;
-using detail::Scale;
 
 constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
 constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
@@ -98,7 +90,7 @@ struct Rows {
   }
 
   // A tensor of x's sizes whose memory is `matrix` [rows, k].
-  Tensor shaped_like(const Tensor& matrix) const { return detail::with_axis_last(matrix, x.sizes(), axis); }
+  Tensor shaped_like(const Tensor& matrix) const { return with_axis_last(matrix, x.sizes(), axis); }
 };
 
 // The axis along which elements are adjacent, for results that no axis changes.
@@ -124,14 +116,14 @@ template <class T, class F> T total_of(const Tensor& of, const F& add) {
   return total;
 }
 float amax_of(const Tensor& x) {
-  return total_of<float>(x, [](float& most, const float* v, std::int64_t n) { most = detail::largest(v, n, most); });
+  return total_of<float>(x, [](float& most, const float* v, std::int64_t n) { most = largest(v, n, most); });
 }
 Range range_of(const Tensor& x) {
   return total_of<Range>(x, [](Range& range, const float* v, std::int64_t n) { range.add(v, n); });
 }
 
 // ScaleGrid::whole.
-Tensor whole_scale(const Rows& x, const detail::ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
+Tensor whole_scale(const Rows& x, const ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
   const Device device = x.x.device();
   Tensor scale = empty({2}, {.device = device});
   if (q.scaling.kind == ScalingKind::delayed) {
@@ -156,7 +148,7 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   const Scaling& s = q.scaling;
   Grid g;
   g.k = x.k;
-  g.spec = detail::scale_spec(q);
+  g.spec = scale_spec(q);
   g.block_rows = std::max<std::int64_t>(1, x.rows), g.block_cols = std::max<std::int64_t>(1, x.k);
   if (s.kind == ScalingKind::delayed && !o.history)
     throw_error("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
@@ -211,115 +203,117 @@ void round_scaled(const Rounder& rounder, const T* from, float* to, std::int64_t
   });
 }
 
-// Doubles are scaled and rounded as doubles, and stay doubles if nothing is scaled.
-bool is_wide(const Rows& x) { return x.x.dtype() == DType::f64; }
-bool stays_wide(const Rows& x, const Quantizer& q) { return is_wide(x) && q.scaling.kind == ScalingKind::none; }
-
-// The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but yet to be rounded (and
-// counted). Chunks are whole rows of blocks, or anything where the grid is fixed;
-// `scales` has one entry then.
-template <class F> void for_scaled(const Rows& x, const Grid& g, const QuantizeOptions& o, const F& body) {
-  const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
-    std::optional<Scratch> scratch;
-    const T* source = x.load<T>(first, n, scratch);
-    const std::vector<Scale> scales = g.fixed ? std::vector{g.one} : find_scales(source, n, g);
-    if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(scales), stats);
-    if (stats.exponents && !o.scaled_exponents) {
-      std::optional<Scratch> narrow;
-      stats.exponents->add(x.load<float>(first, n, narrow), n), stats.exponents = nullptr;
-    }
-    if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
-    auto* values = scratch->as<T>();
-    multiply(source, values, n, g, scales, &Scale::forward);
-    body(first, n, values, std::span(scales), stats);
-  };
-  std::mutex mutex;
-  x.chunks(g.fixed ? 1 : g.block_rows * g.k, [&](std::int64_t first, std::int64_t n) {
-    CastCounts counts;
-    std::optional<ExponentHistogram> exponents;
-    if (o.stats.exponents) exponents.emplace();
-    const CastStats mine{o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr};
-    if (is_wide(x)) chunk(std::type_identity<double>(), first, n, mine);
-    else chunk(std::type_identity<float>(), first, n, mine);
-    if (!o.stats.counts && !exponents) return;
-    const std::lock_guard lock(mutex);
-    if (o.stats.counts) *o.stats.counts += counts;
-    if (exponents) *o.stats.exponents += *exponents;
-  });
-}
-
-device::RoundingPass pass_of(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o) {
-  if (cpu_only(q))
-    throwf("quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's) run on the CPU only",
-           to_string(q.format));
-  device::RoundingPass pass;
-  static_cast<detail::ScaleGrid&>(pass) = g;
-  pass.x = as_strided(x.x, x.sizes, x.strides, x.x.offset());
-  pass.rows = x.rows, pass.k = x.k, pass.wide = is_wide(x);
-  pass.rounder = {q.format, q.rounding, q.overflow, o.key};
-  pass.steps = o.steps, pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
-  return pass;
-}
-
-// The rounded values, multiplied by the inverse scales: always by those of blocks, with `all` also by those of the
-// tensor or of rows.
-Tensor round_values(const Rows& x, const Grid& g, const Quantizer& q, const QuantizeOptions& o, bool all,
-                    Tensor* row_scales) {
-  const bool wide = stays_wide(x, q);
-  const Device device = x.x.device();
-  const Tensor out = empty({x.rows, x.k}, {.dtype = wide ? DType::f64 : DType::f32, .device = device});
-  const Rounder rounder{detail::rounded_format(q), q.rounding, q.overflow, o.key};
-  const bool apart = q.scaling.kind == ScalingKind::row && !all;
-  if (apart) *row_scales = empty({x.rows, 1}, {.device = device});
-  if (device.is_cuda()) {
-    device::RoundingPass pass = pass_of(x, g, q, o);
-    pass.values = out;
-    pass.unscale = g.fixed ? all && (g.whole.defined() || g.one.inverse != 1) : !apart;
-    pass.last = all && !g.fixed && g.whole.defined();
-    if (apart) pass.scales = *row_scales;
-    device::round_scaled(pass);
-    return x.shaped_like(out);
-  }
-  for_scaled(x, g, o,
-             [&]<class T>(std::int64_t first, std::int64_t n, const T* values, std::span<const Scale> scales,
-                          CastStats stats) {
-               if (wide) return rounder.round(values, out.data<T>() + first, n, first, stats);
-               float* const to = out.data<float>() + first;
-               round_scaled(rounder, values, to, n, first, stats, g, scales, false);
-               if (apart) {
-                 float* row = row_scales->data<float>() + first / x.k;
-                 for (const Scale& s : scales) *row++ = s.inverse;
-               } else if (!g.fixed || (all && g.one.inverse != 1)) {
-                 multiply(to, to, n, g, scales, &Scale::inverse, all ? g.spec.global_inverse : 1);
-               }
-             });
-  return x.shaped_like(out);
-}
-
-void check_plain(const Quantizer& q, const char* what) {
+const Quantizer& checked(const Quantizer& q, const char* what) {
   check_valid(q);
   if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard16 yourself", what);
+  return q;
 }
 
-Tensor make_scales(const Rows& x, const Grid& g, const Quantizer& q, Format& scale_format) {
-  const Scaling& s = q.scaling;
-  scale_format = Format::ieee(8, 23);
-  if (s.kind == ScalingKind::block && s.scale == ScaleFormat::e8m0) scale_format = format("e8m0fnu");
-  if (detail::coded_scales(s.kind, s.scale) && s.part == 0) scale_format = s.scale_format;
-  if (q.scaling.kind == ScalingKind::none) return {};
-  const Shape sizes{(x.rows + g.block_rows - 1) / g.block_rows, (x.k + g.block_cols - 1) / g.block_cols};
-  if (g.fixed && g.whole.defined()) return as_strided(g.whole, sizes, {1, 1}, 1);
-  const bool coded_bytes = scale_format.storage_bits() == 8;  // other codes are kept as the f32 that they stand for
-  if (!coded_bytes) scale_format = Format::ieee(8, 23);
-  return empty(sizes, {.dtype = coded_bytes ? DType::u8 : DType::f32, .device = x.x.device()});
-}
+// One call of a quantizer.
+struct Call {
+  const Quantizer& q;
+  const QuantizeOptions& o;
+  Rows x;
+  Grid g;
+  Rounder rounder{rounded_format(q), q.rounding, q.overflow, o.key};
+  // Doubles are scaled and rounded as doubles, and stay doubles if nothing is scaled.
+  bool wide = x.x.dtype() == DType::f64, stays_wide = wide && q.scaling.kind == ScalingKind::none;
+
+  Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options)
+      : q(checked(quantizer, what)), o(options), x(t, axis), g(make_grid(x, q, o)) {}
+
+  // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but yet to be rounded (and
+  // counted). Chunks are whole rows of blocks, or anything where the grid is fixed;
+  // `scales` has one entry then.
+  template <class F> void for_scaled(const F& body) const {
+    const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
+      std::optional<Scratch> scratch;
+      const T* source = x.load<T>(first, n, scratch);
+      const std::vector<Scale> scales = g.fixed ? std::vector{g.one} : find_scales(source, n, g);
+      if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(scales), stats);
+      if (stats.exponents && !o.scaled_exponents) {
+        std::optional<Scratch> narrow;
+        stats.exponents->add(x.load<float>(first, n, narrow), n), stats.exponents = nullptr;
+      }
+      if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
+      auto* values = scratch->as<T>();
+      multiply(source, values, n, g, scales, &Scale::forward);
+      body(first, n, values, std::span(scales), stats);
+    };
+    std::mutex mutex;
+    x.chunks(g.fixed ? 1 : g.block_rows * g.k, [&](std::int64_t first, std::int64_t n) {
+      CastCounts counts;
+      std::optional<ExponentHistogram> exponents;
+      if (o.stats.exponents) exponents.emplace();
+      const CastStats mine{o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr};
+      if (wide) chunk(std::type_identity<double>(), first, n, mine);
+      else chunk(std::type_identity<float>(), first, n, mine);
+      if (!o.stats.counts && !exponents) return;
+      const std::lock_guard lock(mutex);
+      if (o.stats.counts) *o.stats.counts += counts;
+      if (exponents) *o.stats.exponents += *exponents;
+    });
+  }
+
+  device::RoundingPass pass() const {
+    if (cpu_only(q))
+      throwf("quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's) run on the CPU only",
+             to_string(q.format));
+    device::RoundingPass pass;
+    static_cast<ScaleGrid&>(pass) = g;
+    pass.x = as_strided(x.x, x.sizes, x.strides, x.x.offset());
+    pass.rows = x.rows, pass.k = x.k, pass.wide = wide, pass.rounder = rounder;
+    pass.steps = o.steps, pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
+    return pass;
+  }
+
+  // The rounded values, multiplied by the inverse scales: always by those of blocks, with `all` also by those of the
+  // tensor or of rows. Without `all`, those of rows are written to *row_scales.
+  Tensor values(bool all, Tensor* row_scales) const {
+    const Device device = x.x.device();
+    const Tensor out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
+    const bool apart = q.scaling.kind == ScalingKind::row && !all;
+    if (apart) *row_scales = empty({x.rows, 1}, {.device = device});
+    if (device.is_cuda()) {
+      device::RoundingPass gpu = pass();
+      gpu.values = out;
+      gpu.unscale = g.fixed ? all && (g.whole.defined() || g.one.inverse != 1) : !apart;
+      gpu.last = all && !g.fixed && g.whole.defined();
+      if (apart) gpu.scales = *row_scales;
+      device::round_scaled(gpu);
+      return x.shaped_like(out);
+    }
+    for_scaled([&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
+                            CastStats stats) {
+      if (stays_wide) return rounder.round(from, out.data<T>() + first, n, first, stats);
+      float* const to = out.data<float>() + first;
+      round_scaled(rounder, from, to, n, first, stats, g, scales, false);
+      if (apart) std::ranges::transform(scales, row_scales->data<float>() + first / x.k, &Scale::inverse);
+      else if (!g.fixed || (all && g.one.inverse != 1))
+        multiply(to, to, n, g, scales, &Scale::inverse, all ? g.spec.global_inverse : 1);
+    });
+    return x.shaped_like(out);
+  }
+
+  // Codes of blocks' scales are bytes; others are kept as the f32 that they stand for.
+  Format scale_format() const {
+    const Scaling& s = q.scaling;
+    if (s.kind == ScalingKind::block && s.scale == ScaleFormat::e8m0) return format("e8m0fnu");
+    const bool bytes = coded_scales(s.kind, s.scale) && s.part == 0 && s.scale_format.storage_bits() == 8;
+    return bytes ? s.scale_format : Format::ieee(8, 23);
+  }
+};
 
 }  // namespace
 
-Format detail::rounded_format(const Quantizer& q) {
+Format rounded_format(const Quantizer& q) {
   if (!q.scaling.zero_point) return q.format;
   return Format::fixed_point(std::bit_width(static_cast<unsigned>(q.format.max() - q.format.min())), 0);
 }
+
+}  // namespace gradual::detail
+
+namespace gradual {
 
 bool cpu_only(const Quantizer& q) {
   const Scaling& s = q.scaling;
@@ -336,49 +330,47 @@ static bool is_integer(const Format& f) {
 }
 
 void check_valid(const Quantizer& q) {
+  using enum ScalingKind;
   check_valid(q.format);
   const Scaling& s = q.scaling;
-  const auto bad = [&](const std::string& why) { throwf("quantizer to {}: {}", to_string(q.format), why); };
-  if (!q.format.has_zero && s.kind != ScalingKind::none)
-    bad("a format without zero holds scales; it cannot have a scale itself");
+  const auto bad = [&]<class... A>(fmt::format_string<A...> why, A&&... a) {
+    throwf("quantizer to {}: {}", to_string(q.format), fmt::format(why, std::forward<A>(a)...));
+  };
+  if (!q.format.has_zero && s.kind != none) bad("a format without zero holds scales; it cannot have a scale itself");
   in_context("quantizer to " + to_string(q.format), [&] { check_valid(q.rounding); });
-  if (s.block < 1) bad(fmt::format("a block has at least 1 element, not {}", s.block));
-  if (s.history < 1) bad(fmt::format("the history keeps at least 1 amax, not {}", s.history));
+  if (s.block < 1) bad("a block has at least 1 element, not {}", s.block);
+  if (s.history < 1) bad("the history keeps at least 1 amax, not {}", s.history);
   if (!(s.value >= 0x1p-126 && s.value <= 0x1p126))
-    bad(fmt::format("a fixed scale is a number from 2^-126 to 2^126, not {}", s.value));
-  if (!std::isfinite(s.margin) || std::abs(s.margin) > 64)
-    bad(fmt::format("the margin is -64 to 64 (powers of two), not {}", s.margin));
-  if (s.kind == ScalingKind::nvfp4 && q.format.bits() > 8)
-    bad(fmt::format("nvfp4 scales are for elements of at most 8 bits, not {}", q.format.bits()));
-  const bool blocks = s.kind == ScalingKind::block, nvfp4 = s.kind == ScalingKind::nvfp4;
+    bad("a fixed scale is a number from 2^-126 to 2^126, not {}", s.value);
+  if (!(std::abs(s.margin) <= 64)) bad("the margin is -64 to 64 (powers of two), not {}", s.margin);
+  if (s.kind == nvfp4 && q.format.bits() > 8)
+    bad("nvfp4 scales are for elements of at most 8 bits, not {}", q.format.bits());
   const bool coded = detail::coded_scales(s.kind, s.scale);
   if (coded) {
     check_valid(s.scale_format);
     if (s.scale_format.table || !s.scale_format.has_zero)
-      bad(fmt::format("coded scales have a format of exponent and mantissa with a zero, not {}",
-                      to_string(s.scale_format)));
-    if (nvfp4 && s.scale_format.max() > 0x1p64)
-      bad(fmt::format("the tensor's scale takes the largest block's to {}", s.scale_format.max()));
+      bad("coded scales have a format of exponent and mantissa with a zero, not {}", to_string(s.scale_format));
+    if (s.kind == nvfp4 && s.scale_format.max() > 0x1p64)
+      bad("the tensor's scale takes the largest block's to {}", s.scale_format.max());
   }
   if (s.rule == ScaleRule::four_over_six && !coded) bad("four-over-six goes with nvfp4 and with blocks' coded scales");
-  if (s.rule == ScaleRule::least_squares && !coded && !(blocks && s.scale != ScaleFormat::f32))
+  if (s.rule == ScaleRule::least_squares && !coded && !(s.kind == block && s.scale != ScaleFormat::f32))
     bad("least-squares goes with nvfp4, coded scales and powers of two");
   const bool parted = s.part != 0 || s.inner_part != 0;
-  if (parted && (!blocks || s.square || searches(s.rule)))
+  if (parted && (s.kind != block || s.square || searches(s.rule)))
     bad("parts need blocks that are not tiles, and a rule that does not search");
   if (parted &&
       (s.part < 1 || s.block % s.part != 0 || s.inner_part < 0 || (s.inner_part > 0 && s.part % s.inner_part != 0)))
-    bad(fmt::format("blocks of {} have no parts of {} with parts of {}", s.block, s.part, s.inner_part));
-  const bool from_amax = s.kind == ScalingKind::tensor || s.kind == ScalingKind::row ||
-                         (s.kind == ScalingKind::block && s.scale == ScaleFormat::f32);
+    bad("blocks of {} have no parts of {} with parts of {}", s.block, s.part, s.inner_part);
+  const bool from_amax = s.kind == tensor || s.kind == row || (s.kind == block && s.scale == ScaleFormat::f32);
   if (s.zero_point && (!from_amax || s.power_of_two || s.margin != 0 || q.format.bits() > 16 || !is_integer(q.format)))
     bad("zero points go with f32 scales of a tensor, a row or blocks, without margin, of integers of at most 16 bits");
-  if (s.value != 1 && s.kind != ScalingKind::fixed) bad("a value goes with a fixed scale");
+  if (s.value != 1 && s.kind != fixed) bad("a value goes with a fixed scale");
   if (s.power_of_two && !from_amax) bad("power_of_two goes with scales of a tensor or a row and with blocks' f32 ones");
-  if (s.margin != 0 && !from_amax && s.kind != ScalingKind::delayed)
+  if (s.margin != 0 && !from_amax && s.kind != delayed)
     bad("a margin goes with scales of a tensor or a row and with blocks' f32 ones");
-  if (s.most_recent && s.kind != ScalingKind::delayed) bad("most_recent goes with delayed scaling");
-  if (s.square && s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) bad("square tiles go with blocks");
+  if (s.most_recent && s.kind != delayed) bad("most_recent goes with delayed scaling");
+  if (s.square && s.kind != block && s.kind != nvfp4) bad("square tiles go with blocks");
 }
 
 void QuantizerCall::tell_observers() const {
@@ -388,24 +380,26 @@ void QuantizerCall::tell_observers() const {
 }
 
 QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
-  check_plain(q, "quantize");
-  const Rows rows(x, o.axis);
-  const Grid g = make_grid(rows, q, o);
+  const detail::Call c("quantize", x, o.axis, q, o);
+  const detail::Grid& g = c.g;
   const int bits = q.format.storage_bits();
-  const Rounder rounder{detail::rounded_format(q), q.rounding, q.overflow, o.key};
   QuantizedTensor out;
-  out.format = q.format, out.shape = x.sizes(), out.axis = rows.axis;
+  out.format = q.format, out.shape = x.sizes(), out.axis = c.x.axis;
   out.block_rows = g.block_rows, out.block_cols = g.block_cols;
   out.codes = empty({packed_bytes(x.numel(), bits)}, {.dtype = DType::u8, .device = x.device()});
-  out.scales = make_scales(rows, g, q, out.scale_format);
+  out.scale_format = c.scale_format();
+  const Shape sizes{(c.x.rows + g.block_rows - 1) / g.block_rows, (c.x.k + g.block_cols - 1) / g.block_cols};
+  if (g.fixed && g.whole.defined()) out.scales = as_strided(g.whole, sizes, {1, 1}, 1);
+  else if (g.fixed && q.scaling.kind != ScalingKind::none)
+    out.scales = full(sizes, g.one.inverse, {.device = x.device()});
+  else if (!g.fixed)
+    out.scales =
+        empty(sizes, {.dtype = code_bytes(out.scale_format) == 1 ? DType::u8 : DType::f32, .device = x.device()});
   if (!g.fixed && g.whole.defined()) out.global_scale = as_strided(g.whole, {}, {}, 1);
   else if (g.spec.global != 1) out.global_scale = scalar(g.spec.global_inverse);
-  const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
-  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
-  if (q.scaling.zero_point) out.zero_points = full(out.scales.sizes(), g.one.zero);
-  if (g.fixed && out.scales.defined() && !g.whole.defined()) out.scales.fill_(g.one.inverse);
+  if (q.scaling.zero_point) out.zero_points = full(sizes, g.one.zero);
   if (x.device().is_cuda()) {
-    device::RoundingPass pass = pass_of(rows, g, q, o);
+    device::RoundingPass pass = c.pass();
     pass.codes = out.codes;
     if (!g.fixed) pass.scales = out.scales;
     device::round_scaled(pass);
@@ -418,53 +412,50 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
       by.encode(values, loose.data(), n, first, stats);
       pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
     };
-    for_scaled(
-        rows, g, o,
-        [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const Scale> scales, CastStats stats) {
-          if (!q.scaling.zero_point) {
-            encode(rounder, first, n, values, stats);
-          } else {
-            const Scratch whole(static_cast<std::size_t>(n) * sizeof(float));
-            round_scaled(rounder, values, whole.as<float>(), n, first, stats, g, scales, true);
-            encode(Rounder{q.format, {}, q.overflow}, first, n, whole.as<const float>(), {});
-          }
-          if (g.fixed) return;
-          std::vector<float> inverse;
-          for (const Scale& s : scales) inverse.push_back(s.inverse);
-          const std::int64_t at = first / g.k / g.block_rows * cols;
-          scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at * code_bytes(out.scale_format),
-                               static_cast<std::int64_t>(inverse.size()));
-          if (q.scaling.zero_point) std::ranges::transform(scales, out.zero_points.data<float>() + at, &Scale::zero);
-        });
+    const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
+    c.for_scaled([&](std::int64_t first, std::int64_t n, const auto* values, std::span<const detail::Scale> scales,
+                     CastStats stats) {
+      if (!q.scaling.zero_point) {
+        encode(c.rounder, first, n, values, stats);
+      } else {
+        const Scratch whole(static_cast<std::size_t>(n) * sizeof(float));
+        detail::round_scaled(c.rounder, values, whole.as<float>(), n, first, stats, g, scales, true);
+        encode(Rounder{q.format, {}, q.overflow}, first, n, whole.as<const float>(), {});
+      }
+      if (g.fixed) return;
+      std::vector<float> inverse;
+      for (const detail::Scale& s : scales) inverse.push_back(s.inverse);
+      const std::int64_t at = first / g.k / g.block_rows * ((g.k + g.block_cols - 1) / g.block_cols);
+      scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at * code_bytes(out.scale_format),
+                           static_cast<std::int64_t>(inverse.size()));
+      if (q.scaling.zero_point)
+        std::ranges::transform(scales, out.zero_points.data<float>() + at, &detail::Scale::zero);
+    });
   }
-  QuantizerCall{QuantizerCall::encode, x, out.codes, {}, &q, rows.axis}.tell_observers();
+  QuantizerCall{QuantizerCall::encode, x, out.codes, {}, &q, c.x.axis}.tell_observers();
   return out;
 }
 
 Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
-  check_plain(q, "fake_quantize");
-  const Rows rows(x, o.axis);
-  Tensor y = round_values(rows, make_grid(rows, q, o), q, o, true, nullptr);
-  QuantizerCall{QuantizerCall::values, x, y, {}, &q, rows.axis}.tell_observers();
+  const detail::Call c("fake_quantize", x, o.axis, q, o);
+  Tensor y = c.values(true, nullptr);
+  QuantizerCall{QuantizerCall::values, x, y, {}, &q, c.x.axis}.tell_observers();
   return y;
 }
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
-  check_plain(q, "quantize_operand");
   const int axis = wrap_dim(o.axis, x.dim(), "quantize");
   const bool any = per_tensor(q.scaling.kind) && q.rounding.mode != RoundingMode::stochastic;  // random words: by axis
-  const Rows rows(x, any && x.device().is_cpu() ? fastest_axis(x) : axis);
-  const Grid g = make_grid(rows, q, o);
+  const detail::Call c("quantize_operand", x, any && x.device().is_cpu() ? detail::fastest_axis(x) : axis, q, o);
   QuantizedOperand out;
-  Tensor row_scales;
-  out.values = round_values(rows, g, q, o, false, &row_scales);
-  if (row_scales.defined()) {
+  out.values = c.values(false, &out.scale);
+  if (out.scale.defined()) {
     Shape sizes = x.sizes();
-    sizes[rows.axis] = 1;
-    out.scale = row_scales.reshape(sizes);
-  } else if (g.whole.defined()) {
-    out.scale = as_strided(g.whole, {}, {}, 1);
-  } else if (const float inverse = g.fixed ? g.one.inverse : g.spec.global_inverse; inverse != 1) {
+    sizes[c.x.axis] = 1;
+    out.scale = out.scale.reshape(sizes);
+  } else if (c.g.whole.defined()) {
+    out.scale = as_strided(c.g.whole, {}, {}, 1);
+  } else if (const float inverse = c.g.fixed ? c.g.one.inverse : c.g.spec.global_inverse; inverse != 1) {
     out.scale = full({}, inverse, {.device = x.device()});
   }
   QuantizerCall{QuantizerCall::values, x, out.values, out.scale, &q, axis}.tell_observers();
@@ -486,12 +477,12 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
 }
 
 float absmax(const Tensor& x) {
-  return x.device().is_cuda() ? moved(absmax_tensor(x), Device::cpu()).item<float>() : amax_of(x);
+  return x.device().is_cuda() ? detail::moved(absmax_tensor(x), Device::cpu()).item<float>() : detail::amax_of(x);
 }
 
 Tensor absmax_tensor(const Tensor& x) {
-  const Rows rows(x, -1);
-  if (x.device().is_cpu()) return scalar(amax_of(x));
+  const detail::Rows rows(x, -1);
+  if (x.device().is_cpu()) return scalar(detail::amax_of(x));
   Tensor most = empty({}, {.device = x.device()});
   device::amax(x, most);
   return most;

@@ -49,13 +49,13 @@ template <bool codes, bool count, class U> struct ByFormat {
 // Rounds bits to a format of powers of two.
 template <bool codes, class U> struct ByPowers {
   using Bits = U;
-  detail::PowerSpec<U> spec;
-  explicit ByPowers(const Rounder& r) : spec(detail::power_spec<U>(r)) {}
+  detail::PowerSpec spec;
+  explicit ByPowers(const Rounder& r) : spec(detail::power_spec(r)) {}
   __device__ U operator()(U bits, std::uint32_t word, LoopCounts& counts) const {
     using Value = typename detail::SourceBits<U>::Value;
-    const Value value = detail::round_to_power(std::bit_cast<Value>(bits), word, spec, counts);
-    if constexpr (codes) return detail::power_code(value, spec);
-    else return std::bit_cast<U>(value);
+    const std::uint32_t code = detail::round_to_power(std::bit_cast<Value>(bits), word, spec, counts);
+    if constexpr (codes) return code;
+    else return std::bit_cast<U>(static_cast<Value>(detail::power_of(code, spec)));
   }
 };
 
