@@ -41,15 +41,13 @@ struct GradientEvent {
 const Node* leaf_of(const GradientEvent& event);
 // Receives every gradient of this thread's backward while it lives.
 struct GradientObserver : Pinned {
-  GradientObserver() { installed.push_back(this); }
-  virtual ~GradientObserver() { std::erase(installed, this); }
+  GradientObserver();
+  virtual ~GradientObserver();
   virtual void gradient(const GradientEvent& event) = 0;
 
   static inline thread_local std::vector<GradientObserver*> installed;  // on this thread
   static bool any() { return !installed.empty(); }
-  static void tell(const GradientEvent& event) {  // calls all observers of this thread
-    for (GradientObserver* o : installed) o->gradient(event);
-  }
+  static void tell(const GradientEvent& event);  // calls all observers of this thread
 };
 
 }  // namespace autograd

@@ -39,47 +39,6 @@ void Engine::seed(const Tensor& y, Tensor g) {
   deliver(grad_meta(y)->edge, g.dtype() == y.dtype() ? std::move(g) : cast(g, y.dtype()));
 }
 
-// True if `t` is the only handle of its tensor and the tensor alone owns its memory.
-static bool sole_owner(const Tensor& t) {
-  const Storage& storage = *t.unsafe_impl()->storage;
-  return t.unsafe_impl()->refs.load(std::memory_order_relaxed) == 1 &&
-         storage.refs.load(std::memory_order_relaxed) == 1 && !storage.deleter;
-}
-
-// Copies adjacent slices, adds others. Returns false and does nothing if the buffer has another handle, or if the first
-// slice neither starts nor ends the dim.
-bool Engine::Pending::write_slice(int to, const Node::Input& input, const SliceAttrs& a, const Tensor& grad) {
-  if (is_f8(grad.dtype()) || grad.dtype() != input.dtype || grad.device() != input.device) return false;
-  Tensor& sum = grads[to];
-  const auto place = [&] { return slice(sum, a.dim, {a.start, a.stop, a.step}); };
-  if (!sum.defined()) {
-    const bool at_end = a.start == 0 || a.stop == a.size;
-    if (sliced >= 0 || a.step != 1 || !at_end || grad.numel() == 0) return false;
-    sum = empty(input.sizes, {.dtype = grad.dtype(), .device = grad.device()});
-    sliced = to, dim = a.dim, begin = a.start, end = a.stop;
-  } else if (sliced == to && dim == a.dim && a.step == 1 && (a.start == end || a.stop == begin)) {
-    begin = std::min(begin, a.start);
-    end = std::max(end, a.stop);
-  } else {
-    complete();
-    // an expanded tensor, such as the gradient of a mean, has one number for many elements
-    if (!sole_owner(sum) || !sum.is_contiguous()) return false;
-    place().add_(grad);
-    return true;
-  }
-  place().copy_(grad);
-  if (begin == 0 && end == a.size) sliced = -1;
-  return true;
-}
-
-// Sets the elements that no slice covers to zero.
-void Engine::Pending::fill_rest() {
-  const Tensor& sum = grads[std::exchange(sliced, -1)];
-  const std::int64_t size = sum.size(dim);
-  if (begin > 0) slice(sum, dim, {0, begin, 1}).fill_(0);
-  if (end < size) slice(sum, dim, {end, size, 1}).fill_(0);
-}
-
 void Engine::capture(const std::vector<Tensor>& inputs) {
   stop_below_ = ~std::uint64_t{0};
   for (const Tensor& x : inputs) {
@@ -90,11 +49,13 @@ void Engine::capture(const std::vector<Tensor>& inputs) {
   captured_.resize(inputs.size());
 }
 
+bool Engine::done() const { return pending_.empty() || pending_.begin()->first < stop_below_; }
+
 void Engine::deliver(const Edge& edge, Tensor grad) {
   if (edge.node->sequence < segment_.since) return segment_.outer->deliver(edge, std::move(grad));
   Pending& waiting = pending_[edge.node->sequence];
   waiting.node = edge.node;
-  waiting.complete();
+  waiting.slices.complete(waiting.grads);
   Tensor& sum = waiting.grads[edge.output];
   if (!sum.defined()) {
     sum = std::move(grad);
@@ -119,7 +80,7 @@ bool Engine::write_slice(const Edge& edge, const Node::Input& sliced, const Slic
   if (edge.node->sequence < segment_.since) return segment_.outer->write_slice(edge, sliced, a, grad);
   Pending& waiting = pending_[edge.node->sequence];
   waiting.node = edge.node;
-  return waiting.write_slice(static_cast<int>(edge.output), sliced, a, grad);
+  return waiting.slices.write(waiting.grads, static_cast<int>(edge.output), sliced, a, grad);
 }
 
 static void run_hooks(Node& node, Tensor* grads) {
@@ -245,7 +206,7 @@ void Engine::step(Step* report) {
                                          .phase = Phase::backward,
                                          .line = node.where,
                                          .backward_of = node.is_leaf() ? "" : to_string(node.op).data()});
-  taken.mapped().complete();
+  taken.mapped().slices.complete(grads);
   if (node.is_leaf()) GradientObserver::tell({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {
@@ -259,6 +220,10 @@ void Engine::step(Step* report) {
   } else if (go_on) {
     run_rule(node, grads);
   }
+}
+
+void Engine::run() {
+  while (!done()) step();
 }
 
 }  // namespace autograd

@@ -8,6 +8,7 @@
 
 #include "autograd.h"
 #include "node.h"
+#include "slice_sum.h"
 
 namespace gradual::autograd {
 
@@ -48,27 +49,16 @@ class Engine : Pinned {
   // True if a node ran that an earlier backward recorded (create_graph): the outputs depend on gradients.
   bool saw_gradient() const { return saw_gradient_; }
 
-  bool done() const { return pending_.empty() || pending_.begin()->first < stop_below_; }
+  bool done() const;
   // Runs the newest pending node; fills `report` if given.
   void step(Step* report = nullptr);
-  void run() {
-    while (!done()) step();
-  }
+  void run();
 
  private:
   struct Pending {
     Ref<Node> node;
     Tensor grads[kMaxOutputs];
-    // The gradients of slices of output `sliced` share the buffer grads[sliced] (-1: none): elements [begin, end) of
-    // `dim` are written, the others are still uninitialised.
-    int sliced = -1, dim = 0;
-    std::int64_t begin = 0, end = 0;
-
-    bool write_slice(int output, const Node::Input& input, const SliceAttrs& a, const Tensor& grad);
-    void complete() {
-      if (sliced >= 0) fill_rest();
-    }
-    void fill_rest();
+    SliceSum slices = {};
   };
 
   void seed(const Tensor& output, Tensor grad);
