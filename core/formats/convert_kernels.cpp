@@ -81,40 +81,6 @@ template <Line kLine, bool kStream>
     else _mm512_storeu_si512(codes + 2 * i, line);
   }
 }
-// Rounds 8 floats to bf16 codes in the lower halves of 32 bits. kNaN: some may be NaN.
-template <bool kNaN> [[gnu::target("avx2")]] inline __m256i bf16_in_32(__m256 value) {
-  const __m256i bits = _mm256_castps_si256(value);
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-  if constexpr (!kNaN) return _mm256_srli_epi32(rounded, 16);
-  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(kFloatQuietBit));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
-}
-// Rounds 16 floats to bf16 codes.
-[[gnu::target("avx2")]] inline __m256i bf16_of(__m256 a, __m256 b) {
-  constexpr int kInOrder = 0xd8;  // restores the order: pack takes 4 codes of a, 4 of b, and so on
-  const bool nan = _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
-  const __m256i codes = nan ? _mm256_packus_epi32(bf16_in_32<true>(a), bf16_in_32<true>(b))
-                            : _mm256_packus_epi32(bf16_in_32<false>(a), bf16_in_32<false>(b));
-  return _mm256_permute4x64_epi64(codes, kInOrder);
-}
-template <bool kHalf> [[gnu::target("avx2,f16c")]] inline void stream_line_avx2(const float* in, char* codes) {
-  for (int i = 0; i < 32; i += 16) {
-    const __m256 a = _mm256_loadu_ps(in + i), b = _mm256_loadu_ps(in + i + 8);
-    const __m256i codes_of_16 =
-        kHalf ? _mm256_set_m128i(_mm256_cvtps_ph(b, kNearestEven), _mm256_cvtps_ph(a, kNearestEven)) : bf16_of(a, b);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(codes + 2 * i), codes_of_16);
-  }
-}
-// Converts the four quarters of the array in turn, a line each: the processor prefetches each quarter apart, so that
-// more cache lines are loaded at the same time.
-template <bool kHalf> [[gnu::target("avx2,f16c")]] void stream_avx2(const float* in, char* codes, std::int64_t n) {
-  const std::int64_t quarter = n / 128 * 32;
-  for (std::int64_t i = 0; i < quarter; i += 32)
-    for (std::int64_t at = i; at < 4 * quarter; at += quarter) stream_line_avx2<kHalf>(in + at, codes + 2 * at);
-  for (std::int64_t i = 4 * quarter; i < n; i += 32) stream_line_avx2<kHalf>(in + i, codes + 2 * i);
-}
 [[gnu::target("avx2,f16c")]] void decode_f16c(const Half* codes, float* out, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -163,19 +129,13 @@ void encode_array(DType narrow, const float* in, void* codes, std::int64_t n) {
 }
 
 bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n) {
+  if (cpu_isa() < CpuIsa::avx512 || !is_half(narrow)) return false;
 #if defined(__x86_64__)
-  const bool wide = cpu_isa() >= CpuIsa::avx512;
-  if (cpu_isa() < CpuIsa::avx2 || !is_half(narrow)) return false;
-  const auto wide_bf16 =
+  const auto bf16 =
       has_avx512_bf16() ? encode_lines<Line::bf16_by_instruction, true> : encode_lines<Line::bf16, true>;
-  const auto f16 = wide ? encode_lines<Line::f16, true> : stream_avx2<true>;
-  const auto bf16 = wide ? wide_bf16 : stream_avx2<false>;
-  (narrow == DType::f16 ? f16 : bf16)(in, static_cast<char*>(codes), n);
-  return true;
-#else
-  static_cast<void>(narrow), static_cast<void>(in), static_cast<void>(codes), static_cast<void>(n);
-  return false;
+  (narrow == DType::f16 ? encode_lines<Line::f16, true> : bf16)(in, static_cast<char*>(codes), n);
 #endif
+  return true;
 }
 
 void decode_array(DType narrow, const void* codes, float* out, std::int64_t n) {
