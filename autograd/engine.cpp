@@ -153,9 +153,8 @@ Gradients fused_gradients(Node& node, Tensor* grads) {
     numbers = gradients_of(node, copies, false, false);
   }
   Gradients composed = gradients_of(node, grads, true, false);
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
+  for (std::size_t i = 0; i < numbers.size(); ++i)
     if (numbers[i].defined()) numbers[i] = with_history(numbers[i], composed[i]);
-  }
   return numbers;
 }
 

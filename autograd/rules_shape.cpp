@@ -51,21 +51,6 @@ Tensor norm_slope(const C& c, const Tensor& x, double p) {
   return sign(x) * where(flat, 0, pow(where(flat, 1, abs(x) / safe), p - 1));
 }
 
-void permute_rule(const C& c) {
-  const Shape& dims = c.get<Shape>();
-  Shape inverse = dims;
-  for (int i = 0; i < dims.size(); ++i) inverse[static_cast<int>(dims[i])] = i;
-  c.set(0, permute(c.grad(), inverse));
-}
-void cat_rule(const C& c) {
-  const int dim = c.get<DimAttrs>().dim;
-  std::int64_t start = 0;
-  for (int i = 0; i < c.inputs(); ++i) {
-    const std::int64_t n = c.sizes(i)[dim];
-    if (c.needs(i)) c.set(i, narrow(c.grad(), dim, start, n));
-    start += n;
-  }
-}
 void scatter_add_rule(const C& c) {
   c.set(0, c.grad());
   if (!c.needs(2)) return;
@@ -76,12 +61,6 @@ void scatter_add_rule(const C& c) {
   for (int i = 0; i < g.dim(); ++i) after[i] = c.sizes(2)[i] - g.sizes()[i];
   c.set(2, g.sizes() == c.sizes(2) ? g : pad(g, before, after));
 }
-void pad_rule(const C& c) {
-  Tensor g = c.grad();
-  for (int i = 0; i < g.dim(); ++i) g = narrow(g, i, c.get<PadAttrs>().before[i], c.sizes(0)[i]);
-  c.set(0, g);
-}
-
 }  // namespace
 
 void register_shape_rules() {
@@ -99,7 +78,12 @@ void register_shape_rules() {
   });
 
   set_rule(OpId::view, {}, [](const C& c) { c.set(0, reshape(c.grad(), c.sizes(0))); });
-  set_rule(OpId::permute, {}, permute_rule);
+  set_rule(OpId::permute, {}, [](const C& c) {
+    const Shape& dims = c.get<Shape>();
+    Shape inverse = dims;
+    for (int i = 0; i < dims.size(); ++i) inverse[static_cast<int>(dims[i])] = i;
+    c.set(0, permute(c.grad(), inverse));
+  });
   set_rule(OpId::expand, {}, [](const C& c) { c.set(0, c.grad()); });
   set_rule(OpId::slice, {}, [](const C& c) {  // the slices of one tensor share one gradient buffer
     const auto& a = c.get<SliceAttrs>();
@@ -109,7 +93,15 @@ void register_shape_rules() {
     const auto& a = c.get<SliceAttrs>();
     c.set(0, slice(c.grad(), a.dim, {a.start, a.stop, a.step}));
   });
-  set_rule(OpId::cat, {}, cat_rule);
+  set_rule(OpId::cat, {}, [](const C& c) {
+    const int dim = c.get<DimAttrs>().dim;
+    std::int64_t start = 0;
+    for (int i = 0; i < c.inputs(); ++i) {
+      const std::int64_t n = c.sizes(i)[dim];
+      if (c.needs(i)) c.set(i, narrow(c.grad(), dim, start, n));
+      start += n;
+    }
+  });
   set_rule(OpId::gather, {in(1)}, [](const C& c) {
     const Tensor zero = zeros(c.sizes(0), {.dtype = c.dtype(0), .device = c.grad().device()});
     c.set(0, scatter_add(zero, c.get<IndexAttrs>().dim, c.input(1), c.grad()));
@@ -121,7 +113,11 @@ void register_shape_rules() {
   });
   set_rule(OpId::index_add, {in(1)},
            [](const C& c) { c.set(0, index_select(c.grad(), c.get<IndexAttrs>().dim, c.input(1))); });
-  set_rule(OpId::pad, {}, pad_rule);
+  set_rule(OpId::pad, {}, [](const C& c) {
+    Tensor g = c.grad();
+    for (int i = 0; i < g.dim(); ++i) g = narrow(g, i, c.get<PadAttrs>().before[i], c.sizes(0)[i]);
+    c.set(0, g);
+  });
   set_rule(OpId::tril, {}, [](const C& c) { c.set(0, tril(c.grad(), c.get<std::int64_t>())); });
   set_no_rule({OpId::argmax, OpId::argmin, OpId::one_hot}, "an integer result");
 }
