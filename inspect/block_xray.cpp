@@ -31,9 +31,8 @@ Tensor as_matrix(const Tensor& x, int axis) {
 // A rule for the scales, for one size of blocks. If there are several specs, each block takes the one with the smallest
 // squared error.
 struct Rule {
-  std::string name;
   std::vector<ScaleSpec> specs;
-  bool runs = false;
+  XrayRow row;
 };
 
 // `amax` is that of the tensor.
@@ -45,7 +44,7 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, float amax) {
   const auto add = [&](std::string_view name) {
     ScaleSpec spec = detail::scale_spec(edited);
     if (edited.scaling.kind == ScalingKind::nvfp4) set_global(spec, detail::nvfp4_global(amax, spec));
-    all.push_back({std::string(name), {spec}, edited == q});
+    all.push_back({{spec}, {.rule = std::string(name), .block = size, .runs = edited == q}});
   };
   if (nvfp4 || q.scaling.scale == ScaleFormat::f32) {
     add(nvfp4 ? "nvfp4" : "f32");
@@ -60,7 +59,7 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, float amax) {
   six.global = six.global * 256 / 448;
   ScaleSpec four = six;
   four.most *= 2.0 / 3;
-  all.push_back({"4-over-6", {six, four}});
+  all.push_back({{six, four}, {.rule = "4-over-6", .block = size}});
   return all;
 }
 
@@ -125,12 +124,12 @@ struct Blocks {
   }
 
   // Adds block b, whose elements are finite and not all 0.
-  BlockXray::Block add_to(XrayRow& row, std::int64_t b, float amax, double best, const Rule& rule) {
+  BlockXray::Block add_to(Rule& rule, std::int64_t b, float amax, double best) {
+    XrayRow& row = rule.row;
     const float last = 1 / rule.specs[0].global;
     Scale scale = detail::scale_of(amax, rule.specs[0]);
     for (const ScaleSpec& spec : rule.specs | std::views::drop(1))
-      if (const Scale other = detail::scale_of(amax, spec); error(b, other, last) < error(b, scale, last))
-        scale = other;
+      if (const Scale s = detail::scale_of(amax, spec); error(b, s, last) < error(b, scale, last)) scale = s;
     const std::int64_t clipped = row.clipped, elements = row.elements;
     const double sum = error(b, scale, last, &row);
     row.best_error += best, row.error += sum;
@@ -179,9 +178,7 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   BlockXray all{.quantizer = describe(q)};
   for (const int size : others ? std::set<int>{8, 16, 32, 64, 128, q.scaling.block} : std::set<int>{q.scaling.block}) {
     std::vector<Rule> rules = rules_of(q, size, most);
-    if (!others) std::erase_if(rules, [](const Rule& r) { return !r.runs; });
-    const std::size_t first = all.rows.size();
-    for (const Rule& rule : rules) all.rows.push_back({.rule = rule.name, .block = size, .runs = rule.runs});
+    if (!others) std::erase_if(rules, [](const Rule& r) { return !r.row.runs; });
     Blocks blocks{matrix, q, size};
     if (size == q.scaling.block) all.columns = blocks.columns;
     const std::int64_t every = blocks.count() / kMostBlocks + 1;  // row
@@ -189,15 +186,15 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
       const float amax = blocks.amax(b);
       const bool measured = amax != 0 && std::isfinite(amax);
       const double best = measured ? blocks.best_error(b, amax) : 0;
-      for (std::size_t i = 0; i < rules.size(); ++i) {
-        XrayRow& row = all.rows[first + i];
+      for (Rule& rule : rules) {
         BlockXray::Block block;
-        if (measured) block = blocks.add_to(row, b, amax, best, rules[i]);
-        else ++(amax == 0 ? row.zero_blocks : row.nonfinite_blocks);
-        if (row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
+        if (measured) block = blocks.add_to(rule, b, amax, best);
+        else ++(amax == 0 ? rule.row.zero_blocks : rule.row.nonfinite_blocks);
+        if (rule.row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
           all.blocks.push_back(block);
       }
     }
+    for (Rule& rule : rules) all.rows.push_back(std::move(rule.row));
   }
   return all;
 }

@@ -11,9 +11,17 @@
 // Each row has the results of the library's quantizer with another rule or size.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "../core/quantize/quantizer.h"
+#include "names.h"
 #include "numbers.h"
-#include "parameter_names.h"
 
 namespace gradual::inspect {
 

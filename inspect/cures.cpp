@@ -1,23 +1,45 @@
 #include "cures.h"
 
+#include <nlohmann/json.hpp>
+
 #include "../core/support/message_text.h"
 
-namespace gradual::inspect::cures {
+namespace gradual::inspect {
 namespace {
 
 using amp::Recipe;
+using Json = nlohmann::ordered_json;
 
 bool keeps_half(const Recipe& r) { return r.mode == amp::Mode::half || r.mode == amp::Mode::pure; }
 
-// Edits the scaling of each quantiser of the recipe.
-template <class F> Recipe rescaled(Recipe r, const F& edit) {
+// Edits each quantiser of the recipe.
+template <class F> Recipe requantised(Recipe r, const F& edit) {
   for (const amp::QuantizerField& field : amp::kQuantizerFields)
-    if (r.quantization)
-      if (auto& q = *r.quantization.*field.quantizer) edit(q->scaling, *q);
+    if (auto* q = r.quantization ? &(*r.quantization.*field.quantizer) : nullptr; q && *q) edit(**q);
   return r;
 }
 
+// An object with a kind (a scaling) is replaced as a whole, because another kind has other fields.
+bool is_whole(const Json& j) { return !j.is_object() || j.contains("kind"); }
+
+// The fields of `to` that differ, including those of nested objects.
+Json patch(const Json& from, const Json& to) {
+  if (is_whole(from) || is_whole(to)) return to;
+  Json changes = Json::object();
+  for (const auto& [key, value] : to.items())
+    if (!from.contains(key)) changes[key] = value;
+    else if (from[key] != value) changes[key] = patch(from[key], value);
+  return changes;
+}
+void merge(Json& to, const Json& patch) {
+  if (is_whole(to) || is_whole(patch)) to = patch;
+  else
+    for (const auto& [key, value] : patch.items()) merge(to[key], value);
+}
+
 }  // namespace
+
+namespace cures {
 
 std::vector<Cure> valid(const Recipe& from, const std::vector<Cure>& all) {
   std::vector<Cure> kept;
@@ -66,20 +88,18 @@ Cure f32_sums(Recipe r) {
 
 Cure scales(Recipe r) {
   using enum ScalingKind;
-  return {rescaled(std::move(r),
-                   [](Scaling& s, Quantizer& q) {
-                     if (s.kind == none || s.kind == fixed || s.kind == delayed)
-                       s = {.kind = tensor}, q.overflow = Overflow::saturate;
-                   }),
-          "one scale a tensor, from its own amax"};
+  const auto own_amax = [](Quantizer& q) {
+    const ScalingKind kind = q.scaling.kind;
+    if (kind == none || kind == fixed || kind == delayed) q.scaling = {.kind = tensor}, q.overflow = Overflow::saturate;
+  };
+  return {requantised(std::move(r), own_amax), "one scale a tensor, from its own amax"};
 }
 
 Cure rceil(Recipe r) {
-  return {rescaled(std::move(r),
-                   [](Scaling& s, Quantizer&) {
-                     if (s.kind == ScalingKind::block && s.scale != ScaleFormat::f32) s.rule = ScaleRule::rceil;
-                   }),
-          "scales rounded up (RCEIL)"};
+  const auto up = [](Quantizer& q) {
+    if (q.scaling.kind == ScalingKind::block && q.scaling.scale != ScaleFormat::f32) q.scaling.rule = ScaleRule::rceil;
+  };
+  return {requantised(std::move(r), up), "scales rounded up (RCEIL)"};
 }
 
 Cure layer_in_f32(Recipe r, const std::string& layer) {
@@ -95,4 +115,21 @@ Cure fp8(Recipe r) {
   return {r, "operands in e4m3 and e5m2, one scale a tensor"};
 }
 
-}  // namespace gradual::inspect::cures
+}  // namespace cures
+
+std::string edit(const Recipe& from, const Recipe& to) {
+  const auto parsed = [](Recipe r) {
+    r.name = "edited", r.description.clear();
+    return Json::parse(amp::to_json(r));
+  };
+  return patch(parsed(from), parsed(to)).dump();
+}
+
+Recipe edited(const Recipe& recipe, const std::string& patch) {
+  Json whole = Json::parse(amp::to_json(recipe));
+  merge(whole, Json::parse(patch));
+  whole["name"] = "cured-" + recipe.name;
+  return amp::recipe_from_json(whole.dump());
+}
+
+}  // namespace gradual::inspect

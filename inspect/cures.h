@@ -1,5 +1,8 @@
-// Edits of a recipe that cure a finding.
+// Edits of a recipe: those that cure a finding, and any as JSON.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "../amp/recipe.h"
 
@@ -29,4 +32,11 @@ Cure layer_in_f32(amp::Recipe r, const std::string& layer);
 Cure fp8(amp::Recipe r);  // operands as in fp8-current
 
 }  // namespace cures
+
+// The difference as a JSON merge patch (RFC 7396) for a recipe file with "base": {"masters": "per-tensor"}. Names and
+// descriptions are left out.
+std::string edit(const amp::Recipe& from, const amp::Recipe& to);
+// The inverse: the recipe with such an edit, named "cured-NAME". Error if they do not fit.
+amp::Recipe edited(const amp::Recipe& recipe, const std::string& patch);
+
 }  // namespace gradual::inspect

@@ -2,6 +2,11 @@
 // of the recipe that cures it. diagnose() reads evidence and runs nothing.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "../amp/precision_observer.h"
 #include "cures.h"
 #include "ledger.h"
@@ -80,11 +85,5 @@ struct Finding {
 
 // The most likely cause first; empty if no evidence explains a failure.
 std::vector<Finding> diagnose(const Evidence& evidence);
-
-// The difference as a JSON merge patch (RFC 7396) for a recipe file with "base": {"masters": "per-tensor"}. Names and
-// descriptions are left out.
-std::string edit(const amp::Recipe& from, const amp::Recipe& to);
-// The inverse: the recipe with such an edit, named "cured-NAME". Error if they do not fit.
-amp::Recipe edited(const amp::Recipe& recipe, const std::string& patch);
 
 }  // namespace gradual::inspect

@@ -64,14 +64,11 @@ const ShadowDiff::Pair* ShadowDiff::first_departure() const {
 
 std::vector<ShadowDiff::Contribution> ShadowDiff::contributions() const {
   std::map<std::string, Contribution> of;
-  const auto add = [&](const Shadow& shadow, double Contribution::*which) {
-    for (const ShadowRow& r : shadow.rows())
-      if (r.share != 0) of[r.module].*which += r.share;
-  };
-  add(a_, &Contribution::a), add(b_, &Contribution::b);
+  for (const ShadowRow& r : a_.rows()) of[r.module].a += r.share;
+  for (const ShadowRow& r : b_.rows()) of[r.module].b += r.share;
   std::vector<Contribution> all;
-  all.reserve(of.size());
-  for (const auto& [layer, c] : of) all.push_back({layer, c.a, c.b});
+  for (const auto& [layer, c] : of)
+    if (c.a != 0 || c.b != 0) all.push_back({layer, c.a, c.b});
   std::ranges::sort(all, {}, [](const Contribution& c) { return -std::abs(c.a - c.b); });
   return all;
 }

@@ -1,6 +1,12 @@
 // The rules of diagnose(). Each returns its findings from one kind of evidence. Internal to diagnosis.
 #pragma once
 
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include "diagnosis.h"
 
 namespace gradual::inspect::rules {
@@ -15,11 +21,7 @@ Found of_overflow(const Evidence& e);  // an Inf that makes later results 0
 Found of_moments(const Evidence& e);   // Adam's moments
 Found of_sums(const Evidence& e);
 
-// findings_counts.cpp: findings from counts over the sampled steps.
-std::vector<Finding> of_casts(const Evidence& e);
-std::vector<Finding> of_updates(const Evidence& e);  // also moments and running statistics
-Found of_rate(const Evidence& e);                    // a learning rate
-
+// diagnosis.cpp
 Update all_updates(const Evidence& e);  // the sum of all updates of weights
 std::string percent(double share);      // 0.125: "12.5%"
 // The share of the nonzero elements that become 0.
@@ -30,16 +32,16 @@ inline double lost_share(const CastCounts& c) {
 // Thresholds of findings. kSlow and kFast are updates relative to the weights.
 inline constexpr double kManyVanish = 0.25, kMostArrives = 0.75, kSlow = 1e-6, kFast = 0.5;
 
-// The row with the largest positive badness in the given steps, and its step; a null step if there is none.
+// The row with the largest positive badness in the given steps, its step before, its badness behind; a null step if
+// there is none.
 template <class F>
-std::pair<const ObservedStep*, const LedgerRow*> worst_of(
-    std::initializer_list<const std::optional<ObservedStep>*> steps, double& most, const F& badness) {
-  std::pair<const ObservedStep*, const LedgerRow*> worst = {};
-  most = 0;
+std::tuple<const ObservedStep*, const LedgerRow*, double> worst_of(
+    std::initializer_list<const std::optional<ObservedStep>*> steps, const F& badness) {
+  std::tuple<const ObservedStep*, const LedgerRow*, double> worst = {};
   for (const auto* s : steps)
     if (*s)
       for (const LedgerRow& r : (*s)->ledger.rows())
-        if (const double bad = badness(r); bad > most) most = bad, worst = {&**s, &r};
+        if (const double bad = badness(r); bad > std::get<double>(worst)) worst = {&**s, &r, bad};
   return worst;
 }
 

@@ -31,9 +31,9 @@ std::string lost(const Numbers& n) {
   return fmt::format("{} of {} elements are {}{}", n.inf ? n.inf : n.nan, n.elements, what, rest);
 }
 
-Finding innocent(Finding f) {
-  f.precision = false;
-  return f;
+// What rounding in the place of a row is called in causes: "gradient-overflow".
+std::string rounded_by(const LedgerRow& r) {
+  return r.phase == Phase::backward ? "gradient" : reduces(r) ? "reduction" : "activation";
 }
 
 // An observed step and the evidence from its run.
@@ -44,12 +44,11 @@ struct Look {
   const LedgerRow& row(std::int64_t number) const { return s.ledger.rows()[static_cast<std::size_t>(number)]; }
 
   template <class... A>
-  Finding finding(const LedgerRow& r, const char* cause, std::vector<Cure> cures, fmt::format_string<A...> text,
+  Finding finding(const LedgerRow& r, const std::string& cause, std::vector<Cure> cures, fmt::format_string<A...> text,
                   A&&... values) const {
-    Finding f{
-        .cause = cause, .phase = std::string(to_string(r.phase)), .op = r.op.substr(0, r.op.find(" rewritten by "))};
+    Finding f{.cause = cause, .phase = std::string(to_string(r.phase)), .op = without_rewrite(r.op)};
     f.site = !r.parameter.empty() ? r.parameter : r.module.empty() ? r.line : r.module;
-    f.step = s.step, f.severity = 1.5;
+    f.step = s.step, f.severity = 1.5, f.precision = cause != "bug" && cause != "data" && cause != "dead-units";
     f.sentence = fmt::format(text, std::forward<A>(values)...), f.cures = std::move(cures);
     return f;
   }
@@ -103,11 +102,9 @@ struct Look {
   Finding of_optimizer(const LedgerRow& r) const {
     const bool adam = r.state.size() == 2;
     const bool eps = adam && r.eps_is_zero && r.state[1].zeros > 0, moment = adam && !r.state[1].finite();
-    Finding f = finding(r,
-                        eps      ? "adam-eps"
-                        : moment ? "second-moment"
-                                 : "update-overflow",
-                        {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", r.site(), to_string(r.from));
+    const char* const cause = eps ? "adam-eps" : moment ? "second-moment" : "update-overflow";
+    Finding f =
+        finding(r, cause, {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", r.site(), to_string(r.from));
     if (eps)
       f.sentence = fmt::format("{}: {} of its second moments and eps {} are 0 in {}", r.site(),
                                percent(share(r.state[1].zeros, r.state[1].elements)), r.eps, to_string(r.from));
@@ -128,12 +125,9 @@ struct Look {
       if (underflows(x) && !(zero && lost_share(zero->counts) > kManyVanish)) zero = x;
     }
     if (zero)
-      return finding(*zero,
-                     zero->phase == Phase::backward ? "gradient-underflow"
-                     : reduces(*zero)               ? "reduction-underflow"
-                                                    : "activation-underflow",
-                     cures_of(*zero), "{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them",
-                     zero->site(), percent(lost_share(zero->counts)), to_string(zero->to), r.site());
+      return finding(*zero, rounded_by(*zero) + "-underflow", cures_of(*zero),
+                     "{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them", zero->site(),
+                     percent(lost_share(zero->counts)), to_string(zero->to), r.site());
     if (!difference || r.numbers.nan == 0 || r.kind != OpKind::Transcendental) return {};
     return finding(*difference, "cancellation", cures_of(*difference),
                    "{}: the terms agree in all bits of {}, and {} makes NaN of what is left", difference->site(),
@@ -148,7 +142,7 @@ struct Look {
                                            is_quantised(r.op) ? "the format of its operands" : to_string(r.to),
                                            lost(r.numbers));
     if (r.nonfinite_number)
-      return innocent(finding(r, "bug", {}, "{}{} is given a number that is NaN or Inf", function, r.site()));
+      return finding(r, "bug", {}, "{}{} is given a number that is NaN or Inf", function, r.site());
     const auto inner = std::ranges::find_if(s.ledger.rows(), [&r](const LedgerRow& x) {
       return r.kind == OpKind::Custom && x.kind != OpKind::Custom && !x.finite() && !x.nonfinite_inputs &&
              is_within(x, r);
@@ -159,12 +153,10 @@ struct Look {
                      "{}: the sums leave the range of the accumulator {}: {}", inner->site(), inner->accumulator,
                      lost(inner->numbers));
     if (is_users(r))
-      return inside ? of_maker(*inner)
-                    : innocent(finding(r, "bug", {}, "{}: of finite inputs {}", r.site(), lost(r.numbers)));
+      return inside ? of_maker(*inner) : finding(r, "bug", {}, "{}: of finite inputs {}", r.site(), lost(r.numbers));
     if (!is_low(r)) {
       // f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
-      if (e.fp32_fails && s.step == 0 && !function.empty())
-        return innocent(finding(r, "bug", {}, "{}{}", function, beyond));
+      if (e.fp32_fails && s.step == 0 && !function.empty()) return finding(r, "bug", {}, "{}{}", function, beyond);
       Finding f = finding(r, "arithmetic", {cures::masters(*e.recipe)}, "{}", beyond);
       if (all_updates(e).ratio() > kFast && s.step > 0)
         f.cause = "learning-rate", f.sentence += "; updates are as large as the weights";
@@ -173,12 +165,8 @@ struct Look {
     }
     if (r.counts.overflow == 0 && !is_quantised(r.op))
       if (Found f = of_argument(r)) return *f;
-    const bool weight = r.op == "cast" && !r.parameter.empty();
-    const char* what = r.phase == Phase::backward ? "gradient"
-                       : weight                   ? "weight"
-                       : reduces(r)               ? "reduction"
-                                                  : "activation";
-    return finding(r, (std::string(what) + "-overflow").c_str(), cures_of(r), "{}", beyond);
+    const bool weight = r.op == "cast" && !r.parameter.empty() && r.phase != Phase::backward;
+    return finding(r, (weight ? "weight" : rounded_by(r)) + "-overflow", cures_of(r), "{}", beyond);
   }
 
   // A row that reads a NaN or Inf which no op made.
@@ -191,15 +179,15 @@ struct Look {
       const bool born = e.first_in_fp32 && e.first_in_fp32->bad_tensor.empty();
       Finding f = finding(r, born ? "weight-overflow" : "data", {cures::bf16(*e.recipe)},
                           "{} is not finite before this step", bad);
-      f.site = bad, f.precision = born;
+      f.site = bad;
       return f;
     }
     if (!s.finite_batch)
-      return innocent(finding(r, "data", {}, "the batch holds NaN or Inf: {} is the first op that reads it", r.site()));
-    if (r.numbers.nan == 0)
-      return innocent(finding(r, "arithmetic", {}, "{}: a mask of Inf reaches the loss", r.site()));
-    return innocent(finding(r, "bug", {}, "{}{} reads NaN or Inf that no op made: code that writes memory itself",
-                            function_of(r), r.site()));
+      return finding(r, "data", {}, "the batch holds NaN or Inf: {} is the first op that reads it", r.site());
+    Finding f = finding(r, "bug", {}, "{}{} reads NaN or Inf that no op made: code that writes memory itself",
+                        function_of(r), r.site());
+    if (r.numbers.nan == 0) f.cause = "arithmetic", f.sentence = r.site() + ": a mask of Inf reaches the loss";
+    return f;
   }
 
   // A tensor of zeros made from inputs that are not all 0: a bug unless rounding explains it.
@@ -210,8 +198,8 @@ struct Look {
     const bool in_range = least > 0 && largest >= 2 * least,
                rounded = underflows(&r) || r.op == "quantize" || std::ranges::any_of(way(r), underflows);
     if (!in_range && (function.empty() || rounded)) return {};
-    return innocent(finding(r, "bug", {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}",
-                            function_of(r), r.site(), largest));
+    return finding(r, "bug", {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}", function_of(r),
+                   r.site(), largest);
   }
 };
 
@@ -257,8 +245,7 @@ Found of_zeros(const Evidence& e) {
       if (std::ranges::any_of(r.reads, [&look](std::int64_t i) { return is_zero(look.row(i)); })) continue;
       Found f = s == &e.first ? look.of_zero(r) : Found();
       if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0)
-        f = innocent(
-            look.finding(r, "dead-units", {}, "{} gives 0 for every input: nothing before it learns", r.site()));
+        f = look.finding(r, "dead-units", {}, "{} gives 0 for every input: nothing before it learns", r.site());
       if (f) return f->severity = 2, f;  // everything after it is lost
     }
   }
@@ -291,8 +278,7 @@ Found of_overflow(const Evidence& e) {
 
 Found of_moments(const Evidence& e) {
   const bool coded = e.recipe->quantization && e.recipe->quantization->moment2;
-  double most = 0;
-  const auto [s, worst] = worst_of({&e.first, &e.late, &e.bad}, most, [&](const LedgerRow& r) {
+  const auto [s, worst, most] = worst_of({&e.first, &e.late, &e.bad}, [&](const LedgerRow& r) {
     if (r.state.size() != 2 || r.eps_is_zero || !(is_half(r.state_dtype) || coded) || r.nonfinite_inputs) return 0.0;
     if (!r.state[1].finite() && is_half(r.state_dtype)) return static_cast<double>(r.state[1].elements);
     return share(r.lost_moments, r.state[1].elements) > kManyLost ? static_cast<double>(r.lost_moments) : 0;
@@ -311,22 +297,20 @@ Found of_moments(const Evidence& e) {
 
 Found of_sums(const Evidence& e) {
   for (const Phase phase : {Phase::forward, Phase::backward}) {
-    double most = 0;
-    const auto [s, worst] = worst_of({&e.late, &e.first}, most, [phase](const LedgerRow& r) {
+    const auto [s, worst, most] = worst_of({&e.late, &e.first}, [phase](const LedgerRow& r) {
       const double swamped = phase == Phase::forward ? share(r.swamped, r.added) : 0;
       if (r.phase != phase || swamped > kManySwamped) return r.phase == phase ? swamped / 2 : 0;
       return r.accumulation_db < kFaintSums ? std::pow(10, -r.accumulation_db / 10) : 0;
     });
     if (!s) continue;
     const Look look{*s, e};
-    Finding f =
-        !worst->accumulator.empty()
-            ? look.finding(*worst, "accumulator", {cures::f32_sums(*e.recipe)},
-                           "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
-                           worst->site(), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)))
-            : look.finding(*worst, "accumulator", {cures::ops_in_f32(*e.recipe, {worst->op})},
-                           "{}: {} of what it adds is below half an ulp of the sum in {}", worst->site(),
-                           percent(share(worst->swamped, worst->added)), to_string(worst->to));
+    Finding f = look.finding(*worst, "accumulator", {cures::f32_sums(*e.recipe)},
+                             "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
+                             worst->site(), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)));
+    if (worst->accumulator.empty())
+      f.cures = {cures::ops_in_f32(*e.recipe, {worst->op})},
+      f.sentence = fmt::format("{}: {} of what it adds is below half an ulp of the sum in {}", worst->site(),
+                               percent(share(worst->swamped, worst->added)), to_string(worst->to));
     f.step = -1, f.severity = std::min(1.0, most);
     return f;
   }

@@ -1,6 +1,6 @@
 #include "format_choice.h"
 
-#include <numeric>
+#include <array>
 
 #include "../core/support/throwf.h"
 #include "gradient_sites.h"
@@ -45,16 +45,13 @@ double bits(const std::optional<Quantizer>& q) {
 double finite(double harm) { return std::isfinite(harm) ? harm : 1e6; }
 
 // The harm of a format by site: the squared error of the gradients, and the share of the error in the loss.
-struct Harm {
-  std::vector<double> gradients, loss;
-};
+using Harm = std::vector<std::array<double, 2>>;
 Harm harm_in(const amp::Recipe& format, nn::Module& model, const std::vector<FormatSite>& sites,
              const std::function<Tensor()>& loss) {
-  Harm harm{std::vector<double>(sites.size()), std::vector<double>(sites.size())};
+  Harm harm(sites.size());
   if (!format.quantization) return harm;
   const GradientSites alone = gradient_sites(format, model, loss);
-  std::vector<Tensor> parameters;
-  for (const auto& [name, p] : model.named_parameters()) parameters.push_back(p);
+  const std::vector<Tensor> parameters = model.parameters();
   Shadow shadow(model, nullptr, {.attribution = true});
   const ObserverScope observing(shadow);
   const Tensor value = [&] {
@@ -64,21 +61,18 @@ Harm harm_in(const amp::Recipe& format, nn::Module& model, const std::vector<For
   static_cast<void>(autograd::grad({value}, parameters, {}, {.allow_unused = true}));
   for (std::size_t i = 0; i < sites.size(); ++i) {
     for (const GradientSite& s : alone.sites)
-      if (s.layer == sites[i].layer) harm.gradients[i] += finite(s.alone_whole * s.alone_whole);
+      if (s.layer == sites[i].layer) harm[i][0] += finite(s.alone_whole * s.alone_whole);
     for (const ShadowRow& row : shadow.rows())
-      if (row.module == sites[i].layer) harm.loss[i] += finite(std::abs(row.share));
+      if (row.module == sites[i].layer) harm[i][1] += finite(std::abs(row.share));
   }
   return harm;
 }
 
-double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0); }
-
 }  // namespace
 
 Cost cost_from_name(const std::string& name) {
-  if (name == "bits") return Cost::bits;
-  if (name == "kept") return Cost::kept;
-  if (name == "moved") return Cost::moved;
+  for (const auto& [known, cost] : {std::pair("bits", Cost::bits), {"kept", Cost::kept}, {"moved", Cost::moved}})
+    if (name == known) return cost;
   throw_error("no cost '" + name + "'; allowed are bits, kept and moved");
 }
 
@@ -111,14 +105,13 @@ std::vector<FormatSite> format_sites(nn::Module& model, const std::function<Tens
     for (const FormatSite& s : sites) all += cost_of(s, f, cost);
     return all;
   });
-  Harm cheapest;
+  double gradients = 1e-300, share = 1e-300;  // harm of the cheapest format at all sites; not 0, which divides
   for (const amp::Recipe& f : formats) {
     const Harm harm = harm_in(f, model, sites, loss);
-    if (&f == &formats[0]) cheapest = harm;
-    const double gradients = std::max(1e-300, sum(cheapest.gradients)), share = std::max(1e-300, sum(cheapest.loss));
+    for (std::size_t i = 0; i < sites.size() && &f == &formats[0]; ++i) gradients += harm[i][0], share += harm[i][1];
     for (std::size_t i = 0; i < sites.size(); ++i) {
       sites[i].cost.push_back(cost_of(sites[i], f, cost));
-      sites[i].harm.push_back(harm.gradients[i] / gradients + harm.loss[i] / share);
+      sites[i].harm.push_back(harm[i][0] / gradients + harm[i][1] / share);
     }
   }
   return sites;

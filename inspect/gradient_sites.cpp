@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "../amp/quantized_run.h"
 #include "../autograd/autograd.h"
 #include "../core/support/throwf.h"
 #include "csv_text.h"
-#include "error_sum.h"
 #include "mirror.h"
+#include "numbers.h"
 
 namespace gradual::inspect {
 namespace {
@@ -16,13 +18,11 @@ using amp::Quantization, amp::Recipe;
 using Site = std::pair<std::string, std::string>;  // layer, role
 
 // The roles of a quantised recipe.
-constexpr struct {
-  const char* name;
-  std::optional<Quantizer> Quantization::*field;
-} kRoles[] = {{"forward x", &Quantization::forward_x},   {"forward w", &Quantization::forward_w},
-              {"dgrad dy", &Quantization::dgrad_dy},     {"dgrad w", &Quantization::dgrad_w},
-              {"wgrad x", &Quantization::wgrad_x},       {"wgrad dy", &Quantization::wgrad_dy},
-              {"update", &Quantization::weight_gradient}};
+constexpr std::pair<const char*, std::optional<Quantizer> Quantization::*> kRoles[] = {
+    {"forward x", &Quantization::forward_x},   {"forward w", &Quantization::forward_w},
+    {"dgrad dy", &Quantization::dgrad_dy},     {"dgrad w", &Quantization::dgrad_w},
+    {"wgrad x", &Quantization::wgrad_x},       {"wgrad dy", &Quantization::wgrad_dy},
+    {"update", &Quantization::weight_gradient}};
 // The roles of an autocast recipe: a whole layer, and the two parts of its products.
 constexpr const char *kAllOps = "all ops", *kOperands = "operands", *kOutputs = "stored outputs";
 
@@ -33,10 +33,10 @@ constexpr std::size_t kPaired = 4;  // the sites that save most
 struct Choice {
   bool all = false;
   std::vector<Site> sites = {};
-  bool has(const std::string& layer, const char* role) const {
-    return std::ranges::find(sites, Site(layer, role)) != sites.end();
+  bool low(const std::string& layer, const char* role) const {
+    const auto has = [&](const Site& s) { return s.first == layer && (s.second == role || s.second == kAllOps); };
+    return std::ranges::any_of(sites, has) != all;
   }
-  bool low(const std::string& layer, const char* role) const { return has(layer, role) != all; }
 };
 
 // Autocast for the chosen sites.
@@ -46,18 +46,15 @@ class SitesOnly final : public Interceptor {
       : autocast_(autocast), policy_(amp::policy_table(recipe)), dtype_(recipe.dtype), choice_(choice) {}
   Outputs call(const OpCall& call) override {
     const std::string layer = context().module;
-    const bool whole = choice_.has(layer, kAllOps), operands = (whole || choice_.has(layer, kOperands)) != choice_.all,
-               outputs = (whole || choice_.has(layer, kOutputs)) != choice_.all;
+    const bool operands = choice_.low(layer, kOperands), outputs = choice_.low(layer, kOutputs);
     if (operands == outputs || policy_[call.op].kind != amp::PolicyKind::lower)
       return (operands == outputs ? operands : choice_.all) ? autocast_->call(call) : next_below_amp(call);
     // The product in f32, of rounded operands or with a rounded result.
     const StageScope off(chain().amp, nullptr);
-    std::vector<Tensor> inputs;
-    for (int i = 0; i < call.inputs.size(); ++i) {
-      inputs.push_back(call[i]);
-      if (!call[i].defined() || !amp::castable(call[i].dtype())) continue;
-      inputs.back() = (operands ? call[i].to(dtype_) : call[i]).to(DType::f32);
-    }
+    const std::vector<Tensor> inputs = inputs_of(call, [&](const Tensor& t) {
+      const bool casts = t.defined() && amp::castable(t.dtype());
+      return casts ? (operands ? t.to(dtype_) : t).to(DType::f32) : t;
+    });
     const std::vector<const Tensor*> refs = pointers_to(inputs);
     Outputs out = dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
     if (outputs) out[0] = out[0].to(dtype_);
@@ -86,53 +83,46 @@ struct Trial {
   std::vector<Tensor> gradients = {};  // f64
 };
 
-class Trials {
- public:
-  Trials(const Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
-         const amp::QuantizationState* histories)
-      : recipe_(recipe), loss_(loss), histories_(histories), key_(default_generator().state()) {
+struct Trials : Pinned {
+  Trials(const Recipe& of, nn::Module& model, const std::function<Tensor()>& loss_of,
+         const amp::QuantizationState* from)
+      : recipe(of), loss(loss_of), histories(from) {
     if (!recipe.quantization && recipe.mode != amp::Mode::autocast)
       throwf("gradient_sites: the recipe {} is neither quantised nor autocast; its sites cannot be told apart",
              recipe.name);
     for (const auto& [name, p] : model.named_parameters())
-      if (p.requires_grad()) parameters_.push_back(p), names_.push_back(name);
-    for (const auto& [name, b] : model.named_buffers()) buffers_.emplace_back(b, b.clone());
-    if (recipe_.quantization) name_layers(*recipe_.quantization, model);
-    layers_ = layers_of(model, 2);
+      if (p.requires_grad()) parameters.push_back(p), names.push_back(name);
+    for (const auto& [name, b] : model.named_buffers()) buffers.emplace_back(b, b.clone());
+    if (recipe.quantization) name_layers(*recipe.quantization, model);
+    layers = layers_of(model, 2);
   }
 
-  const std::vector<std::string>& names() const { return names_; }
-  const std::vector<std::string>& layers() const { return layers_; }  // with products
+  ~Trials() { restore(); }
 
   Trial run(const Choice& choice) const {
-    const Restored restored(*this);
-    const auto state = recipe_.quantization ? state_for(choice) : nullptr;
+    restore();
+    const auto state = recipe.quantization ? state_for(choice) : nullptr;
     Tensor value;
     {
-      const amp::RecipeScope scope(recipe_, parameters_.empty() ? Device::cpu() : parameters_[0].device(), state);
-      SitesOnly only(chain().amp, recipe_, choice);
+      const amp::RecipeScope scope(recipe, parameters.empty() ? Device::cpu() : parameters[0].device(), state);
+      SitesOnly only(chain().amp, recipe, choice);
       const bool part = !state && chain().amp && !(choice.all && choice.sites.empty());
       const StageScope amp(chain().amp, part ? &only : chain().amp);
-      value = loss_();
+      value = loss();
     }
     Trial trial{.loss = value.item()};
-    const std::vector<Tensor> gradients = autograd::grad({value}, parameters_, {}, {.allow_unused = true});
+    const std::vector<Tensor> gradients = autograd::grad({value}, parameters, {}, {.allow_unused = true});
     for (std::size_t i = 0; i < gradients.size(); ++i)
-      trial.gradients.push_back(f64_of(stored(gradients[i], names_[i], state.get())));
+      trial.gradients.push_back(f64_of(stored(gradients[i], names[i], state.get())));
     return trial;
   }
 
- private:
   // Restores buffers and random numbers, which a step changes.
-  struct Restored {
-    const Trials& of;
-    explicit Restored(const Trials& trials) : of(trials) { default_generator().set_state(of.key_); }
-    ~Restored() {
-      const NoGrad off;
-      for (const auto& [buffer, before] : of.buffers_) buffer.copy_(before);
-      default_generator().set_state(of.key_);
-    }
-  };
+  void restore() const {
+    const NoGrad off;
+    for (const auto& [buffer, before] : buffers) buffer.copy_(before);
+    default_generator().set_state(key);
+  }
 
   // A parameter's gradient as the optimizer reads it.
   static Tensor stored(const Tensor& g, const std::string& parameter, const amp::QuantizationState* state) {
@@ -142,15 +132,15 @@ class Trials {
   }
 
   std::shared_ptr<amp::QuantizationState> state_for(const Choice& choice) const {
-    const amp::QuantizationState whole(*recipe_.quantization);
-    Quantization q = *recipe_.quantization;
+    const amp::QuantizationState whole(*recipe.quantization);
+    Quantization q = *recipe.quantization;
     std::vector<std::optional<Quantization>> of_modules;
     const auto own = [&](const std::string& path) {
       const Quantization* found = whole.of_module(path);
       return found ? std::optional(*found) : std::nullopt;
     };
     for (auto& [path, name] : q.modules) of_modules.push_back(choice.all ? own(path) : std::nullopt), name = "fp32";
-    for (const std::string& layer : layers_) {
+    for (const std::string& layer : layers) {
       std::optional<Quantization>& site = of_modules.emplace_back(own(layer));
       q.modules.emplace_back(layer, "fp32");
       for (const auto& [name, field] : kRoles)
@@ -159,28 +149,24 @@ class Trials {
     for (const auto& [name, field] : kRoles)
       if (!choice.all) (q.*field).reset();
     auto state = std::make_shared<amp::QuantizationState>(q, of_modules);
-    if (histories_) state->load_state_dict(histories_->state_dict());
+    if (histories) state->load_state_dict(histories->state_dict());
     return state;
   }
 
-  Recipe recipe_;
-  const std::function<Tensor()>& loss_;
-  const amp::QuantizationState* histories_;
-  RandomKey key_;
-  std::vector<Tensor> parameters_;
-  std::vector<std::string> names_, layers_;
-  std::vector<std::pair<Tensor, Tensor>> buffers_;  // with their initial values
+  Recipe recipe;
+  const std::function<Tensor()>& loss;
+  const amp::QuantizationState* histories;
+  RandomKey key = default_generator().state();
+  std::vector<Tensor> parameters;
+  std::vector<std::string> names, layers;          // of parameters, and of layers with products
+  std::vector<std::pair<Tensor, Tensor>> buffers;  // with their initial values
 };
 
 // |g| by parameter; the last value is that of all gradients as one vector.
 std::vector<double> sizes_of(const std::vector<Tensor>& g) {
   std::vector<double> sizes;
-  double all = 0;
-  for (const Tensor& t : g) {
-    sizes.push_back(t.defined() ? std::sqrt(squares(t)) : 0);
-    all += sizes.back() * sizes.back();
-  }
-  sizes.push_back(std::sqrt(all));
+  for (const Tensor& t : g) sizes.push_back(t.defined() ? std::sqrt(squares(t)) : 0);
+  sizes.push_back(std::sqrt(std::inner_product(sizes.begin(), sizes.end(), sizes.begin(), 0.0)));
   return sizes;
 }
 
@@ -229,28 +215,24 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
   const Trials trials(recipe, model, loss, histories);
   const Trial exact = trials.run({}), low = trials.run({.all = true});
   const std::vector<double> size = sizes_of(exact.gradients), whole = errors(low.gradients, exact.gradients, size);
-  GradientSites result{
-      .parameters = trials.names(), .size = {size.begin(), size.end() - 1}, .error = {whole.begin(), whole.end() - 1}};
-  result.error_whole = whole.back(), result.loss = low.loss, result.exact_loss = exact.loss;
+  const auto each = [](const std::vector<double>& all) { return std::vector(all.begin(), all.end() - 1); };
+  GradientSites result{trials.names, each(size), each(whole), whole.back(), low.loss, exact.loss};
   const auto add = [&](const std::string& layer, const char* role) {
     const Trial without = trials.run({.all = true, .sites = {{layer, role}}}),
                 only = trials.run({.sites = {{layer, role}}});
-    std::vector<double> alone = errors(only.gradients, exact.gradients, size),
-                        saved = errors(without.gradients, exact.gradients, size);
+    const std::vector<double> alone = errors(only.gradients, exact.gradients, size);
+    std::vector<double> saved = errors(without.gradients, exact.gradients, size);
     for (std::size_t i = 0; i < saved.size(); ++i) saved[i] = whole[i] - saved[i];
-    GradientSite site{.layer = layer, .role = role, .alone_whole = alone.back(), .saved_whole = saved.back()};
-    site.loss_saved = low.loss - without.loss;
-    alone.pop_back(), saved.pop_back();
-    site.alone = std::move(alone), site.saved = std::move(saved);
-    result.sites.push_back(std::move(site));
+    result.sites.push_back(
+        {layer, role, each(alone), each(saved), alone.back(), saved.back(), low.loss - without.loss});
   };
   if (recipe.quantization) {
-    for (const std::string& layer : trials.layers())
+    for (const std::string& layer : trials.layers)
       for (const auto& [name, field] : kRoles)
         if (*recipe.quantization.*field) add(layer, name);
   } else {
     for (const std::string& layer : layers_of(model, 1)) add(layer, kAllOps);
-    for (const std::string& layer : trials.layers()) add(layer, kOperands), add(layer, kOutputs);
+    for (const std::string& layer : trials.layers) add(layer, kOperands), add(layer, kOutputs);
   }
   add_pairs(result, trials);
   return result;

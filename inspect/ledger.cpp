@@ -7,28 +7,17 @@
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
 #include "csv_text.h"
-#include "error_sum.h"
+#include "mirror.h"
 
 namespace gradual::inspect {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// 10 log10(sum x^2 / sum (x - y)^2) over the elements that are finite in both.
+// Two tensors with the same strides need no copies.
 double sqnr_db(Tensor wide, Tensor narrow) {
   if (wide.strides() == narrow.strides()) wide = in_any_order(wide), narrow = in_any_order(narrow);
-  double signal = 0, noise = 0;
-  in_blocks(std::array{wide, narrow}, [&](const auto& p, std::int64_t n) {
-    double squares = 0, errors = 0;
-#pragma omp simd reduction(+ : squares, errors)
-    for (std::int64_t i = 0; i < n; ++i) {
-      const bool finite = std::abs(p[0][i]) < kInf && std::abs(p[1][i]) < kInf;
-      const double x = finite ? p[0][i] : 0, error = finite ? p[0][i] - p[1][i] : 0;
-      squares += x * x, errors += error * error;
-    }
-    signal += squares, noise += errors;
-  });
-  return noise == 0 ? kInf : 10 * std::log10(signal / noise);
+  return error_of(narrow, wide).sqnr_db();
 }
 
 bool any_nonfinite(const OpCall& call) {
@@ -105,15 +94,12 @@ nlohmann::ordered_json json(const LedgerRow& r) {
 
 }  // namespace
 
-bool LedgerRow::finite() const { return numbers.finite() && std::ranges::all_of(state, &Numbers::finite); }
-
 void Ledger::before(const OpCall& call) {
   nonfinite_.clear();
-  const ParameterInputs parameters = parameter_inputs(call);
-  for (int k = 0; k < parameters.count; ++k)
-    nonfinite_.push_back(any_nonfinite(call_of_parameter(call, parameters, k)));
+  const ParameterInputs p = parameter_inputs(call);
+  for (int k = 0; k < p.count; ++k) nonfinite_.push_back(any_nonfinite(call_of_parameter(call, p, k)));
   // Inputs that an op does not overwrite can be read afterwards.
-  if (!parameters.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_ = {any_nonfinite(call)};
+  if (!p.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_ = {any_nonfinite(call)};
 }
 
 void Ledger::reads(LedgerRow& r, const Tensor& t) const {
@@ -140,20 +126,15 @@ void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
     const auto i = static_cast<std::size_t>(k);
     LedgerRow r = row(one, record);
     const Tensor& written = one[parameters.written].defined() ? one[parameters.written] : one[0];
-    r.parameter = names_.of(one[0]);
-    r.results = describe(written);
-    r.from = one[0].dtype(), r.to = written.dtype();
+    r.parameter = names_.of(one[0]), r.results = describe(written), r.from = one[0].dtype(), r.to = written.dtype();
     r.counts = i < record.counts_by_parameter.size() ? record.counts_by_parameter[i] : CastCounts{};
-    r.numbers = numbers_of(written);
-    r.nonfinite_inputs = nonfinite_[i];
-    // State tensors follow parameter, gradient, master and compensation.
-    for (int s = 4; parameters.written == 0 && s < one.inputs.size(); ++s)
+    r.numbers = numbers_of(written), r.nonfinite_inputs = nonfinite_[i];
+    for (int s = kMoment; parameters.written == 0 && s < one.inputs.size(); ++s)
       if (one[s].defined()) r.state.push_back(numbers_of(one[s])), r.state_dtype = one[s].dtype();
     r.lost_moments = lost_moments(one);
     if (call.op == OpId::adam_step_) {
       const auto& adam = call.get<AdamAttrs>();
-      r.eps = adam.eps;
-      r.eps_is_zero = adam.update.pure && full({1}, adam.eps, r.from).item() == 0;
+      r.eps = adam.eps, r.eps_is_zero = adam.update.pure && full({1}, adam.eps, r.from).item() == 0;
     }
     add(std::move(r), written);
   }
@@ -175,10 +156,8 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = inspect::sqnr_db(call[0], out[0]);
   if ((call.op == OpId::add || call.op == OpId::sub) && is_half(r.to)) count_swamped(r, call, out[0]);
   if (const auto& sums = current_accumulator();
-      sums && (kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean)) {
-    r.accumulator = gradual::to_string(*sums);
-    r.accumulation_db = inspect::accumulation_db(call, out);
-  }
+      sums && (kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean))
+    r.accumulator = gradual::to_string(*sums), r.accumulation_db = inspect::accumulation_db(call, out);
   if (kind != OpKind::View && call.inputs.size() > 0) r.parameter = names_.of(call[0]);
   for (int i = 1; i < kMaxOutputs && out[i].defined(); ++i) made_by_[amp::storage_id(out[i])] = r.number;
   add(std::move(r), kind == OpKind::View ? Tensor() : out[0]);
@@ -190,8 +169,7 @@ void Ledger::quantized(const QuantizerCall& call) {
   LedgerRow r{{rows_.size(), context(), "quantize", context().line}, OpKind::Custom};
   r.parameter = names_.of(call.from);
   r.inputs = describe(call.from), r.results = gradual::to_string(call.quantizer->format);
-  r.from = call.from.dtype(), r.to = call.to.dtype();
-  r.numbers = numbers_of(call.to);
+  r.from = call.from.dtype(), r.to = call.to.dtype(), r.numbers = numbers_of(call.to);
   if (!r.numbers.finite()) r.nonfinite_inputs = !numbers_of(call.from).finite();
   reads(r, call.from);
   r.sqnr_db = inspect::sqnr_db(call.from, call.scale.defined() ? mul(call.to, call.scale) : call.to);
@@ -205,18 +183,15 @@ const LedgerRow* Ledger::first_nonfinite() const {
 
 const LedgerRow* Ledger::origin(const LedgerRow& row) const {
   const LedgerRow* first = nullptr;
-  std::vector<bool> seen(rows_.size());
-  std::vector<std::int64_t> next = {row.number};
-  while (!next.empty()) {
-    const LedgerRow& r = rows_[static_cast<std::size_t>(next.back())];
-    next.pop_back();
-    if (seen[static_cast<std::size_t>(r.number)] || r.finite()) continue;
-    seen[static_cast<std::size_t>(r.number)] = true;
-    const auto bad = [&](std::int64_t i) { return i != r.number && !rows_[static_cast<std::size_t>(i)].finite(); };
-    std::ranges::copy_if(r.reads, std::back_inserter(next), bad);
-    if (r.nonfinite_inputs && std::ranges::any_of(r.reads, bad)) continue;
-    if (!first || std::pair(r.nonfinite_inputs, r.number) < std::pair(first->nonfinite_inputs, first->number))
-      first = &r;
+  std::vector<bool> led(rows_.size());  // to `row`; a row reads earlier ones
+  led[static_cast<std::size_t>(row.number)] = true;
+  for (auto i = static_cast<std::size_t>(row.number) + 1; i-- > 0;) {
+    const LedgerRow& r = rows_[i];
+    if (!led[i] || r.finite()) continue;
+    bool inherits = false;
+    for (const auto made : r.reads)
+      if (!rows_[static_cast<std::size_t>(made)].finite()) led[static_cast<std::size_t>(made)] = inherits = true;
+    if ((!r.nonfinite_inputs || !inherits) && (!first || r.nonfinite_inputs <= first->nonfinite_inputs)) first = &r;
   }
   return first;
 }

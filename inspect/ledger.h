@@ -11,11 +11,15 @@
 // else changes.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
+#include "names.h"
 #include "numbers.h"
-#include "op_row.h"
-#include "parameter_names.h"
 
 namespace gradual::inspect {
 
@@ -45,7 +49,8 @@ struct LedgerRow : OpRow {
   bool eps_is_zero = false;
   std::int64_t lost_moments = 0;
 
-  bool finite() const;  // the results, and for an optimizer the state
+  // The results, and for an optimizer the state.
+  bool finite() const { return numbers.finite() && std::ranges::all_of(state, &Numbers::finite); }
 };
 
 class Ledger final : public Observer {

@@ -1,13 +1,16 @@
-// A second value for every tensor of a program: the elements of each storage in f64 (integers and bool keep their
-// dtype). Views share them as they share their storage.
+// A program in f64: a second value for every tensor, and ops without rounding.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <vector>
 
+#include "../core/ops/op.h"
 #include "../core/tensor/tensor.h"
 
 namespace gradual::inspect {
 
+// The elements of each storage in f64 (integers and bool keep their dtype). Views share them as they share their storage.
 class Mirror {
  public:
   // The mirrored numbers of `t`, to be read: a view with its sizes, on the CPU. For a storage that is new, or that was
@@ -39,5 +42,22 @@ class Mirror {
 
 // A row-major copy of `t` in f64 on the CPU (integers and bool keep their dtype); empty for an undefined tensor.
 Tensor f64_of(const Tensor& t);
+// The inputs of an optimizer's op for one parameter.
+enum OptimizerInput : std::uint8_t { kWeight, kGradient, kMaster, kCompensation, kMoment };
+// The value from which the next step starts, in f64: the FP32 master, or the parameter plus Kahan's compensation.
+Tensor value_of(const Tensor& parameter, const Tensor& master, const Tensor& compensation);
+
+// Runs the op of `call` on other inputs, which are f64 for floating ones (f64_of() makes them). Attributes and random
+// draws are the same; there is no accumulator, no rounding and no stochastic update, and a cast to another float loses
+// nothing. In-place ops write their inputs. Custom ops are not allowed. Neither observers nor the tape see the run. A
+// cast to another float gives its input itself. Error if the op has no f64 form.
+Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs);
+
+// f of each input of a call.
+template <class F> std::vector<Tensor> inputs_of(const OpCall& call, const F& f) {
+  std::vector<Tensor> inputs;
+  for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(f(call[i]));
+  return inputs;
+}
 
 }  // namespace gradual::inspect

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include "../core/formats/format.h"
-#include "../core/ops/ops.h"
-#include "../core/support/multiversion.h"
 #include "../core/support/parallel.h"
 
 namespace gradual::inspect {
@@ -53,6 +51,45 @@ Numbers count(DType dtype, const void* values, std::int64_t n) {
   return count(DType::f32, wide.data(), n, std::bit_cast<std::uint32_t>(static_cast<float>(format.min_normal())), 23);
 }
 
+constexpr std::int64_t kBias = 1023, kMantissa = 52;
+
+bool is_finite(double v) { return std::abs(v) < std::numeric_limits<double>::infinity(); }
+
+// The spacing of a dtype at 2^exponent is 2^(max(exponent, lowest) - mantissa).
+struct Spacing {
+  std::int64_t mantissa = kMantissa, lowest = 1 - kBias;  // of f64
+};
+
+// Adds the error y - x of n elements; its ulps are not needed everywhere.
+template <bool ulps_too> void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, Spacing of) {
+  double squares = 0, exact = 0, most = 0, ulps = 0, elements = 0, lost = 0;
+#pragma omp simd reduction(+ : squares, exact, ulps, elements, lost) reduction(max : most)
+  for (std::int64_t i = 0; i < n; ++i) {
+    const bool known = is_finite(x[i]), both = known && is_finite(y[i]);
+    const double value = both ? x[i] : 0, error = both ? y[i] - x[i] : 0;
+    const double given = both ? std::abs(y[i]) : 0, magnitude = given > std::abs(value) ? given : std::abs(value);
+    const std::int64_t exponent = (std::bit_cast<std::int64_t>(magnitude) >> kMantissa) - kBias;
+    const std::int64_t spacing = (exponent > of.lowest ? exponent : of.lowest) - of.mantissa;
+    // Two factors, because 2^1074 is not an f64.
+    const double in_ulps =
+        !ulps_too ? 0 : std::abs(error) * 0x1p60 * std::bit_cast<double>((kBias - 60 - spacing) << kMantissa);
+    squares += error * error, exact += value * value;
+    most = in_ulps > most ? in_ulps : most;
+    ulps += in_ulps;
+    elements += both, lost += known && !both;
+  }
+  to.squares += squares, to.exact_squares += exact, to.sum_ulps += ulps;
+  to.max_ulps = std::max(to.max_ulps, most);
+  to.elements += static_cast<std::int64_t>(elements), to.lost += static_cast<std::int64_t>(lost);
+}
+
+double inner(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += is_finite(a[i] * b[i]) ? a[i] * b[i] : 0;
+  return sum;
+}
+
 }  // namespace
 
 Numbers& Numbers::operator+=(const Numbers& n) {
@@ -88,11 +125,49 @@ std::string to_string(const Numbers& n) {
   if (n.elements == 0) return "empty";
   std::string text =
       n.largest > 0 ? fmt::format("2^{:.3g} to 2^{:.3g}", std::log2(n.least), std::log2(n.largest)) : "no number but 0";
-  if (n.zeros) text += fmt::format(", {:.3g}% zero", n.zero_percent());
-  if (n.subnormal) text += fmt::format(", {} subnormal", n.subnormal);
-  if (n.nan) text += fmt::format(", {} NaN", n.nan);
-  if (n.inf) text += fmt::format(", {} Inf", n.inf);
+  if (n.zeros) text += fmt::format(", {:.3g}% zero", percent_of(n.zeros, n.elements));
+  for (const auto& [count, what] : {std::pair(n.subnormal, "subnormal"), {n.nan, "NaN"}, {n.inf, "Inf"}})
+    if (count) text += fmt::format(", {} {}", count, what);
   return text;
+}
+
+Tensor minus(const Tensor& a, const Tensor& b) {
+  const Unseen unseen;
+  const Tensor difference = empty(a.sizes(), {.dtype = DType::f64});
+  auto* to = difference.data<double>();
+  in_blocks(std::array{a, b}, [&to](const auto& p, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = p[0][i] - p[1][i];
+    to += n;
+  });
+  return difference;
+}
+double inner(const Tensor& a, const Tensor& b) {
+  double sum = 0;
+  in_blocks(std::array{a, b}, [&sum](const auto& p, std::int64_t n) { sum += inner(p[0], p[1], n); });
+  return sum;
+}
+
+Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shadow, DType dtype) {
+  Comparison c;
+  double product = 0, size_y = 0, size_s = 0;
+  const FloatInfo info = float_info(dtype);
+  const Spacing of{info.mantissa_bits, std::ilogb(info.min_normal)};
+  in_blocks(std::array{given, exact, shadow}, [&, of](const auto& p, std::int64_t n) {
+    const double *y = p[0], *x = p[1], *s = p[2];
+    add<true>(c.local, y, x, n, of);
+    if (x != s) add<true>(c.inherited, x, s, n, of);
+    add<true>(c.total, y, s, n, of);
+    product += inner(y, s, n);
+    size_y += inner(y, y, n), size_s += inner(s, s, n);
+  });
+  if (const double size = std::sqrt(size_y * size_s); size > 0) c.cosine = product / size;
+  return c;
+}
+
+ErrorSum error_of(const Tensor& given, const Tensor& exact) {
+  ErrorSum e;
+  in_blocks(std::array{given, exact}, [&e](const auto& p, std::int64_t n) { add<false>(e, p[0], p[1], n, {}); });
+  return e;
 }
 
 }  // namespace gradual::inspect

@@ -1,9 +1,18 @@
-// The contents of a tensor: how many elements are zero, subnormal, NaN or Inf, and the range of the other magnitudes.
+// The contents of a tensor (how many elements are zero, subnormal, NaN or Inf, and the range of the other magnitudes),
+// and its error, in ulps and relative to its size.
 #pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string>
 
 #include "../autograd/grad_mode.h"
 #include "../core/formats/cast_counts.h"
 #include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/support/multiversion.h"
 
 namespace gradual::inspect {
 
@@ -27,7 +36,6 @@ struct Numbers {
   double least = 0, largest = 0;  // magnitudes of the finite nonzero elements; 0 if there are none
 
   bool finite() const { return nan + inf == 0; }
-  double zero_percent() const { return percent_of(zeros, elements); }
   Numbers& operator+=(const Numbers& other);
 };
 
@@ -41,5 +49,52 @@ Tensor in_any_order(const Tensor& t);
 
 // "2^-24 to 2^3.2, 12% zero, 3 NaN".
 std::string to_string(const Numbers& n);
+
+// The sums of an error over the elements that are finite in both tensors.
+struct ErrorSum {
+  double squares = 0;                 // sum of the squared error
+  double exact_squares = 0;           // sum of the squared exact values
+  double max_ulps = 0, sum_ulps = 0;  // an ulp is the spacing of the dtype at the larger of the two numbers
+  std::int64_t elements = 0;
+  std::int64_t lost = 0;  // elements that are NaN or Inf but are finite in f64
+
+  double relative() const { return squares == 0 ? 0 : std::sqrt(squares / exact_squares); }
+  double sqnr_db() const { return 10 * std::log10((squares == 0 ? 1 : exact_squares) / squares); }  // Inf: no error
+  double mean_ulps() const { return elements ? sum_ulps / static_cast<double>(elements) : 0; }
+};
+
+// given: the result of an op. exact: the op in f64 on the same inputs. shadow: the op in f64 on the shadow's inputs.
+// All have the same sizes. Ulps are those of `dtype`.
+struct Comparison {
+  ErrorSum local, inherited, total;
+  double cosine = 1;  // between given and shadow
+};
+Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shadow, DType dtype);
+ErrorSum error_of(const Tensor& given, const Tensor& exact);  // without ulps
+
+inline constexpr std::int64_t kErrorBlock = 1024;
+// Calls f(p, n) for blocks of n elements that stay in the L1 cache: p[k] points to the values of tensor k in f64, in
+// row-major order. The tensors have the same sizes, any dtypes and devices.
+template <std::size_t N, class F> void in_blocks(std::array<Tensor, N> tensors, const F& f) {
+  const Unseen unseen;
+  double values[N][kErrorBlock];
+  for (Tensor& t : tensors) t = contiguous(t.detach().to(Device::cpu()));
+  for (std::int64_t i = 0; i < tensors[0].numel(); i += kErrorBlock) {
+    const std::int64_t n = std::min(kErrorBlock, tensors[0].numel() - i);
+    std::array<const double*, N> p;
+    for (std::size_t k = 0; k < N; ++k) {
+      const DType dtype = tensors[k].dtype();
+      const char* from = static_cast<const char*>(tensors[k].raw()) + i * static_cast<std::int64_t>(size_of(dtype));
+      p[k] = dtype == DType::f64 ? reinterpret_cast<const double*>(from) : values[k];
+      if (dtype != DType::f64) fetch_and_cast(dtype, from, 1, values[k], n);
+    }
+    vectorized([&f, p, n] { f(p, n); });
+  }
+}
+
+Tensor minus(const Tensor& a, const Tensor& b);  // f64, row-major
+// The sum of products; those that are not finite are skipped.
+double inner(const Tensor& a, const Tensor& b);
+inline double squares(const Tensor& a) { return inner(a, a); }
 
 }  // namespace gradual::inspect

@@ -5,9 +5,7 @@
 #include "../autograd/node.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
-#include "../core/support/throwf.h"
 #include "../core/tensor/free_blocks.h"
-#include "exact.h"
 
 namespace gradual::inspect {
 namespace {
@@ -35,9 +33,6 @@ bool only_moves(const OpCall& call) {
   return op_info(call.op).kind == OpKind::Movement && call.op != OpId::cast && call.op != OpId::scatter_add &&
          call.op != OpId::index_add;
 }
-
-// "linear" for "linear rewritten by quantization" (amp/rewrite.h).
-std::string without_rewrite(const std::string& op) { return op.substr(0, op.find(" rewritten by ")); }
 
 }  // namespace
 
@@ -80,40 +75,19 @@ struct Shadow::Frame {
   }
 };
 
-class Shadow::Gradients final : public autograd::GradientObserver {
- public:
-  explicit Gradients(Shadow& shadow) : shadow_(shadow) {}
-  void gradient(const autograd::GradientEvent& event) override { shadow_.gradient(event); }
-
- private:
-  Shadow& shadow_;
-};
-
 Shadow::Shadow(const ShadowOptions& options) : options_(options) {
   keep_recorded_sequence = true, recorded_sequence = 0;  // 0: not what another observer saw last
-  if (options_.attribution) gradients_ = std::make_unique<Gradients>(*this);
 }
 Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const ShadowOptions& options) : Shadow(options) {
   names_ = ParameterNames(model);
   if (!optimizer) return;
   const Unseen unseen;
   for (const optim::ParamGroup& group : optimizer->param_groups())
-    for (const Tensor& parameter : group.params) {
-      const Tensor master = optimizer->master(parameter);
-      if (master.is_same(parameter)) continue;
-      mirror_.set(parameter, f64_of(master));
-      parameters_differ_ = true;
-    }
+    for (const Tensor& parameter : group.params)
+      if (const Tensor master = optimizer->master(parameter); !master.is_same(parameter))
+        mirror_.set(parameter, f64_of(master)), parameters_differ_ = true;
 }
 Shadow::~Shadow() = default;
-
-void Shadow::start_step() {
-  recorded_.clear(), slices_.clear(), frames_.clear();
-  slope_ = {};
-  why_not_.clear();
-  root_ = 0;
-  first_row_ = rows_.size();
-}
 
 // The numbers of `t` without the errors of ops off the tape; undefined if there are no such errors. Parameters may
 // differ from the shadow's by rounding from their masters, or by the errors of earlier steps.
@@ -128,37 +102,33 @@ void Shadow::before(const OpCall& call) {
   why_not_exact_.clear();
   node_ = context().phase == Phase::forward ? recorded : 0;
   // No op within a custom op is recorded: if one is open here, an exception has left it.
-  if (node_ && (root_ || !frames_.empty())) start_step();
+  if (node_ && (root_ || !frames_.empty())) {  // a step starts
+    recorded_.clear(), slices_.clear(), frames_.clear(), why_not_.clear();
+    slope_ = {}, root_ = 0, first_row_ = rows_.size();
+  }
   const OpKind kind = op_info(call.op).kind;
-  if (kind != OpKind::View) forget_freed();
+  // Frees the numbers of storages that no longer exist, before the shadow itself takes their blocks. Those of at most
+  // 4096 bytes have no block of their own; their numbers stay until the address is used again.
+  if (kind != OpKind::View)
+    for (const void* address : memory::free_blocks(4096)) {
+      for (Mirror* mirror : {&mirror_, &unrounded_, &slope_}) mirror->forget_at(address);
+      codes_.erase(address);
+    }
   if (kind == OpKind::Custom) open_frame(call);
   if (kind != OpKind::InPlace) return;
   // It runs in f64 before its inputs are overwritten.
-  written_.clear();
-  for (int i = 0; i < call.inputs.size(); ++i) written_.push_back(f64_of(call[i]));
+  written_ = inputs_of(call, f64_of);
   run_on_mirrors(call, {});
-}
-
-// Frees the numbers of storages that no longer exist, before the shadow itself takes their blocks. Those of at most
-// 4096 bytes have no block of their own; their numbers stay until the address is used again.
-void Shadow::forget_freed() {
-  for (const void* address : memory::free_blocks(4096)) {
-    for (Mirror* mirror : {&mirror_, &unrounded_, &slope_}) mirror->forget_at(address);
-    codes_.erase(address);
-  }
 }
 
 void Shadow::open_frame(const OpCall& call) {
   Frame& frame = *frames_.emplace_back(std::make_unique<Frame>());
-  frame.node = node_;
-  frame.rewritten = is_rewritten(call);
+  frame.node = node_, frame.rewritten = is_rewritten(call);
   for (int i = 0; i < call.inputs.size(); ++i) {
     if (!call[i].defined()) continue;
     frame.storages[amp::storage_id(call[i])] |= i == 0 ? Frame::kFirst : Frame::kOthers;
     const Tensor clean = node_ ? unrounded(call[i]) : Tensor();
-    if (!clean.defined()) continue;
-    frame.inherits = true;
-    frame.before.set(call[i], clean);
+    if (clean.defined()) frame.inherits = true, frame.before.set(call[i], clean);
   }
 }
 
@@ -175,9 +145,7 @@ void Shadow::run_on_mirrors(const OpCall& call, const Outputs& out) try {
   const bool frees = !frames_.empty() && frames_.back()->rewritten && !in_place;
   each_mirror([&](Mirror& mirror) {
     for (int i = 0; in_place && i < call.inputs.size(); ++i) mirror.own(call[i]);
-    std::vector<Tensor> inputs;
-    for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(mirror.of(call[i]));
-    const Outputs results = run_exactly(call, inputs);
+    const Outputs results = run_exactly(call, inputs_of(call, [&mirror](const Tensor& t) { return mirror.of(t); }));
     for (int i = 0; !in_place && i < kMaxOutputs; ++i) mirror.set(out[i], results[i]);
     for (int i = 0; frees && i < call.inputs.size(); ++i)
       if (frames_.back()->of(call[i]) & Frame::kMade) mirror.forget(call[i]);
@@ -212,8 +180,7 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   if (!exact.defined()) exact = out[0];
   if (kind == OpKind::Contraction && why.empty()) {
     const Tensor stored = cast(exact, out[0].dtype());
-    parts.push_back({"accumulation", out[0], stored});
-    parts.push_back({"result", stored, exact});
+    parts.insert(parts.end(), {{"accumulation", out[0], stored}, {"result", stored, exact}});
   }
   add_row(std::move(row), out[0], out[0], exact, parts, node_);
   written_.clear();
@@ -224,8 +191,7 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
 Tensor Shadow::run_alone(const OpCall& call, const Outputs& out, std::vector<Part>& parts) try {
   const bool moves = only_moves(call), shares = options_.attribution && context().phase == Phase::forward;
   if (!out[0].is_floating() || (moves && !shares)) return {};
-  std::vector<Tensor> inputs;
-  for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(f64_of(call[i]));
+  const std::vector<Tensor> inputs = inputs_of(call, f64_of);
   Tensor exact = moves ? f64_of(out[0]) : run_exactly(call, inputs)[0];
   if (shares) add_parts_of_inputs(call, out, inputs, exact, parts);
   return exact;
@@ -242,10 +208,8 @@ void Shadow::add_parts_of_inputs(const OpCall& call, const Outputs& out, const s
   std::vector<Tensor> clean = inputs;
   bool first = false, others = false;
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (const Tensor before = unrounded(call[static_cast<int>(i)]); before.defined()) {
-      clean[i] = before;
-      (i == 0 ? first : others) = true;
-    }
+    if (const Tensor before = unrounded(call[static_cast<int>(i)]); before.defined())
+      clean[i] = before, (i == 0 ? first : others) = true;
   const Tensor none = first || others ? run_exactly(call, clean)[0] : exact;
   if (!node_) return unrounded_.set(out[0], none);
   clean[0] = inputs[0];
@@ -293,8 +257,7 @@ void Shadow::quantized(const QuantizerCall& call) {
   }
   if (!frames_.empty()) return;
   ShadowRow row{{rows_.size(), context(), "quantize", context().line}, {}};
-  row.parameter = names_.of(call.from), row.results = describe(call.to), row.to = call.to.dtype();
-  row.quantised = true;
+  row.parameter = names_.of(call.from), row.results = describe(call.to), row.to = call.to.dtype(), row.quantised = true;
   add_row(std::move(row), call.to, call.to, exact, {}, 0);
 }
 
@@ -316,7 +279,7 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
   const bool shares = node && options_.attribution;
   if (shares) recorded.errors.push_back(minus(given, exact));
   for (const Part& part : parts) {
-    row.parts.push_back({part.name, squares(part.a, part.b)});
+    row.parts.push_back({part.name, error_of(part.a, part.b).squares});
     if (shares) recorded.errors.push_back(minus(part.a, part.b));
   }
   if (given.numel() == 1) recorded.loss = given.item(), recorded.exact_loss = shadow.item();
@@ -332,12 +295,9 @@ void Shadow::add_parameters(const OpCall& call, const CallRecord& record) {
     const OpCall one = call_of_parameter(call, parameters, k);
     const int at = parameters.first + k * parameters.each + parameters.written;
     const int written = one[parameters.written].defined() ? at : at - parameters.written;
-    Outputs out;
-    out[0] = call[written];
-    // A master or a compensation has what the parameter lacks.
-    Tensor given = call[written];
-    if (parameters.written == 0 && one[2].defined()) given = one[2];
-    else if (parameters.written == 0 && one[3].defined()) given = add(f64_of(given), f64_of(one[3]));
+    const Outputs out{{call[written]}};
+    const Tensor given =
+        parameters.written == kWeight ? value_of(one[kWeight], one[kMaster], one[kCompensation]) : call[written];
     add_row(row_of(one, out, record), call[written], given, written_[static_cast<std::size_t>(written)], {}, 0);
   }
   written_.clear();
@@ -349,8 +309,7 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   if (!out[0].defined() || !frames_.empty()) return;
   const Unseen unseen;
   ShadowRow row = row_of(call, out, record);
-  row.quantised = frame->rounded;
-  row.not_exact = frame->not_exact;
+  row.quantised = frame->rounded, row.not_exact = frame->not_exact;
   const Tensor exact = frame->exact.of(out[0]);
   std::vector<Part> parts;
   if (frame->inherits) parts.push_back({"before", exact, frame->before.of(out[0])});
@@ -382,8 +341,7 @@ void Shadow::share(Recorded& recorded, const Gradient& gradient) {
 
 // Called when backward begins: from the loss, from views of it, or from its product with the loss scale.
 void Shadow::begin_backward(const Node& root) {
-  root_ = root.sequence;
-  unrounded_ = {};
+  root_ = root.sequence, unrounded_ = {};
   const Node* node = &root;
   double scaled = 0;  // the loss times its scale, in the shadow
   for (; node->input_count > 0 && node->input(0).edge.node; node = node->input(0).edge.node.get()) {
@@ -406,7 +364,7 @@ void Shadow::begin_backward(const Node& root) {
 }
 
 void Shadow::gradient(const autograd::GradientEvent& event) {
-  if (recorded_.empty()) return;
+  if (recorded_.empty()) return;  // no attribution, or nothing left to attribute
   if (!root_) begin_backward(event.node);
   if (!why_not_.empty()) return;
   recorded_.erase(event.node.sequence);  // its own gradient is complete

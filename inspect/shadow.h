@@ -19,12 +19,18 @@
 // remain incomplete; the next step is observed as any other.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "../autograd/autograd.h"
 #include "../optim/optimizer.h"
-#include "error_sum.h"
 #include "mirror.h"
-#include "op_row.h"
-#include "parameter_names.h"
+#include "names.h"
+#include "numbers.h"
 
 namespace gradual::inspect {
 
@@ -66,7 +72,7 @@ struct ShadowOptions {
   bool attribution = false;  // follows gradients for attribution(), at about twice the cost
 };
 
-class Shadow final : public Observer {
+class Shadow final : public Observer, private autograd::GradientObserver {
  public:
   // optimizer: the shadow's parameters start from its FP32 masters. Null: from the parameters themselves.
   explicit Shadow(const nn::Module& model, optim::Optimizer* optimizer = nullptr, const ShadowOptions& options = {});
@@ -93,7 +99,6 @@ class Shadow final : public Observer {
 
  private:
   struct Frame;
-  class Gradients;
   struct Codes {
     std::uint64_t storage = 0;
     Tensor numbers, slope;  // the mirrored numbers of a tensor stored as codes: of the shadow, of slope_
@@ -114,8 +119,6 @@ class Shadow final : public Observer {
     Tensor exact, slope;  // of the shadow; of the same ops in f64 on the step's own numbers
   };
 
-  void start_step();
-  void forget_freed();
   void open_frame(const OpCall& call);
   void close_frame(const OpCall& call, const Outputs& out, const CallRecord& record);
   void each_mirror(const std::function<void(Mirror&)>& f);
@@ -129,7 +132,7 @@ class Shadow final : public Observer {
                std::uint64_t node);
   void add_parameters(const OpCall& call, const CallRecord& record);
   void begin_backward(const Node& root);
-  void gradient(const autograd::GradientEvent& event);
+  void gradient(const autograd::GradientEvent& event) override;
   void share(Recorded& recorded, const Gradient& gradient);
 
   ShadowOptions options_;
@@ -150,7 +153,6 @@ class Shadow final : public Observer {
   std::string why_not_;                         // why this backward has no attribution; empty: it has one
   std::size_t first_row_ = 0;                   // of this step
   double loss_ = 0, exact_loss_ = 0, loss_scale_ = 1;
-  std::unique_ptr<Gradients> gradients_;
 };
 
 }  // namespace gradual::inspect

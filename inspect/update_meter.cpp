@@ -5,14 +5,10 @@
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
 #include "csv_text.h"
-#include "error_sum.h"
-#include "exact.h"
 
 namespace gradual::inspect {
 namespace {
 
-// The inputs of an optimizer's op for one parameter.
-enum Input : std::uint8_t { kWeight, kGradient, kMaster, kCompensation, kMoment };
 constexpr std::int64_t kSampled = 64;
 constexpr const char* kStates[] = {"first moment", "second moment", "other state"};
 
@@ -30,18 +26,9 @@ std::optional<Attrs> without_decay(const OpCall& call, int k) {
   return call.op == OpId::adam_step_ ? edited(call.get<AdamAttrs>()) : edited(call.get<SgdAttrs>());
 }
 
-// The value from which the next step starts, in f64: the master, or parameter plus compensation.
-Tensor value_of(const Tensor& parameter, const Tensor& master, const Tensor& compensation) {
-  const Unseen unseen;
-  if (master.defined()) return f64_of(master);
-  Tensor weight = f64_of(parameter);
-  return compensation.defined() ? add(weight, f64_of(compensation)) : weight;
-}
-
 // The inputs after the call in f64. For an optimizer's op the first one is the weight from which the next step starts.
 std::vector<Tensor> run_in_f64(const OpCall& call, const Attrs& attrs) {
-  std::vector<Tensor> inputs;
-  for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(f64_of(call[i]));
+  std::vector<Tensor> inputs = inputs_of(call, f64_of);
   OpCall one = call;
   one.attrs = &attrs;
   run_exactly(one, inputs);
@@ -51,9 +38,8 @@ std::vector<Tensor> run_in_f64(const OpCall& call, const Attrs& attrs) {
 // The weight after the op itself, run on copies.
 Tensor run_again(const OpCall& one, const Attrs& attrs) {
   const Unseen unseen;
-  std::vector<Tensor> copies;
-  copies.reserve(static_cast<std::size_t>(one.inputs.size()));
-  for (int i = 0; i < one.inputs.size(); ++i) copies.push_back(one[i].defined() ? one[i].detach().clone() : Tensor());
+  const auto copied = [](const Tensor& t) { return t.defined() ? t.detach().clone() : Tensor(); };
+  const std::vector<Tensor> copies = inputs_of(one, copied);
   const std::vector<const Tensor*> refs = pointers_to(copies);
   dispatch(one.op, TensorRefs(refs.data(), one.inputs.size()), attrs, one.where);
   return value_of(copies[kWeight], copies[kMaster], copies[kCompensation]);
@@ -98,8 +84,7 @@ void UpdateMeter::Weight::observe(std::int64_t offset, const Tensor& rounded) {
   if (last.size() != now.size()) last = previous = now;
   for (std::size_t i = 0; i < now.size(); ++i) {
     if (now[i] == last[i]) continue;
-    ++moved;
-    flipped += now[i] == previous[i];
+    ++moved, flipped += now[i] == previous[i];
     previous[i] = std::exchange(last[i], now[i]);
   }
 }
@@ -147,7 +132,6 @@ void UpdateMeter::add_scalars(const OpCall& one) {
 // The order of copy_ calls: state, the master, the parameter, Kahan's compensation.
 void UpdateMeter::written_by_ops(const OpCall& call) {
   const Tensor &to = call[0], &from = call[1];
-  const std::uint64_t id = amp::storage_id(from);
   const Category category = to.unsafe_impl()->storage->category;
   const std::string name = names_.of(to);
   if (!name.empty()) {
@@ -163,14 +147,12 @@ void UpdateMeter::written_by_ops(const OpCall& call) {
       pending_.push_back(std::move(states_[k]));
     }
     pending_.push_back(std::move(whole));
-    next_ = amp::storage_id(next);
-    states_.clear(), master_ = {}, rounded_ = {};
+    next_ = amp::storage_id(next), states_.clear(), master_ = {}, rounded_ = {};
   } else if (category == Category::masters) {
     master_ = change(call, name, "update", to, {});
-  } else if (id == compensation_) {
+  } else if (amp::storage_id(from) == compensation_) {
     Change& c = changes_.back();
-    c.before = c.base = add(c.before, f64_of(to));
-    c.compensation = to;
+    c.before = c.base = add(c.before, f64_of(to)), c.compensation = to;
   } else if (category == Category::optimizer) {
     states_.push_back(change(call, name, "", to, f64_of(from)));
   }
@@ -196,11 +178,10 @@ void UpdateMeter::before(const OpCall& call) {
                 change(call, context().module, "running variance", call[1], exact[1])};
   }
   if (op_info(call.op).kind != OpKind::InPlace) return;
-  for (const Average& a : averages_) {
-    if (!a.average.shares_storage(call[0]) || has_changed("average", a.name)) continue;
-    const Tensor intended = add(mul(f64_of(a.average), a.decay), mul(f64_of(a.of), 1 - a.decay));
-    pending_.push_back(change(call, a.name, "average", a.average, intended));
-  }
+  for (const auto& [name, average, of, decay] : averages_)
+    if (average.shares_storage(call[0]) && !has_changed("average", name))
+      pending_.push_back(
+          change(call, name, "average", average, add(mul(f64_of(average), decay), mul(f64_of(of), 1 - decay))));
 }
 
 void UpdateMeter::after(const OpCall& call, const Outputs& out, const CallRecord&) {
@@ -235,16 +216,12 @@ void UpdateMeter::quantized(const QuantizerCall& call) {
   }
   if (call.kind == QuantizerCall::values && phase == Phase::optimizer) rounded_ = {call.to, call.from};
   if (call.kind == QuantizerCall::values && phase == Phase::forward && *context().module)
-    if (const std::string name = names_.of(call.from); !name.empty()) {
-      weights_[name].quantised = true;
-      weights_[name].observe(call.from.offset(), call.to);
-    }
+    if (const std::string name = names_.of(call.from); !name.empty())
+      weights_[name].quantised = true, weights_[name].observe(call.from.offset(), call.to);
   if (call.kind != QuantizerCall::encode) return;
   for (Change& c : changes_)  // a moment kept as codes; stochastic rounding draws other numbers than the run
-    if (c.target.shares_storage(call.from)) {
-      c.target = fake_quantize(call.from, *call.quantizer, {.axis = call.axis});
-      measure(c);
-    }
+    if (c.target.shares_storage(call.from))
+      c.target = fake_quantize(call.from, *call.quantizer, {.axis = call.axis}), measure(c);
 }
 
 void UpdateMeter::measure(const Change& c) {
@@ -252,17 +229,14 @@ void UpdateMeter::measure(const Change& c) {
   const Tensor after = value_of(c.target, c.master, c.compensation);
   const auto *before = c.before.data<double>(), *now = after.data<double>();
   const auto *base = c.base.data<double>(), *want = c.intended.data<double>();
-  u.elements = after.numel();
-  u.dtype = (c.master.defined() ? c.master : c.target).dtype();
+  u.elements = after.numel(), u.dtype = (c.master.defined() ? c.master : c.target).dtype();
   const std::int64_t every = (u.elements + kSampled - 1) / kSampled;
   for (std::int64_t i = 0; i < u.elements; ++i) {
     const double step = want[i] - base[i], made = now[i] - before[i];
     if (i % every == 0) u.sample.push_back({before[i], step, made});
     u.weight_squares += before[i] * before[i];
     if (step == 0 || !std::isfinite(step)) continue;
-    ++u.intended;
-    u.vanished += made == 0;
-    u.intended_squares += step * step;
+    ++u.intended, u.vanished += made == 0, u.intended_squares += step * step;
     if (std::isfinite(made)) u.product += made * step;
   }
   rows_of(c)[c.at] = std::move(u);

@@ -10,9 +10,18 @@
 // else of the parameter. For optimizers written with ops, the intended update is the result of update(), in f32.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "mirror.h"
+#include "names.h"
 #include "numbers.h"
-#include "parameter_names.h"
 
 namespace gradual::inspect {
 
@@ -76,7 +85,7 @@ class UpdateMeter final : public Observer {
   // Also measures a moving average, average = decay * average + (1 - decay) * of, which the program writes in place, by
   // any ops, once per step after the optimizer. The intended update is this formula in f64.
   void watch_average(const std::string& name, const Tensor& average, const Tensor& of, double decay) {
-    averages_.push_back({name, average, of, decay});
+    averages_.emplace_back(name, average, of, decay);
   }
 
   void before(const OpCall& call) override;
@@ -104,11 +113,6 @@ class UpdateMeter final : public Observer {
     Tensor before = {}, base = {}, intended = {};
     std::size_t at = 0;  // index of its row in updates_ or parts_
   };
-  struct Average {
-    std::string name;
-    Tensor average, of;
-    double decay;
-  };
   // Rounded weights. For each offset in the parameter: the last value of each element, and the value before.
   struct Weight {
     bool quantised = false;               // a quantiser of forward rounds it
@@ -131,7 +135,7 @@ class UpdateMeter final : public Observer {
   void add_noise(const OpCall& call);
 
   ParameterNames names_;
-  std::vector<Average> averages_;
+  std::vector<std::tuple<std::string, Tensor, Tensor, double>> averages_;  // as watch_average() takes them
   std::vector<Update> updates_, parts_;
   std::vector<Scalar> scalars_;
   std::vector<GradientNoise> noise_;

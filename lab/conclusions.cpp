@@ -27,20 +27,14 @@ struct Summary {
 
 std::vector<Summary> summaries(const std::vector<Result>& results) {
   std::vector<Summary> all;
-  for (const Result& r : results) {
-    if (!all.empty() && all.back().first->recipe == r.recipe) continue;
-    Summary s{.first = &r};
-    std::vector<double> accuracy, loss, zero;
-    for (const Result& run : results) {
-      if (run.recipe != r.recipe) continue;
-      accuracy.push_back(100 * run.test_accuracy), loss.push_back(run.test_loss), zero.push_back(run.zero_percent);
-      s.failed = s.failed || fails(run);
-    }
-    s.accuracy = spread(accuracy).mean, s.loss = spread(loss).mean, s.zero = spread(zero).mean;
+  for (const RecipeRuns& r : by_recipe(results)) {
+    Summary& s = all.emplace_back(Summary{.first = &r.first()});
+    s.accuracy = 100 * r.of(&Result::test_accuracy).mean, s.loss = r.of(&Result::test_loss).mean;
+    s.zero = r.of(&Result::zero_percent).mean;
+    s.failed = std::ranges::any_of(r.runs, [](const Result* run) { return fails(*run); });
     try {
-      if (!r.definition.empty()) s.quantization = amp::recipe_from_json(r.definition).quantization;
+      if (!s.first->definition.empty()) s.quantization = amp::recipe_from_json(s.first->definition).quantization;
     } catch (const Error&) {}  // of a later version
-    all.push_back(std::move(s));
   }
   return all;
 }

@@ -17,13 +17,11 @@ namespace fs = std::filesystem;
 constexpr const char* kFinished = "/checkpoints/finished.json";
 constexpr const char* kFiles[] = {"/results.json", "/runs.csv", "/curves.csv", "/report.html", kFinished};
 
-bool same_run(const Result& a, const Result& b) {
-  return a.recipe == b.recipe && a.seed == b.seed && a.model == b.model && a.data == b.data;
-}
-
 // The run among the results; their end: it is not there.
 auto find_run(std::vector<Result>& results, const Result& run) {
-  return std::ranges::find_if(results, [&](const Result& r) { return same_run(r, run); });
+  return std::ranges::find_if(results, [&](const Result& r) {
+    return r.recipe == run.recipe && r.seed == run.seed && r.model == run.model && r.data == run.data;
+  });
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
-#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -221,14 +220,13 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
 
 std::string curves_csv(const std::vector<Result>& results) {
   std::string text = "recipe,seed,step,loss,scale,skipped,underflow_percent\n";
-  for (const Result& r : results) {
+  for (const Result& r : results)
     for (std::size_t i = 0; i < r.curve.step.size(); ++i) {
       const double underflow = r.curve.underflow_percent[i];
       text += fmt::format("{},{},{},{},{},{},{}\n", inspect::csv_field(r.recipe), r.seed, r.curve.step[i],
                           r.curve.loss[i], r.curve.scale[i], r.curve.skipped[i] ? 1 : 0,
                           std::isnan(underflow) ? std::string() : fmt::format("{}", underflow));
     }
-  }
   return text;
 }
 

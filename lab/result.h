@@ -108,7 +108,7 @@ struct Result {
   std::optional<StepErrors> errors = {};   // of a step after the last one, of a recipe's first seed
   std::vector<BlockMap> blocks = {};       // of the same step
   std::vector<UpdateCurve> updates = {};   // of a recipe's first seed
-  std::string what_if = {};  // JSON for the report (what_if_section.h), of one run of a comparison; empty: none
+  std::string what_if = {};  // JSON for the report (GradientSample in run.h), of one run of a comparison; empty: none
 };
 
 // {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve and histograms.
@@ -119,8 +119,6 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
 std::string curves_csv(const std::vector<Result>& results);
 // One self-contained page.
 std::string report_html(const std::vector<Result>& results);
-// A line: step, sentence, cause, cure, what it gave.
-std::string to_string(const Finding& finding);
 // recipe, seed, .., one line a run, with all that results.json has of it in one number
 std::string runs_csv(const std::vector<Result>& results);
 

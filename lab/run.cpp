@@ -26,7 +26,6 @@
 #include "../optim/sgd.h"
 #include "folder.h"
 #include "json/fields.h"
-#include "what_if_section.h"
 
 namespace gradual::inspect {
 
@@ -223,11 +222,9 @@ void Run::add_updates(const inspect::UpdateMeter& meter, bool early) {
 void Run::train_step(const data::Batch& batch) {
   using Clock = std::chrono::steady_clock;
   const bool sampled = steps_ % options_.sample_every == 0;
-  const auto loss_of = [&](const data::Batch& part) {
-    return classification_loss((*model_)(part.inputs), part.targets);
-  };
   const auto step = [&] {
-    return parallel_ ? parallel_->step(batch, loss_of) : run_->step([&] { return loss_of(batch); });
+    return parallel_ ? parallel_->step(batch, [&](const data::Batch& part) { return loss_of(part); })
+                     : run_->step([&] { return loss_of(batch); });
   };
   const double scale = run_->loss_scale();
   const auto start = Clock::now();
@@ -353,14 +350,12 @@ Result Run::result() {
   result_.final_scale = run_->loss_scale();
   if (!seconds_.empty() || !(result_.ms_per_step > 0)) result_.ms_per_step = 1e3 * median(seconds_);
   const amp::CastTally gradients = total(casts_, amp::kGradients);
-  const bool rounded = gradients.counts.elements > 0;
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  result_.underflow_percent = rounded ? gradients.underflow_percent() : kNone;
-  result_.overflow_percent = rounded ? gradients.overflow_percent() : kNone;
-  const CastCounts& counts = gradients.counts;
-  result_.zero_percent =
-      rounded ? 100 * static_cast<double>(counts.zeros + counts.underflow) / static_cast<double>(counts.elements)
-              : kNone;
+  const CastCounts& c = gradients.counts;
+  result_.underflow_percent = result_.overflow_percent = result_.zero_percent = std::nan("");
+  if (c.elements > 0) {
+    result_.underflow_percent = gradients.underflow_percent(), result_.overflow_percent = gradients.overflow_percent();
+    result_.zero_percent = 100 * static_cast<double>(c.zeros + c.underflow) / static_cast<double>(c.elements);
+  }
   result_.casts.clear();
   std::map<std::string, std::string> kinds;
   const auto add_rows = [&](auto belongs) {

@@ -5,9 +5,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
+#include <vector>
 
 #include "../amp/precision_observer.h"
 #include "../amp/recipe.h"
+#include "../autograd/autograd.h"
 #include "../core/support/generator.h"
 #include "../data/data_loader.h"
 #include "../dist/data_parallel.h"
@@ -22,6 +25,22 @@ std::string settings(const amp::Recipe& recipe, const Options& options);
 
 // The differences of two settings, as "lr 0.1 there and 0.5 here".
 std::string differences(const std::string& there, const std::string& here);
+
+// The formats that numbers of a role are rounded to when they are counted, each once.
+std::vector<Format> formats_of(const amp::Recipe& recipe, amp::Role role);
+
+// Keeps the gradients of this thread's backward passes while it lives; an evenly spaced sample of large ones.
+class GradientSample final : public autograd::GradientObserver {
+ public:
+  void gradient(const autograd::GradientEvent& event) override;
+  // A JSON object for the report's section on formats: what_if of the model's weights, and of errors and weight gradients divided by
+  // loss_scale. also: formats besides the common ones.
+  std::string what_if_json(nn::Module& model, double loss_scale, std::int64_t step, const std::vector<Format>& also);
+
+ private:
+  std::vector<float> errors_, weight_gradients_;
+  std::unordered_set<std::uint64_t> seen_;  // storages: backward passes on the same numbers as views
+};
 
 class Run {
  public:
@@ -52,6 +71,7 @@ class Run {
 
  private:
   void use_ranks();
+  Tensor loss_of(const data::Batch& batch) const { return classification_loss((*model_)(batch.inputs), batch.targets); }
   void train_step(const data::Batch& batch);
   amp::RunStep observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
                              inspect::ObservedStep& observed);

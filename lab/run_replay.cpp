@@ -1,18 +1,96 @@
-// Observing a run: a replay from its start, and steps after its end.
+// Observing a run: its gradients, a replay from its start, and steps after its end.
 #include <algorithm>
 #include <cmath>
 
+#include "../autograd/grad_mode.h"
+#include "../autograd/node.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "../core/quantize/what_if.h"
 #include "../inspect/block_xray.h"
 #include "../inspect/shadow.h"
+#include "json/fields.h"
 #include "run.h"
 
+namespace gradual {
+
+template <class V> void fields(V& v, ScaleLoss& l) {
+  v("scale", scale_text(l.scale)), v("underflow", l.underflow), v("subnormal", l.subnormal);
+  v("overflow", l.overflow), v("sqnr_db", l.sqnr_db);
+}
+template <class V> void fields(V& v, FormatLoss& f) {
+  v("format", f.name), v("unscaled", f.unscaled), v("best", f.best), v("amax", f.amax);
+}
+
+}  // namespace gradual
+
 namespace gradual::lab {
+namespace {
+
+constexpr std::int64_t kMostElements = 1 << 18;  // sampled elements of one tensor, at most
+
+void append(const Tensor& t, std::vector<float>& to) {
+  const Scoped<Chain> bare(chain(), {});  // not a part of training
+  const std::vector<float> values = t.to_vector<float>();
+  const auto step = static_cast<std::size_t>((t.numel() + kMostElements - 1) / kMostElements);
+  for (std::size_t i = 0; i < values.size(); i += step) to.push_back(values[i]);
+}
+
+// Divides the values in place by the loss scale first.
+Json role_json(const char* role, std::vector<float>& values, double loss_scale, const std::vector<Format>& also) {
+  for (float& v : values) v = static_cast<float>(v / loss_scale);
+  // from_blob: the peaks of the run do not count this memory
+  const WhatIf w = what_if(from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, DType::f32),
+                           {.also = also, .blocks = {}});
+  return {{"role", role},
+          {"elements", w.elements},
+          {"zeros", w.zeros},
+          {"not_finite", w.nan + w.inf},
+          {"amin", w.amin},
+          {"amax", w.amax},
+          {"headroom", w.headroom},
+          {"loss_scale", scale_text(w.loss_scale)},
+          {"formats", json_of(w.formats)}};
+}
+
+}  // namespace
+
+std::vector<Format> formats_of(const amp::Recipe& recipe, amp::Role role) {
+  if (!recipe.quantization) return {*amp::counted_format(recipe, role)};
+  std::vector<Format> all;
+  const auto add = [&](const Format& f) {
+    if (std::ranges::find(all, f) == all.end()) all.push_back(f);
+  };
+  for (const auto field : amp::kOperandQuantizers[static_cast<int>(role)])
+    if (const auto& operand = (*recipe.quantization).*field) add(operand->format);
+  for (const auto& [module, other] : recipe.quantization->modules)
+    if (const amp::Recipe r = amp::recipe(other); r.quantization) std::ranges::for_each(formats_of(r, role), add);
+  return all;
+}
+
+void GradientSample::gradient(const autograd::GradientEvent& event) {
+  const Tensor& g = event.grad;
+  if (!g.defined() || !g.is_floating() || g.dim() == 0) return;  // 0-d: the loss and its scaling
+  const bool gathered = event.input < 0;
+  // Takes a leaf's gradient once it is accumulated, not its parts.
+  if (!gathered && (leaf_of(event) || !seen_.insert(g.unsafe_impl()->storage->id).second)) return;
+  append(g, gathered ? weight_gradients_ : errors_);
+}
+
+std::string GradientSample::what_if_json(nn::Module& model, double loss_scale, std::int64_t step,
+                                         const std::vector<Format>& also) {
+  std::vector<float> weights;
+  for (const Tensor& p : model.parameters()) append(p, weights);
+  const Json roles =
+      Json::array({role_json("weights", weights, 1, also), role_json("errors", errors_, loss_scale, also),
+                   role_json("weight gradients", weight_gradients_, loss_scale, also)});
+  return Json{{"step", step}, {"roles", roles}}.dump();
+}
 
 std::string Run::first_nonfinite() const {
-  for (const auto& [name, tensor] : model_->named_parameters())
-    if (!inspect::numbers_of(tensor).finite()) return name;
-  for (const auto& [name, tensor] : model_->named_buffers())
-    if (!inspect::numbers_of(tensor).finite()) return name;
+  for (const auto& tensors : {model_->named_parameters(), model_->named_buffers()})
+    for (const auto& [name, tensor] : tensors)
+      if (!inspect::numbers_of(tensor).finite()) return name;
   return "";
 }
 
@@ -39,7 +117,7 @@ void Run::observe_errors(Result& result) {
   inspect::XrayObserver blocks(*model_, false);
   {
     const ObserverScope one(shadow), two(blocks);
-    run_->step([&] { return classification_loss((*model_)(batch.inputs), batch.targets); });
+    run_->step([&] { return loss_of(batch); });
   }
   result.errors = step_errors(shadow, steps_), result.blocks = block_maps(blocks);
 }
@@ -56,9 +134,7 @@ inspect::Evidence Run::evidence() {
     const amp::PrecisionObserver watch(casts_, recipe_);
     data::Batch batch;
     for (int i = 0; i < 2 && (loader_->next(batch) || loader_->next(batch)); ++i)
-      observed_step(
-          [&] { return run_->step([&] { return classification_loss((*model_)(batch.inputs), batch.targets); }); },
-          batch, *e.late);
+      observed_step([&] { return run_->step([&] { return loss_of(batch); }); }, batch, *e.late);
   }
   e.casts = casts_;
   for (const auto& [name, update] : updates_) e.updates.push_back(update);

@@ -187,16 +187,12 @@ class Searcher {
   bool judge_trial(Trial& t, std::vector<Result> runs, const std::vector<Result>& base) const {
     const Result& last = runs.back();
     t.accuracy.push_back(last.test_accuracy), t.loss.push_back(last.test_loss);
-    std::vector<double> losses, change, points;
-    for (const Result& b : base) losses.push_back(b.test_loss);
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      change.push_back(t.loss[i] - losses[i]);
-      points.push_back(100 * (t.accuracy[i] - base[i].test_accuracy));
-    }
-    t.points = spread(points).mean, t.loss_change = spread(change).mean;
+    Pairs pairs;
+    for (std::size_t i = 0; i < runs.size(); ++i) pairs.emplace_back(&runs[i], &base[i]);
+    t.points = 100 * accuracy_difference(pairs).mean, t.loss_change = loss_difference(pairs).mean;
     t.fp32_loss = spread(t.loss).mean - t.loss_change;
-    const bool any_loss = options_.noise == 0 || losses.size() < 2;
-    t.loss_noise = losses.size() < 2 ? 0 : spread(losses).deviation;
+    const bool any_loss = options_.noise == 0 || base.size() < 2;
+    t.loss_noise = base.size() < 2 ? 0 : by_recipe(base)[0].of(&Result::test_loss).deviation;
     const double limit = options_.noise * t.loss_noise;
     t.passes = std::ranges::all_of(runs, [](const Result& r) { return r.status == "ok"; }) &&
                t.points >= -options_.within - 1e-9 && (any_loss || t.loss_change <= limit);

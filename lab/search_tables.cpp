@@ -15,15 +15,13 @@ namespace {
 // The loss minus that of the found assignment with the same seeds: mean, standard error, and on how many seeds it is
 // higher.
 std::string difference(const Trial& t, const Trial& found) {
-  const auto n = static_cast<double>(std::min(t.loss.size(), found.loss.size()));
-  double sum = 0, squares = 0;
-  int higher = 0;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
-    const double d = t.loss[i] - found.loss[i];
-    sum += d, squares += d * d, higher += d > 0;
-  }
-  const double error = n > 1 ? std::sqrt(std::max(0.0, squares - sum * sum / n) / (n - 1) / n) : 0;
-  return fmt::format("{:+.4f} +- {:.4f}, higher in {} of {}", sum / n, error, higher, n);
+  std::vector<double> differences;
+  for (std::size_t i = 0; i < std::min(t.loss.size(), found.loss.size()); ++i)
+    differences.push_back(t.loss[i] - found.loss[i]);
+  const Spread s = spread(differences);
+  return fmt::format("{:+.4f} +- {:.4f}, higher in {} of {}", s.mean,
+                     s.count > 1 ? s.deviation / std::sqrt(s.count) : 0,
+                     std::ranges::count_if(differences, [](double d) { return d > 0; }), differences.size());
 }
 
 // The trial on the seeds of the last proof; null if there is none.

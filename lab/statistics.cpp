@@ -34,6 +34,15 @@ Spread spread(const std::vector<double>& values) {
   return s;
 }
 
+std::vector<RecipeRuns> by_recipe(const std::vector<Result>& results) {
+  std::vector<RecipeRuns> all;
+  for (const Result& r : results) {
+    if (all.empty() || all.back().first().recipe != r.recipe) all.emplace_back();
+    all.back().runs.push_back(&r);
+  }
+  return all;
+}
+
 Pairs pairs_with_fp32(const std::vector<Result>& results, const std::vector<Result>& references,
                       const std::string& recipe) {
   Pairs pairs;

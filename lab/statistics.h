@@ -15,6 +15,19 @@ struct Spread {
 };
 Spread spread(const std::vector<double>& values);
 
+// The runs of a recipe, one a seed.
+struct RecipeRuns {
+  std::vector<const Result*> runs = {};
+  const Result& first() const { return *runs[0]; }
+  template <class T> Spread of(T Result::*field) const {
+    std::vector<double> values;
+    for (const Result* r : runs) values.push_back(static_cast<double>(r->*field));
+    return spread(values);
+  }
+};
+// In the order of the results, in which a recipe's runs follow each other.
+std::vector<RecipeRuns> by_recipe(const std::vector<Result>& results);
+
 // A run and fp32's run of the same seed: both saw the same batches.
 using Pairs = std::vector<std::pair<const Result*, const Result*>>;
 // The runs of `recipe` that ended well, with fp32's runs in `results` or `references` that did.

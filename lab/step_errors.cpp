@@ -33,18 +33,11 @@ StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
   StepErrors errors{.step = step, .loss = a.loss, .exact_loss = a.exact_loss, .explained = a.explained};
   for (const inspect::ShadowRow& r : shadow.rows()) {
     if (r.phase == Phase::optimizer || (r.total.squares == 0 && r.local.lost == 0)) continue;
-    errors.rows.push_back({.phase = std::string(to_string(r.phase)),
-                           .op = r.op,
-                           .layer = r.module,
-                           .product = r.product,
-                           .local = r.local.relative(),
-                           .inherited = r.inherited.relative(),
-                           .total = r.total.relative(),
-                           .local_ulps = r.local.mean_ulps(),
-                           .inherited_ulps = r.inherited.mean_ulps(),
-                           .total_ulps = r.total.mean_ulps(),
-                           .cosine = r.cosine,
-                           .share = r.share});
+    StepErrors::Row& row = errors.rows.emplace_back();
+    row.phase = to_string(r.phase), row.op = r.op, row.layer = r.module, row.product = r.product;
+    row.local = r.local.relative(), row.inherited = r.inherited.relative(), row.total = r.total.relative();
+    row.local_ulps = r.local.mean_ulps(), row.inherited_ulps = r.inherited.mean_ulps();
+    row.total_ulps = r.total.mean_ulps(), row.cosine = r.cosine, row.share = r.share;
   }
   return errors;
 }

@@ -11,42 +11,26 @@
 namespace gradual::lab {
 namespace {
 
-// The runs of a recipe.
-struct Row {
-  std::vector<const Result*> runs = {};
-  template <class T> Spread of(T Result::*field) const {
-    std::vector<double> values(runs.size());
-    std::ranges::transform(runs, values.begin(), [&](const Result* r) { return static_cast<double>(r->*field); });
-    return spread(values);
-  }
-  const Result& first() const { return *runs[0]; }
-  bool as_if() const {  // losses are computed as if cast to f16
-    return std::ranges::any_of(runs, [](const Result* r) {
-      return std::ranges::any_of(r->histograms, [](const Histogram& h) { return h.as_if; });
-    });
-  }
-  // Those of its seeds, each once; without the numbers behind the words unless `whole`.
-  std::string verdict(bool whole) const {
-    std::string text;
-    for (const Result* r : runs) {
-      std::string one = r->verdict.empty() ? r->status : r->verdict;
-      if (!whole) one = one.substr(0, one.find_first_of(":(,"));
-      for (const char* word : {"matches", "worse"})
-        if (!whole && one.starts_with(word)) one = word;
-      while (one.ends_with(' ')) one.pop_back();
-      if (text.find(one) == std::string::npos) text += (text.empty() ? "" : "; ") + one;
-    }
-    return text;
-  }
-};
+using Row = RecipeRuns;
 
-std::vector<Row> rows_of(const std::vector<Result>& results) {
-  std::vector<Row> rows;
-  for (const Result& r : results) {
-    if (rows.empty() || rows.back().first().recipe != r.recipe) rows.emplace_back();
-    rows.back().runs.push_back(&r);
+bool as_if(const Row& row) {  // losses are computed as if cast to f16
+  return std::ranges::any_of(row.runs, [](const Result* r) {
+    return std::ranges::any_of(r->histograms, [](const Histogram& h) { return h.as_if; });
+  });
+}
+
+// The verdicts of a recipe's seeds, each once; without the numbers behind the words unless `whole`.
+std::string verdict_of(const Row& row, bool whole) {
+  std::string text;
+  for (const Result* r : row.runs) {
+    std::string one = r->verdict.empty() ? r->status : r->verdict;
+    if (!whole) one = one.substr(0, one.find_first_of(":(,"));
+    for (const char* word : {"matches", "worse"})
+      if (!whole && one.starts_with(word)) one = word;
+    while (one.ends_with(' ')) one.pop_back();
+    if (text.find(one) == std::string::npos) text += (text.empty() ? "" : "; ") + one;
   }
-  return rows;
+  return text;
 }
 
 std::string scale_text(double scale) {
@@ -121,11 +105,11 @@ std::string narrow_table(const std::vector<Row>& rows, bool colour) {
                                  "vs fp32", "underflow", cut("worst layer", left));
   for (const Row& row : rows) {
     const std::optional<Difference>& d = row.first().difference;
-    const std::string verdict = fmt::format("{:<18}", cut(row.verdict(false), 18));
+    const std::string verdict = fmt::format("{:<18}", cut(verdict_of(row, false), 18));
     const std::string difference = d ? fmt::format("{:+.2f} ± {:.2f}", 100 * d->mean, 100 * d->half) : "";
     text += fmt::format("{:<{}} {} {:>8}  {:<13} {:>8}{}  {}\n", cut(row.first().recipe, width), width,
                         coloured(verdict, verdict, colour), cell(100 * row.of(&Result::test_accuracy).mean, 2, "%"),
-                        difference, lost_cell(row.of(&Result::underflow_percent).mean), row.as_if() ? "*" : " ",
+                        difference, lost_cell(row.of(&Result::underflow_percent).mean), as_if(row) ? "*" : " ",
                         cut(worst_layer(row), left));
   }
   const Result& one = rows[0].first();
@@ -146,8 +130,8 @@ std::string wide_table(const std::vector<Row>& rows, bool colour) {
                                  "recipe", width, "accuracy", accuracy, "test loss", "train loss", "ms/step", "peak",
                                  "scale", "skipped", "underflow", "overflow", "zero", "verdict");
   for (const Row& row : rows) {
-    const char* mark = row.as_if() ? "*" : " ";
-    const std::string verdict = row.verdict(true);
+    const char* mark = as_if(row) ? "*" : " ";
+    const std::string verdict = verdict_of(row, true);
     text +=
         fmt::format("{:<{}} {:>{}} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{} {:>7}{}  {}\n",
                     row.first().recipe, width, accuracy_cell(row), accuracy, cell(row.of(&Result::test_loss).mean, 4),
@@ -171,10 +155,10 @@ std::string to_string(const Finding& f) {
 }
 
 std::string table(const std::vector<Result>& results, const TableOptions& options) {
-  const std::vector<Row> rows = rows_of(results);
+  const std::vector<Row> rows = by_recipe(results);
   if (rows.empty()) return "no run has ended\n";
   std::string text = options.wide ? wide_table(rows, options.colour) : narrow_table(rows, options.colour);
-  if (std::ranges::any_of(rows, &Row::as_if)) text += kAsIf;
+  if (std::ranges::any_of(rows, as_if)) text += kAsIf;
   for (const Row& row : rows)
     if (const double sent = row.of(&Result::bytes_sent).mean; sent > 0)
       text += fmt::format("{}: the exchange sends {} in a step, all ranks together\n", row.first().recipe,

@@ -81,21 +81,15 @@ std::string verdict(const Results& results, const Results& references, const Res
   if (!base) return !own.empty() ? failure(own) : "interrupted: fp32 was not trained";
   if (base->status == "diverged" || hardly_learned(*base)) return where_fp32_fails(r, *base, own);
   if (!own.empty()) return failure(own);
-  if (learned_nothing(r, *base)) return failure("no learning");
-  if (!r.difference) return failure("no learning");
+  if (learned_nothing(r, *base) || !r.difference) return failure("no learning");
   const Difference d = *r.difference;
   if (d.mean < -d.half) return failure(fmt::format("worse by {:.1f} points", -100 * d.mean));
   return fmt::format("matches fp32 ({:+.1f} points, within {:.1f})", 100 * d.mean, 100 * d.half);
 }
 
 Finding from(const inspect::Finding& f, const amp::Recipe& recipe) {
-  Finding made{.cause = f.cause,
-               .phase = f.phase,
-               .op = f.op,
-               .site = f.site,
-               .step = f.step,
-               .sentence = f.sentence,
-               .precision = f.precision};
+  Finding made{.cause = f.cause, .phase = f.phase, .op = f.op, .site = f.site, .step = f.step};
+  made.sentence = f.sentence, made.precision = f.precision;
   for (const inspect::Cure& c : f.cures) made.cures.push_back({inspect::edit(recipe, c.recipe), c.remedy});
   if (!made.cures.empty()) made.cure = made.cures[0].edit, made.remedy = made.cures[0].remedy;
   return made;

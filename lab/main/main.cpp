@@ -1,4 +1,5 @@
 // gradual-lab: trains one network under many precision recipes and shows what each did to the numbers.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <gradual/amp/recipe.h>
 #include <gradual/core/formats/format_table.h>
@@ -10,50 +11,43 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "command_line.h"
 #include "commands.h"
-#include "out_folder.h"
 #include "progress.h"
 #include "ranks.h"
-#include "stack.h"
 #include "terminal.h"
 
+namespace gradual::lab {
 namespace {
-
-using namespace gradual;
 
 void list_recipes(const std::vector<amp::Recipe>& recipes) {
   for (const amp::Recipe& r : recipes) {
-    lab::say(stdout, "{:<14} {}\n", r.name, r.description);
+    say(stdout, "{:<14} {}\n", r.name, r.description);
     if (!amp::is_recipe(r.name)) {  // from a file; its description may not say it
-      if (r.scaling && !r.scaling->dynamic)
-        lab::say(stdout, "{:<16} loss scale: {}, fixed\n", "", r.scaling->init_scale);
-      for (const auto& [op, policy] : r.policy)
-        lab::say(stdout, "{:<16} {}: {}\n", "", to_string(op), to_string(policy));
+      if (r.scaling && !r.scaling->dynamic) say(stdout, "{:<16} loss scale: {}, fixed\n", "", r.scaling->init_scale);
+      for (const auto& [op, policy] : r.policy) say(stdout, "{:<16} {}: {}\n", "", to_string(op), to_string(policy));
     }
     if (!r.quantization) continue;
     for (const amp::OperandGroup& g : describe(*r.quantization))
-      lab::say(stdout, "{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);
-    if (r.quantization->accumulator) lab::say(stdout, "{:<16} sums: {}\n", "", to_string(*r.quantization->accumulator));
-    for (const auto& [module, other] : r.quantization->modules)
-      lab::say(stdout, "{:<16} {}: as {}\n", "", module, other);
+      say(stdout, "{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);
+    if (r.quantization->accumulator) say(stdout, "{:<16} sums: {}\n", "", to_string(*r.quantization->accumulator));
+    for (const auto& [module, other] : r.quantization->modules) say(stdout, "{:<16} {}: as {}\n", "", module, other);
   }
 }
 
 void list_formats() {
   for (const auto* list : {&named_formats(), &table_formats()})
-    for (const NamedFormat& n : *list) lab::say(stdout, "{:<10} {}\n", n.name, n.about);
+    for (const NamedFormat& n : *list) say(stdout, "{:<10} {}\n", n.name, n.about);
 }
 void list_all_recipes() {
-  list_recipes(lab::recipes_for("all"));
-  lab::say(
-      stdout,
+  list_recipes(recipes_for("all"));
+  say(stdout,
       "eXmY           matmul operands rounded to that format, without scales: e4m2, posit8, q2.13 (--list-formats)\n"
       "eXmY:ROUNDING  the same with nearest-away, toward-zero, up, down, to-odd, stochastic or stochastic:BITS\n"
       "pure:FORMAT    parameters and the result of every op too; any format of --list-formats: pure:e5m7, pure:posit8\n"
@@ -64,7 +58,38 @@ void list_all_recipes() {
       "A quantised step has three products per layer: forward x W, dgrad dy W and wgrad x dy. Each rounds\n"
       "its operands anew, along the axis that it contracts. Operands that are not listed stay in high\n"
       "precision. Sums are f32 unless a recipe names another accumulator.\n",
-      fmt::join(lab::split_names(lab::kStory), ", "), fmt::join(lab::split_names(lab::kClassic), ", "));
+      fmt::join(split_names(kStory), ", "), fmt::join(split_names(kClassic), ", "));
+}
+
+namespace fs = std::filesystem;
+
+// Where results go if --out is not given.
+constexpr const char* kRoot = "gradual-lab-out";
+
+// A name for a new folder under gradual-lab-out/: the time (UTC), with a number where that exists.
+std::string new_folder() {
+  const std::string name = fmt::format("{}/{:%Y-%m-%d-%H%M%S}", kRoot, fmt::gmtime(std::time(nullptr)));
+  std::string folder = name;
+  for (int i = 2; fs::exists(folder); ++i) folder = fmt::format("{}-{}", name, i);
+  return folder;
+}
+
+// Points gradual-lab-out/latest to a folder under gradual-lab-out/. Systems without links have none.
+void set_latest(const std::string& folder) {
+  const fs::path link = fs::path(kRoot) / "latest", made = fs::path(kRoot) / ".latest.new";
+  std::error_code error;
+  fs::remove(made, error);
+  fs::create_directory_symlink(fs::path(folder).filename(), made, error);
+  if (!error) fs::rename(made, link, error);  // at once: another program may be reading the old one
+}
+
+// What gradual-lab-out/latest points to. Error if there is none.
+std::string latest_folder() {
+  const fs::path link = fs::path(kRoot) / "latest";
+  std::error_code error;
+  const fs::path target = fs::read_symlink(link, error);
+  if (error) throw_error(fmt::format("there is no {}; name the folder with --out", link.string()));
+  return (fs::path(kRoot) / target).string();
 }
 
 template <class T> std::string count(T n, const char* what) {
@@ -72,11 +97,11 @@ template <class T> std::string count(T n, const char* what) {
 }
 
 struct Arguments {
-  lab::Options options;
-  lab::TaskArguments task;
+  Options options;
+  TaskArguments task;
   std::string recipes = "story", out, device = "cpu";
   int threads = 0;
-  lab::RankOptions ranks;
+  RankOptions ranks;
   bool quiet = false, wide = false, list = false, formats = false, version = false;
 };
 
@@ -98,7 +123,7 @@ void declare_options(CLI::App& app, Arguments& a) {
   app.add_option("--optimizer", a.options.optimizer, "adamw, adam or sgd")->capture_default_str();
   app.add_option("--seeds", a.options.seeds,
                  fmt::format("number N of seeds; runs seeds 0 to N-1 (default: {} for digits, else 1)", kDigitsSeeds));
-  lab::declare_threads(app, a.threads);
+  declare_threads(app, a.threads);
   app.add_option("--jobs", a.ranks.jobs, "processes that share out the runs, each with its share of the threads")
       ->capture_default_str();
   app.add_option("--parallel", a.ranks.parallel,
@@ -127,71 +152,68 @@ void declare_options(CLI::App& app, Arguments& a) {
 }
 
 void check(const CLI::App& app, const Arguments& a) {
-  lab::at_least_one("--epochs", a.options.epochs);
-  lab::at_least_one("--batch", a.options.batch);
-  lab::at_least_one("--seeds", a.options.seeds);
-  if (app.count("--context")) lab::at_least_one("--context", a.task.context);
-  if (app.count("--lr")) lab::check_lr(a.options.lr);
+  at_least_one("--epochs", a.options.epochs);
+  at_least_one("--batch", a.options.batch);
+  at_least_one("--seeds", a.options.seeds);
+  if (app.count("--context")) at_least_one("--context", a.task.context);
+  if (app.count("--lr")) check_lr(a.options.lr);
   if (app.count("--out") && a.out.empty()) throw_error("--out is empty; it must name a folder");
   if (a.options.resume && a.options.overwrite) throw_error("--resume and --overwrite exclude each other");
-  lab::at_least_one("--jobs", a.ranks.jobs);
-  if (app.count("--ranks-emulated")) lab::at_least_one("--ranks-emulated", a.options.ranks_emulated);
+  at_least_one("--jobs", a.ranks.jobs);
+  if (app.count("--ranks-emulated")) at_least_one("--ranks-emulated", a.options.ranks_emulated);
   if (!a.ranks.parallel.empty() && a.ranks.parallel != "data")
     throw_error("--parallel is '" + a.ranks.parallel + "'; the only one is data");
   if (a.options.synchronized_batch_norm && a.ranks.parallel.empty() && !a.options.ranks_emulated)
     throw_error("--sync-batch-norm is for --parallel data or --ranks-emulated; one process has the whole batch");
   if (a.ranks.jobs > 1 && !a.ranks.parallel.empty())
     throw_error("--jobs shares out runs; --parallel data trains one at a time");
-  lab::use_threads(app, a.threads);
+  use_threads(app, a.threads);
 }
 
 // Trains, writes the folder, prints the table; returns the exit status.
 int train(const CLI::App& app, Arguments& a, dist::Communicator& ranks, char** argv) {
-  lab::Options& options = a.options;
+  Options& options = a.options;
   if (a.task.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
   if (a.task.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
   const bool own_folder = a.out.empty();
-  if (own_folder) a.out = options.resume ? lab::latest_folder() : lab::new_folder();
+  if (own_folder) a.out = options.resume ? latest_folder() : new_folder();
   if (ranks.size() > 1) a.out = ranks.all_gather(a.out)[0];
   options.device = device_from_name(a.device);
-  const std::vector<amp::Recipe> chosen = lab::recipes_for(a.recipes);
-  const lab::LabData task = a.task.task();
+  const std::vector<amp::Recipe> chosen = recipes_for(a.recipes);
+  const LabData task = a.task.task();
   const data::Split sample = task.load(0);
-  const lab::MakeModel make = a.task.make_model(sample.train);
+  const MakeModel make = a.task.make_model(sample.train);
   options.model_name = a.task.model + (a.task.init.empty() ? "" : " from " + a.task.init);
 
-  lab::stop_on_signals();
-  options.stop = [] { return lab::stop_signal() != 0; };
+  stop_on_signals();
+  options.stop = [] { return stop_signal() != 0; };
   a.ranks.threads = a.threads;
-  lab::share_threads(ranks, a.ranks);
-  options.progress = lab::ProgressBar(a.quiet, chosen, ranks.size() > 1 || a.ranks.worker);
-  const std::filesystem::path saved = std::filesystem::path(a.out) / "checkpoints";
-  std::error_code none;  // if the folder does not exist; lab::check() reports other errors
-  if (options.resume && !a.quiet &&
-      std::filesystem::directory_iterator(saved, none) == std::filesystem::directory_iterator())
-    lab::say(stderr, "--resume: nothing is saved in {}; every run starts from the beginning\n", a.out);
+  share_threads(ranks, a.ranks);
+  options.progress = ProgressBar(a.quiet, chosen, ranks.size() > 1 || a.ranks.worker);
+  const fs::path saved = fs::path(a.out) / "checkpoints";
+  std::error_code none;  // if the folder does not exist; check() reports other errors
+  if (options.resume && !a.quiet && fs::directory_iterator(saved, none) == fs::directory_iterator())
+    say(stderr, "--resume: nothing is saved in {}; every run starts from the beginning\n", a.out);
   options.note = [&](const std::string& text) {
-    if (!a.quiet) lab::say(stderr, "--resume: {}\n", text);
+    if (!a.quiet) say(stderr, "--resume: {}\n", text);
   };
   options.started = [&] {
-    if (own_folder) lab::set_latest(a.out);
+    if (own_folder) set_latest(a.out);
     if (!a.quiet)
-      lab::say(stderr, "{} on {}: {}, {}, {} of {} samples\n", options.model_name, task.name,
-               count(chosen.size(), "recipe"), count(options.seeds, "seed"), count(options.epochs, "epoch"),
-               sample.train.size());
+      say(stderr, "{} on {}: {}, {}, {} of {} samples\n", options.model_name, task.name, count(chosen.size(), "recipe"),
+          count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
   };
-  lab::SharedComparison shared{make, task, chosen, a.out, options};
-  if (!lab::prepare(ranks, a.ranks, shared, argv)) return 0;
-  const std::vector<lab::Result> results = lab::compare(make, task, chosen, shared.out, options);
+  SharedComparison shared{make, task, chosen, a.out, options};
+  if (!prepare(ranks, a.ranks, shared, argv)) return 0;
+  const std::vector<Result> results = compare(make, task, chosen, shared.out, options);
   if (ranks.rank() > 0) return 0;
-  lab::say(stdout,
-           "\n{}\nreport: {}/report.html, which explains the columns (also results.json, runs.csv, curves.csv)\n",
-           lab::table(results, lab::table_options(a.wide)), a.out);
+  say(stdout, "\n{}\nreport: {}/report.html, which explains the columns (also results.json, runs.csv, curves.csv)\n",
+      table(results, table_options(a.wide)), a.out);
   const bool stopped =  // a signal in the last step of all stops nothing
       results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
-      std::ranges::any_of(results, [](const lab::Result& r) { return r.verdict.starts_with("interrupted"); });
-  if (stopped) lab::say(stdout, "interrupted; to continue, run the same command with --resume\n");
-  return stopped ? 128 + lab::stop_signal() : 0;
+      std::ranges::any_of(results, [](const Result& r) { return r.verdict.starts_with("interrupted"); });
+  if (stopped) say(stdout, "interrupted; to continue, run the same command with --resume\n");
+  return stopped ? 128 + stop_signal() : 0;
 }
 
 // Trains and compares: what the program does without a subcommand.
@@ -203,16 +225,15 @@ int train_command(int argc, char** argv) {
       "gradual-lab");
   declare_options(app, a);
   std::string commands = "Other commands (gradual-lab NAME --help):";
-  for (const lab::Command& command : lab::kCommands)
-    commands += fmt::format("\n  {:<8} {}", command.name, command.summary);
+  for (const Command& command : kCommands) commands += fmt::format("\n  {:<8} {}", command.name, command.summary);
   app.footer(commands);
-  if (const std::optional<int> status = lab::parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
   if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";
   if (app.count("--profile") && a.options.profile.empty()) a.options.profile = "-";
-  if (a.version) return lab::say(stdout, "gradual-lab {}\n", GRADUAL_VERSION), 0;
+  if (a.version) return say(stdout, "gradual-lab {}\n", GRADUAL_VERSION), 0;
   if (a.formats) return list_formats(), 0;
   if (a.list) {
-    if (app.count("--recipes")) list_recipes(lab::recipes_for(a.recipes));
+    if (app.count("--recipes")) list_recipes(recipes_for(a.recipes));
     else list_all_recipes();
     return 0;
   }
@@ -221,12 +242,16 @@ int train_command(int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
-  for (const lab::Command& command : lab::kCommands)
+  for (const Command& command : kCommands)
     if (argc > 1 && argv[1] == command.name) return command.run(argc - 1, argv + 1);
   return train_command(argc, argv);
 }
 
 }  // namespace
+}  // namespace gradual::lab
+
+using namespace gradual;
+using lab::run;
 
 int main(int argc, char** argv) {
   int status = 2;

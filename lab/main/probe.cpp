@@ -19,13 +19,11 @@ constexpr const char* kLegend =
     "whose\n"
     "bits the tree and its rounding give. documented: claims that hold, of those that were seen, and their source.\n";
 
-std::string fact(const std::vector<Fact>& facts, std::string_view what) {
-  const auto found = std::ranges::find(facts, what, &Fact::what);
-  return found == facts.end() ? std::string() : found->text;
-}
-
 void print(const Product& product, const std::vector<Fact>& facts, const std::vector<CheckedFact>& checked) {
-  const auto of = [&](std::string_view what) { return fact(facts, what); };
+  const auto of = [&](std::string_view what) {
+    const auto found = std::ranges::find(facts, what, &Fact::what);
+    return found == facts.end() ? std::string() : found->text;
+  };
   const std::string kinds[] = {of("subnormal operands"), of("subnormal products"), of("subnormal sums")};
   const bool alike = kinds[0] == kinds[1] && kinds[1] == kinds[2];
   const auto held = std::ranges::count(checked, true, &CheckedFact::agrees);

@@ -80,12 +80,9 @@ int search_command(int argc, char** argv) {
   a.search.trial = [&](const Search& s) {
     write(out, s);
     const Trial& t = s.trials.back();
+    const char* const end = t.assignment.empty() ? "" : t.passes ? "passes" : "fails";
     say(stderr, "[{:>3} trainings] {:<14} {:<6} cost {:5.1f}%  {:+.2f} points, loss {:+.4f} (noise {:.4f})  {}\n",
-        s.trainings, t.why,
-        t.assignment.empty() ? ""
-        : t.passes           ? "passes"
-                             : "fails",
-        100 * t.cost, t.points, t.loss_change, t.loss_noise, s.to_string(t.assignment));
+        s.trainings, t.why, end, 100 * t.cost, t.points, t.loss_change, t.loss_noise, s.to_string(t.assignment));
   };
   const Search s = search(make, data, a.search);
   write(out, s);

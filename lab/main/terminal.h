@@ -1,18 +1,18 @@
-// Output of the terminal program, and the signals that stop it.
+// Output of the terminal program, the signals that stop it, and its stacks.
 #pragma once
 
 #include <fmt/format.h>
 #include <gradual/lab/table.h>
 
 #include <cstdio>
-#include <string>
+#include <functional>
+#include <utility>
 
 namespace gradual::lab {
 
 // Writes to stdout or stderr. A closed stream is no error here: SIGPIPE stops the run.
-inline void put(std::FILE* to, const std::string& text) { static_cast<void>(std::fputs(text.c_str(), to)); }
 template <class... A> void say(std::FILE* to, fmt::format_string<A...> text, A&&... arguments) {
-  put(to, fmt::format(text, std::forward<A>(arguments)...));
+  static_cast<void>(std::fputs(fmt::format(text, std::forward<A>(arguments)...).c_str(), to));
 }
 
 // How tables are printed: in colour on a terminal, unless the environment has NO_COLOR (no-color.org).
@@ -24,5 +24,11 @@ TableOptions table_options(bool wide);
 void stop_on_signals();
 // The signal that requested the stop; 0: none.
 int stop_signal();
+
+// For a program that was started with a small stack limit (ulimit -s).
+// Runs `work`, which must not throw, and returns when it is done. If the stack limit is below 1 MiB, `work` runs on a
+// thread with a stack of 8 MiB, and so does every thread that is started later: kernels and libraries need space for
+// their frames, and the size depends on the processor (AMX: 8 KiB for the registers alone).
+void on_large_stack(const std::function<void()>& work);
 
 }  // namespace gradual::lab
