@@ -248,11 +248,11 @@ Tensor RecipeRun::evaluate(const std::function<Tensor()>& output) const {
   return forward(output);
 }
 
-void RecipeRun::backward(const Tensor& loss) {
+void RecipeRun::backward(const Tensor& loss, autograd::GradOptions options) {
   const MatmulPrecisionScope precision(recipe_.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
   const ResultScope results(recipe_.quantization);
   freeze_histories();  // the model may have been evaluated since forward
-  (scaler_ ? scaler_->scale(loss) : loss).backward();
+  autograd::backward({scaler_ ? scaler_->scale(loss) : loss}, {}, std::move(options));
   if (quantization_) quantization_->end_backward();
 }
 

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "../autograd/autograd.h"
 #include "../core/ops/compute_mode.h"
 #include "../nn/module.h"
 #include "../optim/adam.h"
@@ -140,7 +141,7 @@ class RecipeRun : Pinned {
   RunStep step(const std::function<Tensor()>& loss);
   // The parts of step(): several forward-backward pairs accumulate before one update.
   Tensor forward(const std::function<Tensor()>& loss) const;  // what `loss` returns, computed under the recipe
-  void backward(const Tensor& loss);                          // scales the loss first
+  void backward(const Tensor& loss, autograd::GradOptions options = {});  // scales the loss first
   optim::StepResult update();
   // Without recording: for evaluation. Put the model into eval mode yourself.
   Tensor evaluate(const std::function<Tensor()>& output) const;

@@ -1,6 +1,7 @@
 // The public interface of backward. Most programs call Tensor::backward.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "../core/tensor/tensor.h"
@@ -12,12 +13,15 @@ struct Node;
 
 namespace autograd {
 
+class Engine;
+
 struct GradOptions {
   bool retain_graph = false;  // keep saved tensors for another backward
   // Record the backward itself (implies retain_graph). A leaf's grad() then owns its graph, which owns the leaf: break
   // the cycle with zero_grad(), or use autograd::grad.
   bool create_graph = false;
   bool allow_unused = false;  // an input that the outputs do not depend on gets an undefined gradient, not an Error
+  std::function<void(Engine&)> between = {};  // called before each step of backward
 };
 
 // Returns the gradients of `outputs` (weighted with `grad_outputs`, by default 1 for one-element outputs) with respect

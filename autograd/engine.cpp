@@ -49,8 +49,6 @@ void Engine::capture(const std::vector<Tensor>& inputs) {
   captured_.resize(inputs.size());
 }
 
-bool Engine::done() const { return pending_.empty() || pending_.begin()->first < stop_below_; }
-
 void Engine::deliver(const Edge& edge, Tensor grad) {
   if (edge.node->sequence < segment_.since) return segment_.outer->deliver(edge, std::move(grad));
   Pending& waiting = pending_[edge.node->sequence];
@@ -189,9 +187,10 @@ void Engine::run_rule(Node& node, Tensor* grads) {
   if (!options_.retain_graph) node.release_saved();
 }
 
-void Engine::step(Step* report) {
+void Engine::step(Step* report, const Node* leaf) {
   ensure_registered();
-  auto taken = pending_.extract(pending_.begin());
+  auto taken = pending_.extract(leaf ? leaf->sequence : newest());
+  if (taken.empty()) return;
   Node& node = *taken.mapped().node;
   Tensor* grads = taken.mapped().grads;
   // Below amp, recording only under create_graph, with the line and module of the forward op.
@@ -222,7 +221,8 @@ void Engine::step(Step* report) {
 }
 
 void Engine::run() {
-  while (!done()) step();
+  for (; !done(); step())
+    if (options_.between) options_.between(*this);
 }
 
 }  // namespace autograd

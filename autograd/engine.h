@@ -12,8 +12,6 @@
 
 namespace gradual::autograd {
 
-class Engine;
-
 // A part of another backward (activation checkpointing). This engine runs inside a step of `outer`. It passes gradients
 // of nodes recorded before `since` to `outer` and does not follow them.
 struct Segment {
@@ -49,9 +47,12 @@ class Engine : Pinned {
   // True if a node ran that an earlier backward recorded (create_graph): the outputs depend on gradients.
   bool saw_gradient() const { return saw_gradient_; }
 
-  bool done() const;
-  // Runs the newest pending node; fills `report` if given.
-  void step(Step* report = nullptr);
+  // The sequence number of the node that runs next, or 0. Nodes of higher numbers have run, or get no gradient.
+  std::uint64_t newest() const { return pending_.empty() ? 0 : pending_.begin()->first; }
+  bool done() const { return newest() < stop_below_; }
+  // Runs the newest pending node; fills `report` if given. leaf: runs this leaf ahead of its turn, if it has received a
+  // gradient. That is right once no node is left that would add to it.
+  void step(Step* report = nullptr, const Node* leaf = nullptr);
   void run();
 
  private:
@@ -77,7 +78,7 @@ class Engine : Pinned {
       pending_;  // by sequence
   std::vector<Edge> wanted_;
   std::vector<Tensor> captured_;
-  std::uint64_t stop_below_ = 0;  // no wanted node has a smaller sequence
+  std::uint64_t stop_below_ = 1;  // no wanted node has a smaller sequence
 };
 
 // If `t` has no node, gives it one whose gradient is zero.

@@ -36,12 +36,12 @@ class Single : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator::Transfer> Communicator::start_broadcast(void* data, std::size_t bytes, int root) {
+void Communicator::broadcast(void* data, std::size_t bytes, int root) {
   std::vector<Message> sent, received;
   if (rank() != root) received.push_back({root, at(data, 0), bytes});
   for (int p = 0; p < size() && rank() == root; ++p)
     if (p != root) sent.push_back({p, at(data, 0), bytes});
-  return start(sent, received);
+  transfer(sent, received);
 }
 
 // What goes to rank p begins at p * step; what came from it, at p * bytes.
@@ -69,26 +69,12 @@ std::vector<std::string> Communicator::all_gather(const std::string& own) {
   return texts;
 }
 
-std::vector<float> Communicator::reduce_scatter(std::span<const float> values) {
-  const auto ranks = static_cast<std::size_t>(size());
-  if (values.size() % ranks != 0)
-    throwf("reduce_scatter: {} numbers do not part into equal blocks for {} ranks", values.size(), ranks);
-  const std::size_t n = values.size() / ranks;
-  std::vector<float> blocks(values.size());
-  all_to_all(values.data(), n * sizeof(float), blocks.data());
-  std::vector<float> sum(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(n));
-  for (std::size_t p = 1; p < ranks; ++p)
-    for (std::size_t i = 0; i < n; ++i) sum[i] += blocks[p * n + i];
-  return sum;
-}
-
 void Communicator::all_reduce(std::span<float> values) {
-  const auto ranks = static_cast<std::size_t>(size());
-  std::vector<float> padded(values.begin(), values.end());
-  padded.resize((values.size() + ranks - 1) / ranks * ranks);
-  const std::vector<float> own = reduce_scatter(padded);
-  all_gather(own.data(), own.size() * sizeof(float), padded.data());
-  std::copy_n(padded.begin(), values.size(), values.begin());
+  const std::size_t n = values.size();
+  std::vector<float> all(n * static_cast<std::size_t>(size()));
+  all_gather(values.data(), values.size_bytes(), all.data());
+  std::copy_n(all.begin(), n, values.begin());
+  for (std::size_t i = n; i < all.size(); ++i) values[i % n] += all[i];
 }
 
 bool Communicator::any(bool own) {
@@ -148,13 +134,11 @@ std::unique_ptr<Communicator> world() {
   }
   if (!launched) return single();
   std::unique_ptr<Communicator> mpi = mpi_world();
-  const int seen = mpi ? mpi->size() : 1;
-  if (seen < ranks)
+  if ((mpi ? mpi->size() : 1) < ranks)
     throwf("the launcher started {} ranks, but {}", ranks,
            mpi ? "MPI sees 1: mpirun is of another MPI than the one that the program was built with"
                : "this program was built without MPI (GRADUAL_MPI)");
-  if (!mpi) return single();
-  return mpi;
+  return mpi ? std::move(mpi) : single();
 }
 
 int run(const std::function<int(Communicator&)>& f) {
@@ -165,9 +149,7 @@ int run(const std::function<int(Communicator&)>& f) {
   } catch (const std::exception& e) {
     std::fflush(stdout);
     std::fprintf(stderr, "rank %d of %d: %s\n", ranks->rank(), ranks->size(), e.what());
-    std::fflush(stderr);
     ranks->abort(1);
-    return 1;  // not reached
   }
 }
 

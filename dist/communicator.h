@@ -40,6 +40,8 @@ class Communicator : Pinned {
   int rank() const { return rank_; }
   int size() const { return size_; }
   std::string_view backend() const { return backend_; }  // "single", "mpi", "nccl"
+  // Whether any thread may call it, one at a time, and not the one that made it alone.
+  virtual bool on_any_thread() const { return true; }
 
   // Messages that are under way. The destructor waits too, and ends the program where that fails.
   class Transfer : Pinned {
@@ -54,27 +56,20 @@ class Communicator : Pinned {
   // Ends all ranks with this status. Does not return.
   [[noreturn]] virtual void abort(int status) = 0;
 
-  // Collective calls: every rank makes the same ones in the same order. Forms with start_ do not wait.
-  std::unique_ptr<Transfer> start_broadcast(void* data, std::size_t bytes, int root);
-  void broadcast(void* data, std::size_t bytes, int root) { start_broadcast(data, bytes, root)->wait(); }
+  // Collective calls: every rank makes the same ones in the same order.
+  void broadcast(void* data, std::size_t bytes, int root);
   // Rank r's `bytes` come to all + r * bytes on every rank.
-  std::unique_ptr<Transfer> start_all_gather(const void* own, std::size_t bytes, void* all) {
-    return start_blocks(own, 0, bytes, all);
-  }
-  void all_gather(const void* own, std::size_t bytes, void* all) { start_all_gather(own, bytes, all)->wait(); }
+  void all_gather(const void* own, std::size_t bytes, void* all) { start_blocks(own, 0, bytes, all)->wait(); }
   // Block p of `sent` goes to rank p; block p of `received` came from rank p. Blocks have `bytes` bytes.
-  std::unique_ptr<Transfer> start_all_to_all(const void* sent, std::size_t bytes, void* received) {
-    return start_blocks(sent, bytes, bytes, received);
-  }
   void all_to_all(const void* sent, std::size_t bytes, void* received) {
     start_all_to_all(sent, bytes, received)->wait();
   }
+  std::unique_ptr<Transfer> start_all_to_all(const void* sent, std::size_t bytes, void* received) {  // does not wait
+    return start_blocks(sent, bytes, bytes, received);
+  }
   std::vector<std::string> all_gather(const std::string& own);  // texts of any length
-  // Sums in the order of the ranks, the same bits on all. reduce_scatter: of `values`, cut into size() equal blocks,
-  // this rank's block of the sum.
-  void all_reduce(std::span<float> values);
-  std::vector<float> reduce_scatter(std::span<const float> values);
-  bool any(bool own);  // true on all if true on one
+  void all_reduce(std::span<float> values);                     // sums in the order of the ranks
+  bool any(bool own);                                           // true on all if true on one
   void barrier() { static_cast<void>(any(false)); }
 
  protected:

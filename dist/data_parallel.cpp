@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <future>
+#include <map>
 
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
+#include "../autograd/tape.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "../nn/norm.h"
@@ -45,6 +48,41 @@ std::string text_of(const amp::Recipe& recipe) {
   } catch (const Error&) { return recipe.name; }  // a rewrite is code
 }
 
+// The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`.
+struct SumOfShards final : Function {
+  SumOfShards(const Meet& m, double s) : meet(m), share(s) {}
+  std::vector<Tensor> forward(const std::vector<Tensor>& own) override { return {meet(own[0])}; }
+  std::vector<Tensor> backward(const std::vector<Tensor>& g) override {
+    return {div(apply(std::make_shared<SumOfShards>(meet, share), {mul(g[0], share)})[0], share)};
+  }
+  std::string name() const override { return "sum over shards"; }
+  const Meet& meet;
+  double share;
+};
+
+// A parameter's own node; null: it requires no gradient.
+const Node* leaf_of(const Tensor& parameter) {
+  return needs_grad(parameter) ? grad_meta(parameter)->edge.node.get() : nullptr;
+}
+
+// The sequence number of each parameter's first use, whose backward completes its gradient.
+std::vector<std::uint64_t> first_uses(const Tensor& loss,
+                                      const std::vector<std::pair<std::string, Tensor>>& parameters) {
+  std::vector<std::uint64_t> out(parameters.size(), ~std::uint64_t{0});  // unused
+  std::map<const Node*, std::uint64_t*> use;
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (const Node* leaf = leaf_of(parameters[i].second)) use[leaf] = &out[i];
+  const Tape tape = Tape::of(loss);
+  for (auto node = tape.nodes().rbegin(); node != tape.nodes().rend(); ++node) {
+    const Node& n = **node;
+    for (int k = 0; k < n.input_count; ++k)
+      if (const auto leaf = use.find(n.input(k).edge.node.get()); leaf != use.end()) *leaf->second = n.sequence;
+    // A checkpointed segment may use any parameter: its tape is made in backward.
+    if (n.function && n.function->name() == "checkpoint") std::ranges::fill(out, n.sequence);
+  }
+  return out;
+}
+
 }  // namespace
 
 int shards_of(const DataParallelOptions& o, int ranks) {
@@ -75,11 +113,16 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
     throwf("data-parallel training: sums over shards are f32 or f64, not {}", to_string(options_.sum));
   if (options_.ranks_emulated < 0 || (ranks.size() > 1 && emulated_ != ranks.size()))
     throwf("data-parallel training: {} ranks cannot emulate {}; one process can", ranks.size(), emulated_);
+  if (options_.bucket_bytes < 0)
+    throwf("data-parallel training: bucket_bytes is {}; it must be 0 or more", options_.bucket_bytes);
+  if (ranks.size() == 1 || options_.synchronized_batch_norm || !ranks.on_any_thread()) options_.bucket_bytes = 0;
   std::vector<std::int64_t> sizes;
   for (const auto& [name, p] : parameters_) {
+    order_.insert(order_.begin(), sizes.size());  // backward often completes the last one first
     sizes.push_back(p.numel());
     if (p.dtype() == DType::f64) options_.sum = DType::f64;
   }
+  fill_buckets();
   about_ += static_cast<std::int64_t>(parameters_.size());
   for (const auto& [name, b] : buffers_) about_ += b.numel();
   if (exchange) {
@@ -91,6 +134,7 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
                         {{"the number of shards", std::to_string(shards_)},
                          {"the type of sums", std::string(to_string(options_.sum))},
                          {"batch norm", options_.synchronized_batch_norm ? "synchronised" : "per shard"},
+                         {"the bytes of a bucket", std::to_string(options_.bucket_bytes)},
                          {"the exchange", exchange ? describe(*exchange) : "none"},
                          {"their parameters", parameter_list(parameters_)},
                          {"the version", GRADUAL_VERSION}});
@@ -100,20 +144,29 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
   copy_state();
 }
 
+void DataParallel::fill_buckets() {
+  buckets_.assign(1, {});
+  std::int64_t bytes = 0;
+  for (const std::size_t i : order_) {
+    if (options_.bucket_bytes > 0 && bytes >= options_.bucket_bytes) buckets_.emplace_back(), bytes = 0;
+    buckets_.back().push_back(i);
+    bytes += parameters_[i].second.numel() * static_cast<std::int64_t>(size_of(options_.sum));
+  }
+  for (std::vector<std::size_t>& bucket : buckets_) std::ranges::sort(bucket);
+}
+
 // Rank 0's to all.
 void DataParallel::copy_state() {
   const NoGrad off;
   const StateDict mine = run_ ? run_->state_dict() : model_.state_dict();
   StateDict state;
-  for (const StateDict::Entry& entry : mine) {
-    if (!std::holds_alternative<Tensor>(entry.value)) {
-      std::visit([&](const auto& v) { state.set(entry.name, v); }, entry.value);
-      continue;
+  for (StateDict::Entry entry : mine) {
+    if (Tensor* t = std::get_if<Tensor>(&entry.value)) {
+      const Tensor copy = contiguous(t->to(Device::cpu())).detach().clone();
+      ranks_.broadcast(copy.raw(), copy.nbytes(), 0);
+      *t = copy.to(t->device());
     }
-    const Tensor& own = std::get<Tensor>(entry.value);
-    const Tensor copy = contiguous(own.to(Device::cpu())).detach().clone();
-    ranks_.broadcast(copy.raw(), copy.nbytes(), 0);
-    state.set(entry.name, copy.to(own.device()));
+    std::visit([&](const auto& v) { state.set(entry.name, v); }, entry.value);
   }
   if (ranks_.rank() == 0) return;
   if (run_) run_->load_state_dict(state);
@@ -123,201 +176,251 @@ void DataParallel::copy_state() {
 amp::RunStep DataParallel::step(const data::Batch& batch, const Loss& loss) {
   if (!run_)
     throw_error("DataParallel: step() is for a RecipeRun; with a model alone call backward() and your optimizer");
-  const Tensor mean = backward(batch, loss);
-  return {mean, run_->update()};
+  return {backward(batch, loss), run_->update()};  // in this order
 }
 
-Tensor DataParallel::backward(const data::Batch& batch, const Loss& loss) {
-  return options_.sum == DType::f64 ? backward_as<double>(batch, loss) : backward_as<float>(batch, loss);
-}
+// One backward over all shards of all ranks. Each bucket has a tree for each held rank and a sum; in those of the last
+// one, which waits for backward, the numbers about the shards come first.
+template <class T> struct DataParallel::Step {
+  DataParallel& all;
+  const data::Batch& batch;
+  const Loss& loss;
+  RandomKey key;
+  std::int64_t whole = batch.whole ? batch.whole : batch.size();
+  Range own = all.own_shards();
+  std::vector<Tensor> earlier = {}, before = {};  // gradients that are added to, and the buffers
+  std::size_t last = all.buckets_.size() - 1;
+  std::vector<std::vector<TreeSum<T>>> trees{
+      last + 1, std::vector<TreeSum<T>>(all.exchange_ ? static_cast<std::size_t>(all.exchange_->held().size()) : 1)};
+  std::vector<std::vector<T>> sums{last + 1};
+  TreeSum<T> about = {};  // with an exchange, which needs to know before it that all numbers are finite
+  RankSum::Kept kept = all.exchange_ ? all.exchange_->kept() : RankSum::Kept{};
+  double unit = all.exchange_ && all.run_ ? all.run_->loss_scale() : 1;
+  std::int64_t rank = 0;  // of the shard that closes, among the held ones
+  std::size_t next = 0;   // the first bucket that it has not closed; shards in lockstep close all theirs without a stop
+  bool finite = true;     // its gradients in those before
+  // Exchanges all buckets but the last, one after the other, each once it is closed. If this step throws, those that
+  // are closed are exchanged, for other ranks wait for them; the thread then finds a broken promise.
+  std::future<void> thread = {};
+  std::vector<std::promise<void>> closed = {};
 
-Tensor DataParallel::run_shard(const data::Batch& batch, Range samples, const Loss& loss) {
-  const Range here{samples.first - batch.first, samples.last - batch.first};
-  const data::Batch part{rows(batch.inputs, here), rows(batch.targets, here)};
-  Tensor value = run_ ? run_->forward([&] { return loss(part); }) : loss(part);
-  if (run_) run_->backward(value);
-  else value.backward();
-  return value;
-}
-
-template <class T> std::vector<T> DataParallel::flat(const Tensor& loss, double share, double weight) const {
-  const NoGrad off;
-  std::vector<T> out = {static_cast<T>(loss.item() * share), 0};
-  for (const auto& [name, p] : parameters_) out.push_back(p.grad().defined() ? 1 : 0);
-  for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    const Tensor now = on_host<T>(buffers_[i].second), then = on_host<T>(before_[i]);
-    for (std::int64_t k = 0; k < now.numel(); ++k)
-      out.push_back(static_cast<T>(share) * (now.template data<T>()[k] - then.template data<T>()[k]));
-  }
-  bool finite = true;
-  for (const auto& [name, p] : parameters_) {
-    const auto begin = static_cast<std::ptrdiff_t>(out.size());
-    if (const Tensor g = p.grad(); g.defined()) {
-      const Tensor values = on_host<T>(g);
-      out.insert(out.end(), values.template data<T>(), values.template data<T>() + values.numel());
-    } else {
-      out.insert(out.end(), static_cast<std::size_t>(p.numel()), 0);
-    }
-    for (auto v = out.begin() + begin; v != out.end(); ++v)
-      *v *= static_cast<T>(weight), finite = finite && std::isfinite(*v);
-  }
-  out[1] = finite ? 0 : 1;
-  return out;
-}
-
-namespace {
-
-// The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`.
-struct SumOfShards final : Function {
-  SumOfShards(const Meet& m, double s) : meet(m), share(s) {}
-  std::vector<Tensor> forward(const std::vector<Tensor>& own) override { return {meet(own[0])}; }
-  std::vector<Tensor> backward(const std::vector<Tensor>& g) override {
-    return {div(apply(std::make_shared<SumOfShards>(meet, share), {mul(g[0], share)})[0], share)};
-  }
-  std::string name() const override { return "sum over shards"; }
-  const Meet& meet;
-  double share;
-};
-
-}  // namespace
-
-// Runs this rank's shards in lockstep. Gradients and buffers are those of the shard that runs.
-void DataParallel::run_together(std::int64_t whole, const std::function<void(std::int64_t)>& shard) {
-  if (whole < shards_)
-    throwf("DataParallel: a batch of {} samples for {} shards; synchronised batch norm needs one each", whole, shards_);
-  const Range own = own_shards();
-  std::vector<Tensor> start(parameters_.size());  // no gradient
-  start.insert(start.end(), before_.begin(), before_.end());
-  std::vector<std::vector<Tensor>> kept(static_cast<std::size_t>(own.size()), start);  // of the shards that wait
-  const auto swap = [&](int i) {
+  void restore_buffers() const {
     const NoGrad off;
-    auto mine = kept[static_cast<std::size_t>(i)].begin();
-    for (const auto& [name, p] : parameters_) {
-      const Tensor now = p.grad();
-      p.set_grad(std::exchange(*mine++, now));
-    }
-    for (const auto& [name, b] : buffers_) {
-      const Tensor now = b.detach().clone();
-      b.copy_(std::exchange(*mine++, now));
-    }
-  };
-  const auto join = [&](const std::vector<Tensor>& brought) {
+    for (std::size_t i = 0; i < before.size(); ++i) all.buffers_[i].second.copy_(before[i]);
+  }
+
+  // Of a shard: its loss, room for whether its gradient is finite, which parameters have one, what buffers gained.
+  std::vector<T> numbers_about(const Tensor& value, double share) const {
     const NoGrad off;
-    TreeSum<double> tree;
-    int k = static_cast<int>(own.first);
-    for (const Tensor& t : brought) tree.add(0, k++, on_host<double>(t).to_vector<double>());
-    return like(brought[0], sum_shards(ranks_, shards_, std::move(tree)).data());
-  };
-  const auto run = [&](int i, const Meet& meet) {
-    const std::int64_t k = own.first + i;
-    const double share = static_cast<double>(part_of(whole, shards_, k).size()) / static_cast<double>(whole);
-    const Meet sum = [&](const Tensor& t) { return apply(std::make_shared<SumOfShards>(meet, share), {t})[0]; };
-    const Scoped scope(nn::sum_over_parts, &sum);
-    shard(k);
-  };
-  in_lockstep(static_cast<int>(own.size()), run, join, swap);
-}
+    std::vector<T> out = {static_cast<T>(value.item() * share), 0};
+    for (const auto& [name, p] : all.parameters_) out.push_back(p.grad().defined() ? 1 : 0);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const Tensor now = on_host<T>(all.buffers_[i].second), then = on_host<T>(before[i]);
+      for (std::int64_t k = 0; k < now.numel(); ++k)
+        out.push_back(static_cast<T>(share) * (now.template data<T>()[k] - then.template data<T>()[k]));
+    }
+    return out;
+  }
 
-void DataParallel::restore_buffers() const {
-  const NoGrad off;
-  for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].second.copy_(before_[i]);
-}
+  // Adds the shard's gradients in the next bucket, after these numbers, to the tree.
+  void close(std::int64_t k, double share, std::vector<T> numbers = {}) {
+    const NoGrad off;
+    while (all.exchange_ && k >= part_of(all.shards_, all.emulated_, all.exchange_->held().first + rank).last) ++rank;
+    for (const std::size_t i : all.buckets_[next]) {
+      const Tensor& p = all.parameters_[i].second;
+      const auto begin = static_cast<std::ptrdiff_t>(numbers.size());
+      numbers.resize(numbers.size() + static_cast<std::size_t>(p.numel()));
+      if (!p.grad().defined()) continue;
+      const Tensor values = on_host<T>(p.grad());
+      std::transform(values.template data<T>(), values.template data<T>() + p.numel(), numbers.begin() + begin,
+                     [weight = static_cast<T>(share / all.factor_)](T v) { return v * weight; });
+      finite = finite && std::all_of(numbers.begin() + begin, numbers.end(), [](T v) { return std::isfinite(v); });
+    }
+    if (next == last) numbers[1] = finite ? 0 : 1;
+    if (next == last && all.exchange_)
+      about.add(0, static_cast<int>(k), {numbers.begin(), numbers.begin() + all.about_});
+    trees[next][static_cast<std::size_t>(rank)].add(0, static_cast<int>(k), std::move(numbers));
+    if (next < closed.size()) closed[next].set_value();
+    ++next;
+  }
 
-template <class T> Tensor DataParallel::backward_as(const data::Batch& batch, const Loss& loss) {
-  const std::int64_t whole = batch.whole ? batch.whole : batch.size();
-  if (whole < 1) throw_error("DataParallel: the batch has no samples");
-  const RandomKey key = default_generator().next();
-  std::vector<Tensor> earlier;  // gradients that are added to
-  earlier.reserve(parameters_.size());
-  for (const auto& [name, p] : parameters_) earlier.push_back(p.grad());
-  before_.clear();
-  for (const auto& [name, b] : buffers_) before_.push_back(b.detach().clone());
-  amp::QuantizationState* const quantization = run_ ? run_->quantization() : nullptr;
-  std::optional<Scoped<bool>> held;
-  if (quantization) held.emplace(quantization->held(), true);
-
-  std::vector<TreeSum<T>> by_rank(exchange_ ? static_cast<std::size_t>(exchange_->held().size()) : 1);
-  TreeSum<T> about;
-  const Range own = own_shards();
-  std::size_t at = 0;  // the rank, in by_rank
-  const auto shard = [&](std::int64_t k) {
-    const Range samples = part_of(whole, shards_, k);
+  void run_shard(std::int64_t k) {
+    const Range samples = part_of(whole, all.shards_, k);
     const double share = static_cast<double>(samples.size()) / static_cast<double>(whole);
-    for (const auto& [name, p] : parameters_) p.zero_grad();
+    for (const auto& [name, p] : all.parameters_) p.zero_grad();
     restore_buffers();
+    if (k + 1 == own.last && last > 0) {
+      std::vector<std::future<void>> turns;
+      closed.resize(last);
+      for (std::promise<void>& c : closed) turns.push_back(c.get_future());
+      thread = std::async(std::launch::async, [this, turns = std::move(turns)]() mutable {
+        for (std::size_t b = 0; b < turns.size(); ++b) turns[b].get(), sum(b, all.exchange_.has_value());
+      });
+    }
     Tensor value = zeros({});
     if (samples.size() > 0) {
       Generator generator = generator_of(key, k);
       const GeneratorScope scope(generator);
-      value = run_shard(batch, samples, loss).detach();
+      const Range here{samples.first - batch.first, samples.last - batch.first};
+      const data::Batch part{rows(batch.inputs, here), rows(batch.targets, here)};
+      value = all.run_ ? all.run_->forward([&] { return loss(part); }) : loss(part);
+      run_backward(value, [&] { close(k, share); });
     }
-    std::vector<T> numbers = flat<T>(value, share, share / factor_);
-    if (exchange_) {
-      about.add(0, static_cast<int>(k), {numbers.begin(), numbers.begin() + about_});
-      while (k >= part_of(shards_, emulated_, exchange_->held().first + static_cast<std::int64_t>(at)).last) ++at;
-    }
-    by_rank[at].add(0, static_cast<int>(k), std::move(numbers));
-  };
-  if (options_.synchronized_batch_norm) run_together(whole, shard);
-  for (std::int64_t k = own.first; k < own.last && !options_.synchronized_batch_norm; ++k) shard(k);
-  if (quantization) advance_histories(*quantization, ranks_);
-  restore_buffers();
-  const std::vector<T> sum = exchanged(std::move(by_rank), std::move(about), key);
-  give_back(sum, earlier);
-  return full({}, static_cast<double>(sum[0]), {.dtype = options_.sum});
-}
+    while (next < last) close(k, share);
+    close(k, share, numbers_about(value, share));
+    next = 0, finite = true;
+  }
 
-// The sum over all ranks and shards, in low precision if the recipe says so and all numbers are finite. With Inf or NaN
-// the sum is exact, so that all ranks see them.
-template <class T>
-std::vector<T> DataParallel::exchanged(std::vector<TreeSum<T>> by_rank, TreeSum<T> about, RandomKey key) {
-  if (!exchange_) return sum_shards(ranks_, shards_, std::move(by_rank[0]));
-  std::vector<T> sum = sum_shards(ranks_, shards_, std::move(about));
-  if (!(sum[1] == 0)) {
-    TreeSum<T> all;
-    for (TreeSum<T>& tree : by_rank)
-      for (const auto& node : tree.nodes()) all.add(node.level, node.index, node.values);
-    sum = sum_shards(ranks_, shards_, std::move(all));
-    for (auto v = sum.begin() + about_; v != sum.end(); ++v) *v *= static_cast<T>(factor_);
-    return sum;
-  }
-  std::vector<RankSum::Values> contributions;
-  for (TreeSum<T>& tree : by_rank) {
-    const std::vector<T> total = tree.total();
-    contributions.emplace_back(total.begin() + about_, total.end());
-  }
-  const RankSum::Values low = exchange_->sum(std::move(contributions), factor_, key, run_ ? run_->loss_scale() : 1);
-  sum.insert(sum.end(), low.begin(), low.end());
-  return sum;
-}
-
-template <class T> void DataParallel::give_back(const std::vector<T>& sum, const std::vector<Tensor>& earlier) {
-  const NoGrad off;
-  const T* from = sum.data() + 2 + parameters_.size();
-  for (std::size_t i = 0; i < buffers_.size(); ++i) {
-    const Tensor& b = buffers_[i].second;
-    const bool changed = std::any_of(from, from + b.numel(), [](T gain) { return gain != 0; });
-    std::vector<T> gains(from, from + b.numel());
-    if (!b.is_floating())
-      for (T& g : gains) g = std::round(g);
-    if (changed) b.copy_(add(before_[i], like(b, gains.data())));
-    from += b.numel();
-  }
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Tensor& p = parameters_[i].second;
-    Tensor gradient = earlier[i];
-    if (sum[2 + i] > 0) {
-      const Tensor fresh = like(p, from);
-      gradient = gradient.defined() ? add(gradient, fresh) : fresh;
-      gradient.set_category(Category::gradients);
+  // Closes buckets on the way, if there is a thread for them.
+  template <class F> void run_backward(const Tensor& value, const F& close_next) {
+    autograd::GradOptions options;
+    std::map<std::size_t, std::uint32_t> sent;  // versions of gradients, by parameter
+    const auto version = [&](std::size_t i) {
+      const Tensor g = all.parameters_[i].second.grad();
+      return g.defined() ? g.version() : ~0u;
+    };
+    if (!closed.empty() && value.requires_grad()) {
+      const std::vector<std::uint64_t> uses = first_uses(value, all.parameters_);
+      if (!all.ordered_) std::ranges::stable_sort(all.order_, std::greater(), [&](std::size_t i) { return uses[i]; });
+      options.between = [&, uses](autograd::Engine& engine) {
+        const auto complete = [&](std::size_t i) { return uses[i] > engine.newest(); };
+        for (; next < last && std::ranges::all_of(all.buckets_[next], complete); close_next())
+          for (const std::size_t i : all.buckets_[next]) {
+            if (const Node* leaf = leaf_of(all.parameters_[i].second)) engine.step(nullptr, leaf);
+            sent[i] = version(i);
+          }
+      };
     }
-    p.set_grad(gradient);
-    from += p.numel();
+    if (all.run_) all.run_->backward(value, options);
+    else autograd::backward({value}, {}, options);
+    for (const auto& [i, then] : sent)
+      if (version(i) != then)
+        throwf(
+            "DataParallel: a function's backward changed the gradient of '{}' when it was on its way to other ranks, "
+            "after its uses on the tape; set bucket_bytes to 0",
+            all.parameters_[i].first);
   }
+
+  // Runs this rank's shards in lockstep. Gradients and buffers are those of the shard that runs.
+  void run_together() {
+    if (whole < all.shards_)
+      throwf("DataParallel: a batch of {} samples for {} shards; synchronised batch norm needs one each", whole,
+             all.shards_);
+    std::vector<Tensor> start(all.parameters_.size());  // no gradient
+    start.insert(start.end(), before.begin(), before.end());
+    std::vector<std::vector<Tensor>> waiting(static_cast<std::size_t>(own.size()), start);  // of the shards that wait
+    const auto swap = [&](int i) {
+      const NoGrad off;
+      auto mine = waiting[static_cast<std::size_t>(i)].begin();
+      for (const auto& [name, p] : all.parameters_) {
+        const Tensor now = p.grad();
+        p.set_grad(std::exchange(*mine++, now));
+      }
+      for (const auto& [name, b] : all.buffers_) {
+        const Tensor now = b.detach().clone();
+        b.copy_(std::exchange(*mine++, now));
+      }
+    };
+    const auto join = [&](const std::vector<Tensor>& brought) {
+      const NoGrad off;
+      TreeSum<double> tree;
+      int k = static_cast<int>(own.first);
+      for (const Tensor& t : brought) tree.add(0, k++, on_host<double>(t).to_vector<double>());
+      return like(brought[0], sum_shards(all.ranks_, all.shards_, std::move(tree)).data());
+    };
+    const auto run = [&](int i, const Meet& meet) {
+      const std::int64_t k = own.first + i;
+      const double share = static_cast<double>(part_of(whole, all.shards_, k).size()) / static_cast<double>(whole);
+      const Meet sum = [&](const Tensor& t) { return apply(std::make_shared<SumOfShards>(meet, share), {t})[0]; };
+      const Scoped scope(nn::sum_over_parts, &sum);
+      run_shard(k);
+    };
+    in_lockstep(static_cast<int>(own.size()), run, join, swap);
+  }
+  // Exact sums, or in low precision without the numbers about the shards.
+  void sum(std::size_t bucket, bool low) {
+    const std::int64_t first = bucket == last ? all.about_ : 0;
+    if (low) {
+      std::vector<RankSum::Values> contributions;
+      for (TreeSum<T> tree : trees[bucket]) {  // a copy: the exact sum may be needed
+        const std::vector<T> total = tree.total();
+        contributions.emplace_back(total.begin() + first, total.end());
+      }
+      const auto out = all.exchange_->sum(std::move(contributions), all.factor_, key, unit, all.buckets_[bucket]);
+      sums[bucket].insert(sums[bucket].end(), out.begin(), out.end());
+      return;
+    }
+    TreeSum<T> joined = std::move(trees[bucket][0]);
+    for (std::size_t r = 1; r < trees[bucket].size(); ++r)
+      for (const auto& node : trees[bucket][r].nodes()) joined.add(node.level, node.index, node.values);
+    sums[bucket] = sum_shards(all.ranks_, all.shards_, std::move(joined));
+    for (auto v = sums[bucket].begin() + first; all.factor_ != 1 && v != sums[bucket].end(); ++v)
+      *v *= static_cast<T>(all.factor_);
+  }
+
+  void give_back() const {
+    const NoGrad off;
+    const T* from = sums[last].data() + 2 + all.parameters_.size();
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const Tensor& b = all.buffers_[i].second;
+      const bool changed = std::any_of(from, from + b.numel(), [](T gain) { return gain != 0; });
+      std::vector<T> gains(from, from + b.numel());
+      if (!b.is_floating())
+        for (T& g : gains) g = std::round(g);
+      if (changed) b.copy_(add(before[i], like(b, gains.data())));
+      from += b.numel();
+    }
+    for (std::size_t bucket = 0; bucket <= last; ++bucket) {
+      from = sums[bucket].data() + (bucket == last ? all.about_ : 0);
+      for (const std::size_t i : all.buckets_[bucket]) {
+        const Tensor& p = all.parameters_[i].second;
+        Tensor gradient = earlier[i];
+        if (sums[last][2 + i] > 0) {
+          const Tensor fresh = like(p, from);
+          gradient = gradient.defined() ? add(gradient, fresh) : fresh;
+          gradient.set_category(Category::gradients);
+        }
+        p.set_grad(gradient);
+        from += p.numel();
+      }
+    }
+  }
+
+  Tensor run() {
+    for (const auto& [name, p] : all.parameters_) earlier.push_back(p.grad());
+    for (const auto& [name, b] : all.buffers_) before.push_back(b.detach().clone());
+    amp::QuantizationState* const quantization = all.run_ ? all.run_->quantization() : nullptr;
+    std::optional<Scoped<bool>> held;
+    if (quantization) held.emplace(quantization->held(), true);
+    if (all.options_.synchronized_batch_norm) run_together();
+    for (std::int64_t k = own.first; k < own.last && !all.options_.synchronized_batch_norm; ++k) run_shard(k);
+    if (thread.valid()) thread.get();
+    if (quantization) advance_histories(*quantization, all.ranks_);
+    restore_buffers();
+    const bool exchanges = all.exchange_.has_value();
+    if (exchanges) sums[last] = sum_shards(all.ranks_, all.shards_, std::move(about));
+    const bool low = exchanges && sums[last][1] == 0;  // with Inf or NaN all sums are exact: all ranks see them
+    if (exchanges && !low) all.exchange_->kept() = std::move(kept);
+    for (std::size_t b = exchanges && !low ? 0 : last; b <= last; ++b) sum(b, low);
+    give_back();
+    if (last > 0 && !std::exchange(all.ordered_, true)) {
+      all.ranks_.broadcast(all.order_.data(), all.order_.size() * sizeof(std::size_t), 0);
+      all.fill_buckets();
+    }
+    return full({}, static_cast<double>(sums[last][0]), {.dtype = all.options_.sum});
+  }
+};
+
+Tensor DataParallel::backward(const data::Batch& batch, const Loss& loss) {
+  if ((batch.whole ? batch.whole : batch.size()) < 1) throw_error("DataParallel: the batch has no samples");
+  const RandomKey key = default_generator().next();
+  return options_.sum == DType::f64 ? Step<double>{*this, batch, loss, key}.run()
+                                    : Step<float>{*this, batch, loss, key}.run();
 }
 
 DataParallel::Exchanged DataParallel::take_exchanged() {
-  const Exchanged own = exchange_ ? Exchanged{exchange_->take_counts(), exchange_->take_bytes()} : Exchanged{};
+  Exchanged own;
+  if (exchange_) own = {std::exchange(exchange_->kept().counts, {}), std::exchange(exchange_->kept().bytes, 0)};
   std::vector<Exchanged> all(static_cast<std::size_t>(ranks_.size()));
   ranks_.all_gather(&own, sizeof own, all.data());
   Exchanged sum;
@@ -329,18 +432,14 @@ StateDict DataParallel::state_dict() {
   StateDict state;
   if (!exchange_) return state;
   state.set("ranks", std::int64_t{emulated_});
-  std::size_t r = 0;  // of emulated ranks this process has all, else one
-  for (const RankSum::Residual& own : exchange_->residuals()) {
-    for (const auto& [name, values] : {std::pair("gradient", &own.gradient), std::pair("sums", &own.sums)}) {
-      std::size_t of = r;
-      const std::string bytes(reinterpret_cast<const char*>(values->data()), values->size() * sizeof(float));
-      for (const std::string& text : ranks_.all_gather(bytes)) {
-        const auto* first = reinterpret_cast<const float*>(text.data());
-        const auto n = static_cast<std::int64_t>(text.size() / sizeof(float));
-        state.set(fmt::format("{}.{}", of++, name), from_data(RankSum::Values(first, first + n), {n}));
-      }
+  for (const auto& [name, values] : exchange_->kept().residuals) {
+    const std::string own(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    const std::vector<std::string> names = ranks_.all_gather(name), all = ranks_.all_gather(own);
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      RankSum::Values theirs(all[r].size() / sizeof(float));
+      std::memcpy(theirs.data(), all[r].data(), all[r].size());
+      state.set(names[r], from_data(theirs, {static_cast<std::int64_t>(theirs.size())}));
     }
-    ++r;
   }
   return state;
 }
@@ -349,11 +448,7 @@ void DataParallel::load_state_dict(const StateDict& state) {
   if (!exchange_) return;
   if (const std::int64_t ranks = state.integer("ranks"); ranks != emulated_)
     throwf("DataParallel: the state is of {} ranks, here are {}; each keeps what its rounding took", ranks, emulated_);
-  std::int64_t r = exchange_->held().first;
-  for (RankSum::Residual& own : exchange_->residuals()) {
-    own.gradient = state.tensor(fmt::format("{}.gradient", r)).to_vector<float>();
-    own.sums = state.tensor(fmt::format("{}.sums", r++)).to_vector<float>();
-  }
+  for (auto& [name, values] : exchange_->kept().residuals) values = state.tensor(name).to_vector<float>();
 }
 
 data::DataLoader::Fetch own_shards(const Communicator& ranks, int shards, data::DataLoader::Fetch fetch) {

@@ -44,6 +44,10 @@ struct DataParallelOptions {
   // Statistics of all shards, of all ranks, instead of each shard's own. Each shard needs a sample.
   bool synchronized_batch_norm = false;
   bool count = false;  // what the exchange's rounding does, for take_exchanged()
+  // Gradients of parameters are put together in the order in which backward makes them. Once they have this size, in
+  // the type of the sums, they are exchanged while backward goes on, on a thread of their own: `loss` and its backward
+  // must not call the communicator then. 0: all after backward, as with synchronized_batch_norm. No bit depends on it.
+  std::int64_t bucket_bytes = 1 << 20;
   // What else must be equal on all ranks, by name, for example {"data", "digits"}. Version, program, recipe, parameters
   // and options are compared always.
   std::vector<std::pair<std::string, std::string>> facts = {};
@@ -84,15 +88,9 @@ class DataParallel : Pinned {
   void load_state_dict(const StateDict& state);
 
  private:
+  template <class T> struct Step;
   void copy_state();
-  Tensor run_shard(const data::Batch& batch, Range samples, const Loss& loss);
-  void run_together(std::int64_t whole, const std::function<void(std::int64_t)>& shard);
-  // Of one shard: its loss, whether its gradient is finite, which parameters have one, what buffers gained, gradients.
-  template <class T> std::vector<T> flat(const Tensor& loss, double share, double weight) const;
-  template <class T> Tensor backward_as(const data::Batch& batch, const Loss& loss);
-  template <class T> std::vector<T> exchanged(std::vector<TreeSum<T>> by_rank, TreeSum<T> about, RandomKey key);
-  template <class T> void give_back(const std::vector<T>& sum, const std::vector<Tensor>& earlier);
-  void restore_buffers() const;
+  void fill_buckets();
 
   Communicator& ranks_;
   amp::RecipeRun* run_ = nullptr;
@@ -100,8 +98,11 @@ class DataParallel : Pinned {
   DataParallelOptions options_;
   int shards_, emulated_;
   std::vector<std::pair<std::string, Tensor>> parameters_, buffers_;
-  std::vector<Tensor> before_;  // the buffers at the step's start
-  std::int64_t about_ = 2;      // numbers before the gradients in a flat vector
+  std::vector<Tensor> before_;                     // the buffers at the step's start
+  std::int64_t about_ = 2;                         // numbers about a shard, before the gradients of the last bucket
+  std::vector<std::vector<std::size_t>> buckets_;  // of parameters, ascending in each; the last waits for backward
+  std::vector<std::size_t> order_;                 // of parameters, in rank 0's first backward
+  bool ordered_ = false;                           // the ranks agree on order_
   std::optional<RankSum> exchange_;
   double factor_ = 1;  // of the sum over ranks
 };

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <initializer_list>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -19,14 +18,12 @@ using amp::Quantization, amp::QuantizationState;
 template <class F> void for_delayed(QuantizationState& state, const F& f) {
   for (const auto& site : state.sites()) {
     if (!site->quantization) continue;
-    const auto visit = [&](const char* operand, AmaxHistory& h, std::initializer_list<std::optional<Quantizer>> of) {
-      for (const std::optional<Quantizer>& q : of)
-        if (q && q->scaling.kind == ScalingKind::delayed) return f(site->name + "\t" + operand, h, *q);
-    };
     const Quantization& q = *site->quantization;
-    visit("x", site->x, {q.forward_x});
-    visit("w", site->w, {q.forward_w});
-    visit("dy", site->dy, {q.dgrad_dy, q.wgrad_dy});
+    const auto delayed = [](const std::optional<Quantizer>& o) { return o && o->scaling.kind == ScalingKind::delayed; };
+    if (delayed(q.forward_x)) f(site->name + "\tx", site->x, *q.forward_x);
+    if (delayed(q.forward_w)) f(site->name + "\tw", site->w, *q.forward_w);
+    const auto& dy = delayed(q.dgrad_dy) ? q.dgrad_dy : q.wgrad_dy;
+    if (delayed(dy)) f(site->name + "\tdy", site->dy, *dy);
   }
 }
 
@@ -35,16 +32,13 @@ template <class F> void for_delayed(QuantizationState& state, const F& f) {
 void advance_histories(QuantizationState& state, Communicator& ranks) {
   std::string own;
   for_delayed(state, [&](const std::string& name, AmaxHistory& h, const Quantizer&) {
-    if (h.is_staged) own += fmt::format("{}\t{}\n", name, std::bit_cast<std::uint32_t>(h.read().staged));
+    if (h.is_staged) own += fmt::format("{}\n{}\n", name, std::bit_cast<std::uint32_t>(h.read().staged));
   });
   std::map<std::string, std::vector<float>> staged;  // by site and operand
   for (const std::string& text : ranks.all_gather(own)) {
     std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-      const std::size_t tab = line.rfind('\t');
-      const auto bits = static_cast<std::uint32_t>(std::stoul(line.substr(tab + 1)));
-      staged[line.substr(0, tab)].push_back(std::bit_cast<float>(bits));
-    }
+    for (std::string name, bits; std::getline(lines, name) && std::getline(lines, bits);)
+      staged[name].push_back(std::bit_cast<float>(static_cast<std::uint32_t>(std::stoul(bits))));
   }
   std::size_t known = 0;
   for_delayed(state, [&](const std::string& name, AmaxHistory& h, const Quantizer& q) {

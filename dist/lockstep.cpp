@@ -22,29 +22,15 @@ struct Runner {
   std::thread thread = {};
 };
 
-// Calls f as the caller of snapshot() would, with these observers.
-struct Caller {
-  ThreadState state = snapshot();
-  std::vector<Observer*> observers = ObserverScope::installed();
-  std::vector<autograd::GradientObserver*> of_gradients = autograd::GradientObserver::installed;
-  amp::CastStatsTable* casts = amp::cast_stats();
-
-  template <class F> void run(const F& f) const {
-    const ThreadStateScope same(state);
-    std::list<ObserverScope> scopes;
-    for (Observer* o : observers) scopes.emplace_back(*o);
-    const Scoped gradients(autograd::GradientObserver::installed, of_gradients);
-    const Scoped counts(amp::cast_stats(), casts);
-    f();
-  }
-};
-
 }  // namespace
 
 void in_lockstep(int n, const std::function<void(int, const Meet&)>& f,
                  const std::function<Tensor(const std::vector<Tensor>&)>& join, const std::function<void(int)>& swap) {
   std::vector<Runner> runners(static_cast<std::size_t>(n));
-  const Caller caller;
+  const ThreadState state = snapshot();
+  const std::vector<Observer*> observers = ObserverScope::installed();
+  const std::vector<autograd::GradientObserver*> of_gradients = autograd::GradientObserver::installed;
+  amp::CastStatsTable* const casts = amp::cast_stats();
   Tensor joined;
   std::exception_ptr failure;
   const auto guarded = [&](const auto& part) {
@@ -64,7 +50,14 @@ void in_lockstep(int n, const std::function<void(int, const Meet&)>& f,
       return joined;
     };
     me.go.acquire();
-    guarded([&] { caller.run([&] { f(k, meet); }); });
+    guarded([&] {
+      const ThreadStateScope same(state);
+      std::list<ObserverScope> scopes;
+      for (Observer* o : observers) scopes.emplace_back(*o);
+      const Scoped gradients(autograd::GradientObserver::installed, of_gradients);
+      const Scoped counts(amp::cast_stats(), casts);
+      f(k, meet);
+    });
     me.ended = true;
     me.back.release();
   };

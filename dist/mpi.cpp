@@ -16,8 +16,8 @@ constexpr std::size_t kLargest = std::size_t{1} << 30;  // bytes of one call, wh
 
 struct Mpi : Communicator {
   Mpi() : Communicator(0, 1, "mpi") {
-    int level = 0;
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) throw_error("MPI did not start");
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level_) != MPI_SUCCESS)
+      throw_error("MPI did not start");
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
   }
@@ -26,61 +26,52 @@ struct Mpi : Communicator {
     if (std::uncaught_exceptions() > 0) MPI_Abort(MPI_COMM_WORLD, 1);
     MPI_Finalize();
   }
+  bool on_any_thread() const override { return level_ >= MPI_THREAD_SERIALIZED; }
   std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override;
   void abort(int status) override {
     MPI_Abort(MPI_COMM_WORLD, status);
     std::_Exit(status);
   }
+  int level_ = 0;
 };
 
-class MpiTransfer : public Communicator::Transfer {
- public:
-  explicit MpiTransfer(int rank) : rank_(rank) {}
+struct MpiTransfer : Communicator::Transfer {
+  explicit MpiTransfer(int r) : rank(r) {}
   ~MpiTransfer() override {
     if (std::uncaught_exceptions() == 0) wait();
-  }
-  // f(pointer, count, peer, request) starts one call.
-  template <class F> void add(const Message& m, F f) {
-    for (std::size_t done = 0; done < m.bytes; done += kLargest) {
-      requests_.push_back(MPI_REQUEST_NULL);
-      peers_.push_back(m.peer);
-      f(m.data + done, static_cast<int>(std::min(kLargest, m.bytes - done)), m.peer, &requests_.back());
-    }
   }
   void wait() override {
     const auto done = [this] {
       int all = 0;
-      const int n = static_cast<int>(requests_.size());
-      MPI_Testall(n, requests_.data(), &all, MPI_STATUSES_IGNORE);
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, MPI_STATUSES_IGNORE);
       return all != 0;
     };
     const bool all = poll(done);
-    for (std::size_t i = 0; i < requests_.size() && !all; ++i) {  // names the first that is silent
+    for (std::size_t i = 0; i < requests.size() && !all; ++i) {  // names the first that is silent
       int came = 0;
-      MPI_Test(&requests_[i], &came, MPI_STATUS_IGNORE);
+      MPI_Test(&requests[i], &came, MPI_STATUS_IGNORE);
       if (!came)
-        throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for rank {}, which is silent or gone", rank_, timeout(),
-               peers_[i]);
+        throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for rank {}, which is silent or gone", rank, timeout(),
+               peers[i]);
     }
-    requests_.clear();
+    requests.clear();
   }
-
- private:
-  int rank_;
-  std::vector<MPI_Request> requests_;
-  std::vector<int> peers_;
+  int rank;
+  std::vector<MPI_Request> requests;
+  std::vector<int> peers;
 };
 
 std::unique_ptr<Communicator::Transfer> Mpi::start(std::span<const Message> sent, std::span<const Message> received) {
   auto out = std::make_unique<MpiTransfer>(rank_);
-  for (const Message& m : received)
-    out->add(m, [](std::byte* data, int n, int peer, MPI_Request* request) {
-      MPI_Irecv(data, n, MPI_BYTE, peer, 0, MPI_COMM_WORLD, request);
-    });
-  for (const Message& m : sent)
-    out->add(m, [](const std::byte* data, int n, int peer, MPI_Request* request) {
-      MPI_Isend(data, n, MPI_BYTE, peer, 0, MPI_COMM_WORLD, request);
-    });
+  for (const bool in : {true, false})
+    for (const Message& m : in ? received : sent)
+      for (std::size_t done = 0; done < m.bytes; done += kLargest) {
+        const int n = static_cast<int>(std::min(kLargest, m.bytes - done));
+        MPI_Request* const request = &out->requests.emplace_back(MPI_REQUEST_NULL);
+        out->peers.push_back(m.peer);
+        if (in) MPI_Irecv(m.data + done, n, MPI_BYTE, m.peer, 0, MPI_COMM_WORLD, request);
+        else MPI_Isend(m.data + done, n, MPI_BYTE, m.peer, 0, MPI_COMM_WORLD, request);
+      }
   return out;
 }
 
@@ -91,7 +82,5 @@ std::unique_ptr<Communicator> mpi_world() { return std::make_unique<Mpi>(); }
 }  // namespace gradual::dist
 
 #else
-namespace gradual::dist {
-std::unique_ptr<Communicator> mpi_world() { return nullptr; }
-}  // namespace gradual::dist
+std::unique_ptr<gradual::dist::Communicator> gradual::dist::mpi_world() { return nullptr; }
 #endif

@@ -21,8 +21,8 @@ void check(ncclResult_t status) {
 
 class Nccl : public Communicator {
  public:
-  Nccl(Communicator& over, Device device) : Communicator(over.rank(), over.size(), "nccl") {
-    check(cudaSetDevice(device.index));
+  Nccl(Communicator& over, Device device) : Communicator(over.rank(), over.size(), "nccl"), device_(device.index) {
+    check(cudaSetDevice(device_));
     ncclUniqueId id;
     if (rank_ == 0) check(ncclGetUniqueId(&id));
     over.broadcast(&id, sizeof id, 0);
@@ -39,9 +39,21 @@ class Nccl : public Communicator {
     ncclCommAbort(comm_);
     std::_Exit(status);
   }
-  void wait();
+  void wait() {
+    const auto done = [this] {
+      const cudaError_t state = cudaStreamQuery(stream_);
+      if (state != cudaErrorNotReady) return check(state), true;
+      ncclResult_t failure = ncclSuccess;
+      check(ncclCommGetAsyncError(comm_, &failure));
+      check(failure);
+      return false;
+    };
+    if (!poll(done))
+      throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for NCCL: a rank is silent or gone", rank_, timeout());
+  }
 
  private:
+  int device_;
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
 };
@@ -57,6 +69,7 @@ struct NcclTransfer : Communicator::Transfer {
 };
 
 std::unique_ptr<Communicator::Transfer> Nccl::start(std::span<const Message> sent, std::span<const Message> received) {
+  check(cudaSetDevice(device_));  // a device is each thread's own
   auto out = std::make_unique<NcclTransfer>(*this);
   std::size_t all = 0;
   for (const auto& messages : {sent, received})
@@ -89,19 +102,6 @@ std::unique_ptr<Communicator::Transfer> Nccl::start(std::span<const Message> sen
   return out;
 }
 
-void Nccl::wait() {
-  const auto done = [this] {
-    const cudaError_t state = cudaStreamQuery(stream_);
-    if (state != cudaErrorNotReady) return check(state), true;
-    ncclResult_t failure = ncclSuccess;
-    check(ncclCommGetAsyncError(comm_, &failure));
-    check(failure);
-    return false;
-  };
-  if (!poll(done))
-    throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for NCCL: a rank is silent or gone", rank_, timeout());
-}
-
 }  // namespace
 
 std::unique_ptr<Communicator> nccl(Communicator& over, Device device) { return std::make_unique<Nccl>(over, device); }
@@ -109,9 +109,7 @@ std::unique_ptr<Communicator> nccl(Communicator& over, Device device) { return s
 }  // namespace gradual::dist
 
 #else
-namespace gradual::dist {
-std::unique_ptr<Communicator> nccl(Communicator&, Device) {
+std::unique_ptr<gradual::dist::Communicator> gradual::dist::nccl(Communicator&, Device) {
   throw_error("this program was built without NCCL, which needs CUDA and nccl.h");
 }
-}  // namespace gradual::dist
 #endif

@@ -17,93 +17,112 @@ RankSum::RankSum(Communicator& communicator, const amp::Exchange& exchange, int 
   for (const std::int64_t n : sizes) starts_.push_back(starts_.back() + n);
   total_ = starts_.back();
   held_ = communicator.size() == 1 ? Range{0, ranks} : Range{communicator.rank(), communicator.rank() + 1};
-  residuals_.resize(static_cast<std::size_t>(held_.size()));
+  for (std::int64_t r = held_.first; r < held_.last; ++r)
+    for (const char* of : {"gradient", "sums"}) kept_.residuals[fmt::format("{}.{}", r, of)] = {};
 }
 
-// The range's parts by parameter.
-std::vector<RankSum::Piece> RankSum::pieces(Range range) const {
-  std::vector<Piece> out;
-  auto next = std::upper_bound(starts_.begin(), starts_.end(), range.first);
-  for (std::int64_t at = range.first; at < range.last; ++next) {
-    const std::int64_t end = std::min(*next, range.last);
-    if (end > at) out.push_back({{at, end}, static_cast<std::size_t>(next - starts_.begin()) - 1});
-    at = end;
+RankSum::Pieces RankSum::segment(std::int64_t j) const {
+  const Range whole = part_of(total_, ranks_, j);
+  Pieces out;
+  auto p = std::ranges::upper_bound(summed_, whole.first, {}, [](const Piece& s) { return s.range.last; });
+  for (; p != summed_.end() && p->range.first < whole.last; ++p) {
+    const Range here{std::max(p->range.first, whole.first), std::min(p->range.last, whole.last)};
+    if (here.size() > 0) out.push_back({here, p->parameter, p->at + here.first - p->range.first});
   }
   return out;
 }
 
-std::size_t RankSum::bytes_of(Range range) const {
+namespace {
+
+// Calls f(place among the numbers of this sum, place among all) for each number.
+template <class Pieces, class F> void for_numbers(const Pieces& pieces, const F& f) {
+  for (const auto& p : pieces)
+    for (std::int64_t i = 0; i < p.range.size(); ++i)
+      f(static_cast<std::size_t>(p.at + i), static_cast<std::size_t>(p.range.first + i));
+}
+
+// Numbers of the pieces alone, to their places among those of the sum.
+template <class Pieces> void put(const Pieces& pieces, const RankSum::Values& numbers, RankSum::Values& to, bool add) {
+  auto next = numbers.begin();
+  for_numbers(pieces, [&](std::size_t at, std::size_t) { to[at] = add ? to[at] + *next : *next, ++next; });
+}
+
+}  // namespace
+
+std::size_t RankSum::bytes_of(const Pieces& pieces) const {
   std::size_t sum = 0;
-  for (const Piece& p : pieces(range)) sum += code_bytes(p.range.size());
+  for (const Piece& p : pieces) sum += code_bytes(p.range.size());
   return sum;
 }
 
-Bytes RankSum::encode(Range range, const float* values, RandomKey key, int stream, float* lost) {
-  Bytes out(bytes_of(range));
+Bytes RankSum::encode(const Pieces& pieces, const Values& values, RandomKey key, int stream, Values* lost) {
+  Bytes out(bytes_of(pieces));
   // streams of the seed that no other code uses (dist/data_parallel.cpp)
   key.stream = (std::uint64_t{1} << 60) + key.stream * 2 * kMostShards + static_cast<std::uint64_t>(stream);
   std::byte* to = out.data();
-  for (const Piece& p : pieces(range)) {
-    encode_piece(p, values + (p.range.first - range.first), key, to);
+  for (const Piece& p : pieces) {
+    encode_piece(p, values.data() + p.at, key, to);
     to += code_bytes(p.range.size());
   }
   if (!lost) return out;
-  std::vector<float> rounded(static_cast<std::size_t>(range.size()));
-  decode(range, out, rounded.data());
-  for (std::size_t i = 0; i < rounded.size(); ++i) lost[i] = values[i] - rounded[i];
+  const Values rounded = decode(pieces, out);
+  auto next = rounded.begin();
+  for_numbers(pieces, [&](std::size_t at, std::size_t of_all) { (*lost)[of_all] = values[at] - *next++; });
   return out;
 }
 
-void RankSum::decode(Range range, const Bytes& bytes, float* values) const {
+RankSum::Values RankSum::decode(const Pieces& pieces, const Bytes& bytes) const {
+  std::int64_t numbers = 0;
+  for (const Piece& p : pieces) numbers += p.range.size();
+  Values out(static_cast<std::size_t>(numbers));
   const std::byte* from = bytes.data();
-  for (const Piece& p : pieces(range)) {
-    decode_piece(p, from, values + (p.range.first - range.first));
+  float* to = out.data();
+  for (const Piece& p : pieces) {
+    decode_piece(p, from, to);
     from += code_bytes(p.range.size());
+    to += p.range.size();
   }
-}
-
-void RankSum::add_decoded(Range range, const Bytes& bytes, Values& to) const {
-  Values part(static_cast<std::size_t>(range.size()));
-  decode(range, bytes, part.data());
-  for (std::size_t i = 0; i < part.size(); ++i) to[static_cast<std::size_t>(range.first) + i] += part[i];
-}
-
-// Sends what other processes expect and returns what came, in the order of `expected`, whose bytes have their sizes.
-std::vector<RankSum::Parcel> RankSum::deliver(std::vector<Parcel> sent, const std::vector<Parcel>& expected) {
-  for (const Parcel& p : sent)
-    if (p.from != p.to) bytes_sent_ += p.bytes.size();
-  std::vector<Parcel> out;
-  if (communicator_.size() == 1) {
-    const auto before = [](const Parcel& a, const Parcel& b) {
-      return std::pair(a.to, a.from) < std::pair(b.to, b.from);
-    };
-    std::ranges::sort(sent, before);
-    for (const Parcel& e : expected) out.push_back(std::move(*std::ranges::lower_bound(sent, e, before)));
-    return out;
-  }
-  out = expected;
-  std::vector<Message> to, from;
-  for (Parcel& p : sent) to.push_back({p.to, p.bytes.data(), p.bytes.size()});
-  for (Parcel& p : out) from.push_back({p.from, p.bytes.data(), p.bytes.size()});
-  communicator_.transfer(to, from);
   return out;
+}
+
+// Each hop's `from` rounds its numbers and sends them, and `to` adds them. The processes know of the same hops between
+// them, in the same order. When all is gathered, a rank's own numbers are rounded too, and the sum is over a tree.
+void RankSum::move(const std::vector<Hop>& hops, Held& values, RandomKey key) {
+  std::vector<Bytes> bytes(hops.size());
+  std::vector<Message> sent, received;
+  for (std::size_t i = 0; i < hops.size(); ++i) {
+    const auto& [from, to, pieces] = hops[i];
+    if (holds(from)) bytes[i] = encode(pieces, of(values, from), key, from, lost_at(from, false));
+    else if (holds(to)) bytes[i].resize(bytes_of(pieces)), received.push_back({from, bytes[i].data(), bytes[i].size()});
+    if (holds(from) && from != to) kept_.bytes += bytes[i].size();
+    if (holds(from) && !holds(to)) sent.push_back({to, bytes[i].data(), bytes[i].size()});
+  }
+  if (communicator_.size() > 1) communicator_.transfer(sent, received);
+  TreeSum<float> tree;
+  for (std::size_t i = 0; i < hops.size(); ++i) {
+    const auto& [from, to, pieces] = hops[i];
+    if (!holds(to)) continue;
+    Values numbers = decode(pieces, bytes[i]);
+    if (!gathers_) put(pieces, numbers, of(values, to), true);
+    else tree.add(0, from, std::move(numbers));
+    if (gathers_ && from + 1 == ranks_) put(pieces, tree.total(), of(values, to), false);
+  }
 }
 
 // One power of two for each parameter, so that no contribution, or no sum of them, is beyond the largest number.
 void RankSum::agree_on_scales(const std::vector<Values>& contributions, bool of_sum, double factor) {
   if (!exchange_.quantizer || exchange_.quantizer->scaling.kind != ScalingKind::tensor) return;
-  const std::size_t n = starts_.size() - 1;
+  const std::size_t n = summed_.size();
   std::vector<float> own, all(n * static_cast<std::size_t>(ranks_));
   for (const Values& v : contributions)
-    for (std::size_t p = 0; p < n; ++p) {
+    for (const Piece& p : summed_) {
       float& most = own.emplace_back(0.0f);
-      for (std::int64_t i = starts_[p]; i < starts_[p + 1]; ++i)
-        most = std::max(most, std::fabs(v[static_cast<std::size_t>(i)]));
+      for_numbers(Pieces{p}, [&](std::size_t at, std::size_t) { most = std::max(most, std::fabs(v[at])); });
     }
   communicator_.all_gather(own.data(), own.size() * sizeof(float), all.data());
-  bytes_sent_ += own.size() * sizeof(float) * static_cast<std::size_t>(ranks_ - 1);
+  kept_.bytes += own.size() * sizeof(float) * static_cast<std::size_t>(ranks_ - 1);
   const Quantizer& q = *exchange_.quantizer;
-  scales_.assign(n, 1);
+  scales_.assign(starts_.size() - 1, 1);
   for (std::size_t p = 0; p < n; ++p) {
     double bound = 0;
     for (std::size_t r = 0; r < static_cast<std::size_t>(ranks_); ++r) {
@@ -113,7 +132,8 @@ void RankSum::agree_on_scales(const std::vector<Values>& contributions, bool of_
     if (of_sum) bound *= factor;
     if (!(bound > 0)) continue;
     const double exponent = std::floor(std::log2(q.format.max() / bound) - q.scaling.margin);
-    scales_[p] = static_cast<float>(std::ldexp(1.0, static_cast<int>(std::clamp(exponent, -126.0, 126.0))));
+    scales_[summed_[p].parameter] =
+        static_cast<float>(std::ldexp(1.0, static_cast<int>(std::clamp(exponent, -126.0, 126.0))));
   }
 }
 
@@ -167,7 +187,7 @@ void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey ke
     std::memset(out + sizeof mean, 0, static_cast<std::size_t>((n + 7) / 8));
     for (std::int64_t i = 0; i < n; ++i)
       if (std::signbit(values[i])) out[sizeof mean + static_cast<std::size_t>(i / 8)] |= std::byte{1} << (i % 8);
-    counts_.elements += static_cast<std::uint64_t>(n);
+    kept_.counts.elements += static_cast<std::uint64_t>(n);
     return;
   }
   if (!exchange_.quantizer) return void(std::memcpy(out, values, static_cast<std::size_t>(n) * sizeof(float)));
@@ -175,7 +195,7 @@ void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey ke
   if (in_blocks(exchange_)) {
     key.seed += 0x9E3779B97F4A7C15u * static_cast<std::uint64_t>(piece.range.first + 1);  // elements count from 0
     const Tensor x = from_data(std::vector<float>(values, values + n), {n});
-    for_tensors(quantize(x, q, {.key = key, .stats = {counts_on_ ? &counts_ : nullptr, nullptr}}),
+    for_tensors(quantize(x, q, {.key = key, .stats = {counts_on_ ? &kept_.counts : nullptr, nullptr}}),
                 [&](const Tensor& t) {
                   std::memcpy(out, t.raw(), t.nbytes());
                   out += t.nbytes();
@@ -183,11 +203,9 @@ void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey ke
     return;
   }
   std::vector<float> scaled(values, values + n);
-  const float scale = scale_of(piece);
-  if (scale != 1)
-    for (float& v : scaled) v *= scale;
+  for (float& v : scaled) v *= scale_of(piece);
   const Rounder rounder{q.format, q.rounding, q.overflow, key};
-  const CastStats stats{counts_on_ ? &counts_ : nullptr, nullptr};
+  const CastStats stats{counts_on_ ? &kept_.counts : nullptr, nullptr};
   if (q.format.bits() > 8) return rounder.encode(scaled.data(), out, n, piece.range.first, stats);
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(n));
   rounder.encode(scaled.data(), codes.data(), n, piece.range.first, stats);
@@ -199,11 +217,8 @@ void RankSum::decode_piece(const Piece& piece, const std::byte* in, float* value
   if (exchange_.sign) {
     float mean = 0;
     std::memcpy(&mean, in, sizeof mean);
-    for (std::int64_t i = 0; i < n; ++i) {
-      const bool negative =
-          (in[sizeof mean + static_cast<std::size_t>(i / 8)] >> (i % 8) & std::byte{1}) != std::byte{0};
-      values[i] = negative ? -mean : mean;
-    }
+    const auto* signs = reinterpret_cast<const std::uint8_t*>(in + sizeof mean);
+    for (std::int64_t i = 0; i < n; ++i) values[i] = (signs[i / 8] >> (i % 8) & 1) != 0 ? -mean : mean;
     return;
   }
   if (!exchange_.quantizer) return void(std::memcpy(values, in, static_cast<std::size_t>(n) * sizeof(float)));
@@ -232,125 +247,101 @@ void RankSum::decode_piece(const Piece& piece, const std::byte* in, float* value
 
 // --- algorithms ------------------------------------------------------------------------------------------------------
 
-// The elements whose sum a rank has in the end.
-Range RankSum::owned(int rank) const {
-  if (exchange_.algorithm == ExchangeAlgorithm::tree) return rank == 0 ? Range{0, total_} : Range{};
+// What a rank has the sum of in the end.
+RankSum::Pieces RankSum::owned(int rank) const {
+  if (exchange_.algorithm == ExchangeAlgorithm::tree) return rank == 0 ? summed_ : Pieces{};
   return segment(exchange_.algorithm == ExchangeAlgorithm::ring ? (rank + 1) % ranks_ : rank);
 }
 
-float* RankSum::lost_at(Held& lost, int rank, Range range) const {
+// In a ring and a tree an owner's residual is of the sum, before the factor.
+RankSum::Values* RankSum::lost_at(int rank, bool of_sums) {
   if (!exchange_.error_feedback) return nullptr;
-  return of(lost, rank).data() + range.first;
+  return &kept_.residuals.at(fmt::format("{}.{}", rank, of_sums && gathers_ ? "sums" : "gradient"));
 }
 
-void RankSum::gather(Held& values, RandomKey key, Held& lost) {
-  std::vector<Parcel> sent, expected;
-  for (int r = static_cast<int>(held_.first); r < held_.last; ++r)
-    for (int j = 0; j < ranks_; ++j) {
-      const float* from = of(values, r).data() + segment(j).first;
-      sent.push_back({r, j, encode(segment(j), from, key, r, lost_at(lost, r, segment(j)))});
-      expected.push_back({j, r, Bytes(bytes_of(segment(r)))});
+// Rounds of hops, after which the owners have the sums.
+std::vector<std::vector<RankSum::Hop>> RankSum::rounds() const {
+  std::vector<std::vector<Hop>> out;
+  if (exchange_.algorithm == ExchangeAlgorithm::ring) {
+    for (int round = 0; round + 1 < ranks_; ++round) {
+      out.emplace_back();
+      for (int r = 0; r < ranks_; ++r)
+        out.back().push_back({r, (r + 1) % ranks_, segment((r - round + ranks_) % ranks_)});
     }
-  const std::vector<Parcel> came = deliver(std::move(sent), expected);
-  for (std::size_t k = 0; k < came.size();) {
-    const int r = came[k].to;
-    TreeSum<float> tree;
-    for (int p = 0; p < ranks_; ++p, ++k) {
-      Values part(static_cast<std::size_t>(segment(r).size()));
-      decode(segment(r), came[k].bytes, part.data());
-      tree.add(0, p, std::move(part));
+  } else if (exchange_.algorithm == ExchangeAlgorithm::tree) {
+    for (int step = 1; step < ranks_; step *= 2) {
+      out.emplace_back();
+      for (int r = step; r < ranks_; r += 2 * step) out.back().push_back({r, r - step, summed_});
     }
-    std::ranges::copy(tree.total(), of(values, r).begin() + segment(r).first);
+  } else {
+    out.emplace_back();
+    for (int j = 0; j < ranks_; ++j)
+      for (int r = 0; r < ranks_; ++r)
+        if (holds(r) || holds(j)) out[0].push_back({r, j, segment(j)});
   }
-}
-
-void RankSum::ring(Held& values, RandomKey key, Held& lost) {
-  for (int hop = 0; hop + 1 < ranks_; ++hop) {
-    std::vector<Parcel> sent, expected;
-    for (int r = static_cast<int>(held_.first); r < held_.last; ++r) {
-      const Range out = segment((r - hop + ranks_) % ranks_), in = segment((r - 1 - hop + 2 * ranks_) % ranks_);
-      const float* from = of(values, r).data() + out.first;
-      sent.push_back({r, (r + 1) % ranks_, encode(out, from, key, r, lost_at(lost, r, out))});
-      expected.push_back({(r - 1 + ranks_) % ranks_, r, Bytes(bytes_of(in))});
-    }
-    for (const Parcel& p : deliver(std::move(sent), expected)) {
-      const Range in = segment((p.from - hop + ranks_) % ranks_);
-      add_decoded(in, p.bytes, of(values, p.to));
-    }
-  }
-}
-
-void RankSum::tree(Held& values, RandomKey key, Held& lost) {
-  const Range all{0, total_};
-  for (int step = 1; step < ranks_; step *= 2) {
-    std::vector<Parcel> sent, expected;
-    for (int r = step; r < ranks_; r += 2 * step) {
-      if (holds(r)) sent.push_back({r, r - step, encode(all, of(values, r).data(), key, r, lost_at(lost, r, all))});
-      if (holds(r - step)) expected.push_back({r, r - step, Bytes(bytes_of(all))});
-    }
-    for (const Parcel& p : deliver(std::move(sent), expected)) add_decoded(all, p.bytes, of(values, p.to));
-  }
+  return out;
 }
 
 // The owners send their sums to all.
-RankSum::Values RankSum::share(Held& values, double factor, RandomKey key, Held& lost) {
+RankSum::Values RankSum::share(Held& values, double factor, RandomKey key) {
   amp::Exchange back = exchange_;
   if (!exchange_.round_result) back.quantizer.reset(), back.sign = false;
   const Scoped on_the_way_back(exchange_, std::move(back));
   std::vector<Bytes> codes(static_cast<std::size_t>(ranks_));
   std::vector<Message> sent, received;
+  Values out(values[0].size());
   for (int r = 0; r < ranks_; ++r) {
-    const Range range = owned(r);
+    const Pieces pieces = owned(r);
     Bytes& own = codes[static_cast<std::size_t>(r)];
-    if (!holds(r)) {
-      own.resize(bytes_of(range));
+    if (holds(r)) {
+      for_numbers(pieces, [&, &sums = of(values, r)](std::size_t at, std::size_t) {
+        sums[at] = static_cast<float>(static_cast<double>(sums[at]) * factor);
+      });
+      own = encode(pieces, of(values, r), key, kMostShards + r, lost_at(r, true));
+    } else {
+      own.resize(bytes_of(pieces));
       received.push_back({r, own.data(), own.size()});
-      continue;
     }
-    float* sums = of(values, r).data() + range.first;
-    for (std::int64_t i = 0; i < range.size(); ++i) sums[i] = static_cast<float>(static_cast<double>(sums[i]) * factor);
-    own = encode(range, sums, key, kMostShards + r, lost_at(lost, r, range));
-    for (int p = 0; p < ranks_; ++p)
-      if (p != r) bytes_sent_ += own.size(), sent.push_back({p, own.data(), own.size()});
+    for (int p = 0; p < ranks_ && holds(r); ++p)
+      if (p != r) kept_.bytes += own.size(), sent.push_back({p, own.data(), own.size()});
   }
   if (communicator_.size() > 1) communicator_.transfer(sent, received);
-  Values out(static_cast<std::size_t>(total_));
-  for (int r = 0; r < ranks_; ++r) decode(owned(r), codes[static_cast<std::size_t>(r)], out.data() + owned(r).first);
+  for (int r = 0; r < ranks_; ++r) put(owned(r), decode(owned(r), codes[static_cast<std::size_t>(r)]), out, false);
   return out;
 }
 
-RankSum::Values RankSum::sum(std::vector<Values> values, double factor, RandomKey key, double unit) {
-  const bool feedback = exchange_.error_feedback, gathers = exchange_.algorithm == ExchangeAlgorithm::gather;
-  const auto n = static_cast<std::size_t>(total_);
+RankSum::Values RankSum::sum(Held values, double factor, RandomKey key, double unit,
+                             const std::vector<std::size_t>& parameters) {
+  summed_.clear();
+  std::int64_t numbers = 0;
+  for (std::size_t k = 0; k < (parameters.empty() ? starts_.size() - 1 : parameters.size()); ++k) {
+    const std::size_t p = parameters.empty() ? k : parameters[k];
+    summed_.push_back({{starts_[p], starts_[p + 1]}, p, numbers});
+    numbers += summed_.back().range.size();
+  }
   const auto by = static_cast<float>(unit);
-  Held lost(values.size()), lost_sums(values.size());
-  for (std::size_t k = 0; k < values.size() && feedback; ++k) {
-    lost[k].resize(n), lost_sums[k].resize(n);
-    residuals_[k].gradient.resize(n), residuals_[k].sums.resize(gathers ? n : 0);
-    for (std::size_t i = 0; i < n; ++i) values[k][i] += residuals_[k].gradient[i] * by;
-  }
-  const bool of_sum = !gathers;
-  agree_on_scales(values, of_sum, 1);
-  const Held contributions = gathers ? values : Held{};  // the scales of the sum follow from them
-  constexpr decltype(&RankSum::gather) kAlgorithms[] = {&RankSum::gather, &RankSum::ring, &RankSum::tree};
-  (this->*kAlgorithms[static_cast<int>(exchange_.algorithm)])(values, key, lost);
-  if (gathers && exchange_.round_result) agree_on_scales(contributions, true, factor);
-  // In a ring and a tree an owner's residual is of the sum, before the factor.
-  for (std::size_t k = 0; k < values.size() && feedback && gathers; ++k) {
-    const Range own = owned(static_cast<int>(held_.first) + static_cast<int>(k));
-    for (auto i = static_cast<std::size_t>(own.first); i < static_cast<std::size_t>(own.last); ++i)
-      values[k][i] += residuals_[k].sums[i] * by;
-  }
-  Values out = share(values, factor, key, gathers ? lost_sums : lost);
-  for (std::size_t k = 0; k < values.size() && feedback; ++k) {
-    const Range own = owned(static_cast<int>(held_.first) + static_cast<int>(k));
-    Values& of_sums = gathers ? lost_sums[k] : lost[k];
-    for (auto i = static_cast<std::size_t>(own.first); i < static_cast<std::size_t>(own.last); ++i)
-      of_sums[i] = static_cast<float>(static_cast<double>(of_sums[i]) / factor);
-    for (std::size_t i = 0; i < n; ++i) {
-      residuals_[k].gradient[i] = lost[k][i] / by;
-      if (gathers) residuals_[k].sums[i] = lost_sums[k][i] / by;
+  // Adds what earlier roundings took. In the meantime a residual has what this sum's roundings take.
+  const auto feed_back = [&](bool of_sums) {
+    for (int r = static_cast<int>(held_.first); r < held_.last && exchange_.error_feedback; ++r) {
+      Values& residual = *lost_at(r, of_sums);
+      residual.resize(static_cast<std::size_t>(total_));
+      for_numbers(of_sums ? owned(r) : summed_, [&, &to = of(values, r)](std::size_t at, std::size_t of_all) {
+        to[at] += std::exchange(residual[of_all], 0) * by;
+      });
     }
+  };
+  feed_back(false);
+  agree_on_scales(values, !gathers_, 1);
+  const Held contributions = gathers_ ? values : Held{};  // the scales of the sum follow from them
+  for (const std::vector<Hop>& hops : rounds()) move(hops, values, key);
+  if (gathers_ && exchange_.round_result) agree_on_scales(contributions, true, factor);
+  if (gathers_) feed_back(true);
+  Values out = share(values, factor, key);
+  for (int r = static_cast<int>(held_.first); r < held_.last && exchange_.error_feedback; ++r) {
+    for_numbers(owned(r), [&, &residual = *lost_at(r, true)](std::size_t, std::size_t i) {
+      residual[i] = static_cast<float>(static_cast<double>(residual[i]) / factor) / (gathers_ ? by : 1);
+    });
+    for_numbers(summed_, [&, &residual = *lost_at(r, false)](std::size_t, std::size_t i) { residual[i] /= by; });
   }
   return out;
 }

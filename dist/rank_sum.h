@@ -14,7 +14,7 @@
 
 #include <cstdint>
 #include <map>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "../amp/exchange.h"
@@ -33,53 +33,54 @@ class RankSum {
   Range held() const { return held_; }
   // contributions: of the held ranks in order, finite. Returns factor times the sum over all ranks, the same on all.
   // key: of stochastic rounding, the same on all ranks. unit: residuals are kept divided by it (a loss scale).
-  Values sum(std::vector<Values> contributions, double factor, RandomKey key, double unit = 1);
+  // parameters: the gradients of these alone, in ascending order; empty: all. Parts have the bits of the whole.
+  Values sum(std::vector<Values> contributions, double factor, RandomKey key, double unit = 1,
+             const std::vector<std::size_t>& parameters = {});
 
-  // What error feedback keeps, for each held rank: of its gradient and (gather) of the sums that it owns. Empty at
-  // first.
-  struct Residual {
-    Values gradient, sums;
+  // What a sum leaves behind. Setting it to what it was before takes the sum back.
+  struct Kept {
+    // What error feedback keeps for each held rank, by names such as "3.gradient" and "3.sums", those that the rank owns
+    // (gather). Empty at first.
+    std::map<std::string, Values> residuals;
+    CastCounts counts;        // of this process's roundings; sign: elements alone
+    std::uint64_t bytes = 0;  // sent by the held ranks to other ranks, with all scales
   };
-  std::vector<Residual>& residuals() { return residuals_; }
+  Kept& kept() { return kept_; }
   void count(bool on) { counts_on_ = on; }
-  // Counts of this process's roundings since the last call. sign: elements alone.
-  CastCounts take_counts() { return std::exchange(counts_, {}); }
-  // Sent by the held ranks to other ranks, with all scales, since the last call.
-  std::uint64_t take_bytes() { return std::exchange(bytes_sent_, 0); }
 
  private:
-  struct Parcel {
-    int from, to;
-    Bytes bytes;
-  };
+  // A part of a parameter's gradient: its place among all gradients, and among those of this sum.
   struct Piece {
     Range range;
     std::size_t parameter;
+    std::int64_t at;
   };
-  Range segment(std::int64_t j) const { return part_of(total_, ranks_, j); }
+  using Pieces = std::vector<Piece>;
+  // What one rank sends to another.
+  struct Hop {
+    int from, to;
+    Pieces pieces;
+  };
+  Pieces segment(std::int64_t j) const;  // what rank j owns, or (ring) what starts there
   bool holds(int rank) const { return rank >= held_.first && rank < held_.last; }
-  std::vector<Piece> pieces(Range range) const;
   std::size_t code_bytes(std::int64_t n) const;
   const QuantizedTensor& codes_of(std::int64_t n) const;
-  std::size_t bytes_of(Range range) const;
-  Bytes encode(Range range, const float* values, RandomKey key, int stream, float* lost);
-  void add_decoded(Range range, const Bytes& bytes, Values& to) const;
-  void decode(Range range, const Bytes& bytes, float* values) const;
+  std::size_t bytes_of(const Pieces& pieces) const;
+  // lost: takes what rounding took, at the places among all gradients; or null.
+  Bytes encode(const Pieces& pieces, const Values& values, RandomKey key, int stream, Values* lost);
+  Values decode(const Pieces& pieces, const Bytes& bytes) const;  // the pieces' numbers alone
   float scale_of(const Piece& piece) const;
   void encode_piece(const Piece& piece, const float* values, RandomKey key, std::byte* out);
   void decode_piece(const Piece& piece, const std::byte* in, float* values) const;
-  std::vector<Parcel> deliver(std::vector<Parcel> sent, const std::vector<Parcel>& expected);
   void agree_on_scales(const std::vector<Values>& contributions, bool of_sum, double factor);
 
   using Held = std::vector<Values>;  // of each held rank
   Values& of(Held& held, int rank) const { return held[static_cast<std::size_t>(rank - held_.first)]; }
-  // Each leaves the sums of the segments that a held rank owns at their places in that rank's values.
-  void gather(Held& values, RandomKey key, Held& lost);
-  void ring(Held& values, RandomKey key, Held& lost);
-  void tree(Held& values, RandomKey key, Held& lost);
-  Values share(Held& values, double factor, RandomKey key, Held& lost);
-  Range owned(int rank) const;
-  float* lost_at(Held& lost, int rank, Range range) const;
+  std::vector<std::vector<Hop>> rounds() const;
+  void move(const std::vector<Hop>& hops, Held& values, RandomKey key);
+  Values share(Held& values, double factor, RandomKey key);
+  Pieces owned(int rank) const;
+  Values* lost_at(int rank, bool of_sums);
 
   Communicator& communicator_;
   amp::Exchange exchange_;
@@ -87,12 +88,12 @@ class RankSum {
   std::vector<std::int64_t> starts_;  // of the parameters, and the end
   std::int64_t total_;
   Range held_;
-  std::vector<float> scales_;  // agreed, of each parameter
-  std::vector<Residual> residuals_;
+  bool gathers_ = exchange_.algorithm == ExchangeAlgorithm::gather;
+  Pieces summed_;                                          // the parameters of this sum
+  std::vector<float> scales_;                              // agreed, of each parameter
   mutable std::map<std::int64_t, QuantizedTensor> codes_;  // by their number
   bool counts_on_ = false;
-  CastCounts counts_;
-  std::uint64_t bytes_sent_ = 0;
+  Kept kept_;
 };
 
 }  // namespace gradual::dist

@@ -42,11 +42,28 @@ template <class T> class TreeSum {
     std::vector<T> values;
   };
   // Nodes come in the order of their shards and have one length.
-  void add(int level, int index, std::vector<T> values);
+  void add(int level, int index, std::vector<T> values) {
+    nodes_.push_back({level, index, std::move(values)});
+    while (nodes_.size() > 1) {
+      const Node &left = nodes_[nodes_.size() - 2], &right = nodes_.back();
+      if (left.level != right.level || left.index + 1 != right.index || left.index % 2 != 0) break;
+      add_last();
+    }
+  }
   const std::vector<Node>& nodes() const { return nodes_; }
-  std::vector<T> total();  // empties the tree
+  std::vector<T> total() {  // empties the tree
+    while (nodes_.size() > 1) add_last();
+    return nodes_.empty() ? std::vector<T>() : std::move(std::exchange(nodes_, {})[0].values);
+  }
 
  private:
+  void add_last() {  // to the node before it, whose parent it becomes
+    Node& left = nodes_[nodes_.size() - 2];
+    for (std::size_t i = 0; i < left.values.size(); ++i) left.values[i] += nodes_.back().values[i];
+    ++left.level;
+    left.index /= 2;
+    nodes_.pop_back();
+  }
   std::vector<Node> nodes_;
 };
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# hosts.sh PROGRAM [ROUNDS]: steps of gradual-dist-step and of PyTorch's DDP between two hosts, which are network
-# namespaces with a veth pair that tc limits; a line a measurement: round, rate, model, exchange, median ms. Needs root
-# and Open MPI; DDP needs a python3 (GRADUAL_PYTHON) with torch and is left out, with a message, without it.
+# hosts.sh PROGRAM [ROUNDS [BUCKET_BYTES...]]: steps of gradual-dist-step and of PyTorch's DDP between two hosts, which
+# are network namespaces with a veth pair that tc limits; a line a measurement: round, rate, model, exchange, median ms.
+# With sizes of buckets: gradual-dist-step alone, with each of them in turn, which the line has after the exchange.
+# Needs root and Open MPI; DDP needs a python3 (GRADUAL_PYTHON) with torch and is left out, with a message, without it.
 set -euo pipefail
 
-program=$(realpath "$1") rounds=${2:-3} python=${GRADUAL_PYTHON:-python3}
+program=$(realpath "$1") rounds=${2:-3} buckets=("${@:3}") python=${GRADUAL_PYTHON:-python3}
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 # shellcheck source=/dev/null
 source "$here/../../tests/dist/environment.sh"
@@ -43,8 +44,8 @@ ddp() {
   GLOO_SOCKET_IFNAME=gradual1 ip netns exec gradual1 "$python" "$here/ddp.py" "$@" 0 10.9.0.1
   wait "$rank1"
 }
-with_ddp=1
-"$python" -c 'import torch' 2>/dev/null || { with_ddp=0 && echo "without DDP: $python has no torch" >&2; }
+with_ddp=$((${#buckets[@]} == 0))
+((!with_ddp)) || "$python" -c 'import torch' 2>/dev/null || { with_ddp=0 && echo "without DDP: $python has no torch" >&2; }
 
 for ((round = 1; round <= rounds; ++round)); do
   for rate in none 1gbit 100mbit; do
@@ -56,6 +57,10 @@ for ((round = 1; round <= rounds; ++round)); do
     for work in mlp:200 mlp_medium:60 cnn:30; do
       model=${work%:*} steps=${work#*:}
       for exchange in exact f32/gather bf16/gather f16/gather e4m3fn/gather; do
+        for bytes in "${buckets[@]}"; do
+          [[ $exchange == f* ]] || echo "$round $rate $(ours "$model" $exchange "$steps" "$bytes" | sed "s/ [^ ]*\$/ $bytes&/")"
+        done
+        ((${#buckets[@]} == 0)) || continue
         echo "$round $rate $(ours "$model" $exchange "$steps")"
       done
       ((with_ddp)) || continue

@@ -1,4 +1,4 @@
-// gradual-dist-step MODEL EXCHANGE STEPS: the median time of a data-parallel training step of one thread a rank, on
+// gradual-dist-step MODEL EXCHANGE STEPS [BUCKET_BYTES]: the median time of a data-parallel training step of one thread a rank, on
 // random data. MODEL: mlp, mlp_medium or cnn, those of ./dev compare. EXCHANGE: exact (f32, no exchange), or as in
 // docs/distributed.md. A batch has one shard for each rank. hosts.sh runs it between namespaces.
 #include <fmt/format.h>
@@ -33,7 +33,8 @@ const Workload kWorkloads[] = {{"mlp", {32, 64}, [] { return lab::make_mlp(64, 1
                                 }},
                                {"cnn", {64, 1, 28, 28}, [] { return lab::make_cnn(1, 28, 28, 10); }}};
 
-int measure(dist::Communicator& ranks, const std::string& name, const std::string& exchange, int steps) {
+int measure(dist::Communicator& ranks, const std::string& name, const std::string& exchange, int steps,
+            std::int64_t bucket_bytes) {
   const auto* work = std::ranges::find(kWorkloads, name, &Workload::name);
   if (work == std::end(kWorkloads)) throw_error("the models are mlp, mlp_medium and cnn, not '" + name + "'");
   if (steps < 1) throw_error("the number of steps must be at least 1");
@@ -43,7 +44,7 @@ int measure(dist::Communicator& ranks, const std::string& name, const std::strin
   if (exchange != "exact") recipe.exchange = amp::exchange_from_name(exchange);
   const auto model = work->make();
   amp::RecipeRun run(recipe, *model, optim::SGDOptions{.lr = 0.01});
-  dist::DataParallel parallel(ranks, run, {.shards = ranks.size()});
+  dist::DataParallel parallel(ranks, run, {.shards = ranks.size(), .bucket_bytes = bucket_bytes});
   const data::Batch batch{randn(work->inputs), zeros({work->inputs[0]}, DType::i64)};
   const auto loss = [&](const data::Batch& part) { return cross_entropy((*model)(part.inputs), part.targets); };
   std::vector<double> ms;
@@ -61,8 +62,11 @@ int measure(dist::Communicator& ranks, const std::string& name, const std::strin
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return fmt::print(stderr, "usage: gradual-dist-step MODEL EXCHANGE STEPS\n"), 2;
+  if (argc != 4 && argc != 5)
+    return fmt::print(stderr, "usage: gradual-dist-step MODEL EXCHANGE STEPS [BUCKET_BYTES]\n"), 2;
+  const std::int64_t bucket_bytes = argc == 5 ? std::atoll(argv[4]) : dist::DataParallelOptions{}.bucket_bytes;
   try {
-    return dist::run([&](dist::Communicator& ranks) { return measure(ranks, argv[1], argv[2], std::atoi(argv[3])); });
+    return dist::run(
+        [&](dist::Communicator& ranks) { return measure(ranks, argv[1], argv[2], std::atoi(argv[3]), bucket_bytes); });
   } catch (const Error& e) { return fmt::print(stderr, "gradual-dist-step: {}\n", e.what()), 1; }
 }

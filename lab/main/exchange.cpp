@@ -8,7 +8,6 @@
 #include <gradual/dist/rank_sum.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "command_line.h"
 #include "commands.h"
@@ -24,8 +23,12 @@ constexpr const char* kExchanges =
     "nvfp4/gather,sign/gather";
 
 struct Gradients {
-  std::vector<std::vector<float>> samples;  // each sample's, of all parameters
-  std::vector<std::int64_t> sizes;          // of the parameters
+  Tensor samples;                   // [samples, numbers of all parameters], f32
+  std::vector<std::int64_t> sizes;  // of the parameters
+  // The sum over a range of samples, divided by `parts`, in f64.
+  Tensor part(dist::Range range, double parts) const {
+    return div(samples.narrow(0, range.first, range.size()).to(DType::f64).sum(0), parts);
+  }
 };
 
 // Of the model as the study has trained it, of the first `count` samples of its training data.
@@ -35,56 +38,37 @@ Gradients gradients_of(Study& study, const LabData& task, std::uint64_t seed, in
     throw_error(fmt::format("exchange: {} ranks, but the data have {} samples", count, train.size()));
   Gradients out;
   for (const auto& [name, p] : study.model().named_parameters()) out.sizes.push_back(p.numel());
+  std::vector<Tensor> samples;
   for (int k = 0; k < count; ++k) {
     study.run().optimizer().zero_grad();
     study.run().backward(study.run().forward([&] {
       return classification_loss(study.model()(train.inputs.narrow(0, k, 1)), train.targets.narrow(0, k, 1));
     }));
     const NoGrad off;
-    std::vector<float>& all = out.samples.emplace_back();
-    const double unscale = 1 / study.run().loss_scale();
-    for (const auto& [name, p] : study.model().named_parameters()) {
-      const Tensor g = p.grad().defined() ? mul(p.grad().to(DType::f32), unscale) : zeros(p.sizes());
-      const std::vector<float> values = g.to_vector<float>();
-      all.insert(all.end(), values.begin(), values.end());
-    }
+    std::vector<Tensor> all;
+    for (const auto& [name, p] : study.model().named_parameters())
+      all.push_back((p.grad().defined() ? p.grad() : zeros(p.sizes())).to(DType::f32).reshape({p.numel()}));
+    samples.push_back(mul(cat(all, 0), 1 / study.run().loss_scale()));
   }
+  out.samples = stack(samples);
   return out;
 }
 
-// The sum over a range of samples, divided by `parts`.
-std::vector<double> part(const Gradients& g, dist::Range samples, double parts) {
-  std::vector<double> sum(g.samples[0].size());
-  for (std::int64_t k = samples.first; k < samples.last; ++k)
-    for (std::size_t i = 0; i < sum.size(); ++i)
-      sum[i] += static_cast<double>(g.samples[static_cast<std::size_t>(k)][i]);
-  for (double& v : sum) v /= parts;
-  return sum;
-}
-
 // The relative error of the mean gradient in the 2-norm, in percent; the reference is summed in f64.
-double error_percent(const Gradients& g, const std::vector<double>& exact, const amp::Exchange& exchange, int ranks,
+double error_percent(const Gradients& g, const Tensor& exact, const amp::Exchange& exchange, int ranks,
                      CastCounts& lost) {
   const auto communicator = dist::single();
   dist::RankSum sum(*communicator, exchange, ranks, g.sizes);
-  const auto all = static_cast<std::int64_t>(g.samples.size());
-  const double parts =
-      exchange.average == Averaging::before ? static_cast<double>(all) : static_cast<double>(all) / ranks;
-  std::vector<std::vector<float>> contributions;
-  for (std::int64_t r = 0; r < ranks; ++r) {
-    const std::vector<double> own = part(g, dist::part_of(all, ranks, r), parts);
-    contributions.emplace_back(own.begin(), own.end());
-  }
-  sum.count(true);
+  const std::int64_t all = g.samples.size(0);
   const double factor = exchange.average == Averaging::before ? 1 : 1.0 / ranks;
-  const std::vector<float> mean = sum.sum(std::move(contributions), factor, {.seed = 1});
-  lost = sum.take_counts();
-  double error = 0, norm = 0;
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    const double difference = static_cast<double>(mean[i]) - exact[i];
-    error += difference * difference, norm += exact[i] * exact[i];
-  }
-  return 100 * std::sqrt(error / norm);
+  const double parts = static_cast<double>(all) * factor;
+  std::vector<std::vector<float>> contributions;
+  for (std::int64_t r = 0; r < ranks; ++r)
+    contributions.push_back(g.part(dist::part_of(all, ranks, r), parts).to(DType::f32).to_vector<float>());
+  sum.count(true);
+  const Tensor mean = from_data(sum.sum(std::move(contributions), factor, {.seed = 1}), exact.sizes());
+  lost = sum.kept().counts;
+  return 100 * norm(sub(mean, exact)).item() / norm(exact).item();
 }
 
 }  // namespace
@@ -114,7 +98,7 @@ int exchange_command(int argc, char** argv) {
   const LabData task = a.task();
   Study study(a.make_model(), task, one_recipe("--recipe", recipe), a.options);
   const Gradients g = gradients_of(study, task, a.options.seed, most);
-  const std::vector<double> exact = part(g, {0, most}, most);
+  const Tensor exact = g.part({0, most}, most);
   std::vector<std::vector<std::string>> rows = {{"exchange"}};
   std::string lines = "exchange,ranks,error_percent,underflow_percent,overflow_percent\n";
   for (int ranks = 1; ranks <= most; ranks *= 4) rows[0].push_back(fmt::format("{}", ranks));
@@ -131,8 +115,8 @@ int exchange_command(int argc, char** argv) {
       if (ranks * 4 > most) row.push_back(fmt::format("{:.2f}", under));
     }
   }
-  say(stdout, "error of the mean gradient in %, by number of ranks; {} numbers, {} samples\n\n{}", exact.size(),
-      g.samples.size(), table_of(rows, rows[0].size() - 1));
+  say(stdout, "error of the mean gradient in %, by number of ranks; {} numbers, {} samples\n\n{}", exact.numel(),
+      g.samples.size(0), table_of(rows, rows[0].size() - 1));
   if (!csv.empty()) write_file_atomically(csv, lines);
   return 0;
 }

@@ -35,6 +35,7 @@ struct Setting {
   double noise = 0;         // on what a rank loads, with parts
   double clip = 0.5;
   bool synchronized = false;  // batch norm
+  std::int64_t bucket_bytes = DataParallelOptions{}.bucket_bytes;
 };
 
 struct Outcome {
@@ -51,7 +52,9 @@ Outcome train_rank(Communicator& c, const Setting& s) {
   amp::Recipe recipe = amp::recipe(s.recipe);
   if (!s.exchange.empty()) recipe.exchange = amp::exchange_from_name(s.exchange);
   amp::RecipeRun run(recipe, *model, optim::AdamWOptions{.lr = 1e-2}, {.clip_norm = s.clip});
-  DataParallel parallel(c, run, {.ranks_emulated = s.emulated, .synchronized_batch_norm = s.synchronized});
+  DataParallel parallel(
+      c, run,
+      {.ranks_emulated = s.emulated, .synchronized_batch_norm = s.synchronized, .bucket_bytes = s.bucket_bytes});
   const data::DataLoaderOptions options{.batch = s.batch, .shuffle = true};
   const data::Dataset digits = data::digits();
   const auto fetch = [&](const std::vector<std::int64_t>& indices) {
@@ -131,6 +134,28 @@ TEST_CASE("every number of ranks trains to the same bits with synchronised batch
   set_deterministic(false);
 }
 
+TEST_CASE("buckets that are exchanged while backward goes on change no bit, with every kind of recipe") {
+  set_deterministic(true);
+  for (const char* recipe :
+       {"fp32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-pure", "fp8-delayed", "mxfp8", "e4m2:stochastic"}) {
+    CAPTURE(recipe);
+    const Outcome one = train({.recipe = recipe});
+    for (const int ranks : {1, 2, 3, 4, 8})
+      for (const std::int64_t bytes : {0, 1, 300, 3000}) {  // 1: a bucket for each parameter
+        CAPTURE(ranks);
+        CAPTURE(bytes);
+        check_same_bits(train({.recipe = recipe, .ranks = ranks, .bucket_bytes = bytes}), one);
+      }
+  }
+  // an overflow on one rank; synchronised batch norm
+  for (const std::int64_t bytes : {1, 3000}) {
+    check_same_bits(train({.recipe = "amp-fp16", .ranks = 4, .huge_input = 3e5, .bucket_bytes = bytes}),
+                    train({.recipe = "amp-fp16", .huge_input = 3e5}));
+    check_same_bits(train({.ranks = 2, .synchronized = true, .bucket_bytes = bytes}), train({.synchronized = true}));
+  }
+  set_deterministic(false);
+}
+
 TEST_CASE("ranks that load their own shards train to the same bits, with random augmentation too") {
   set_deterministic(true);
   for (const std::int64_t batch : {50, 17}) {
@@ -190,6 +215,28 @@ TEST_CASE("an emulation has the bits of real ranks, with every exchange") {
       const Outcome emulated = train({.exchange = exchange, .emulated = 3, .steps = 3});
       check_same_bits(train({.exchange = exchange, .ranks = 3, .steps = 3}), emulated);
     }
+}
+
+TEST_CASE("buckets change no bit and no byte of an exchange in low precision, nor what it keeps after an overflow") {
+  for (const char* what : {"f32", "bf16", "e4m3fn", "int8", "mxfp8", "nvfp4", "sign"})
+    for (const char* how : {"/gather", "/ring/after", "/tree/stochastic", "/gather/feedback/f32-result"}) {
+      const std::string exchange = std::string(what) + how;
+      const bool lossless = exchange.starts_with("f32"), sign = exchange.starts_with("sign");
+      if ((lossless && exchange.find("feedback") != std::string::npos) ||
+          ((lossless || sign) && exchange.find("stochastic") != std::string::npos))
+        continue;
+      CAPTURE(exchange);
+      Setting s{.recipe = "amp-fp16", .exchange = exchange, .ranks = 3, .huge_input = 3e5, .bucket_bytes = 0};
+      const Outcome one = train(s);
+      CHECK(one.skipped > 0);
+      for (const std::int64_t bytes : {1, 300, 3000}) {
+        CAPTURE(bytes);
+        s.bucket_bytes = bytes;
+        check_same_bits(train(s), one);
+      }
+    }
+  const Setting s{.exchange = "bf16/ring", .ranks = 3, .steps = 3, .synchronized = true, .bucket_bytes = 1};
+  check_same_bits(train(s), train({.exchange = "bf16/ring", .emulated = 3, .steps = 3, .synchronized = true}));
 }
 
 TEST_CASE("the bytes of an exchange are those of its codes and scales") {

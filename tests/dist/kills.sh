@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# kills.sh MPIEXEC PROGRAM FOLDER [KILLS]: trains with 3 ranks and kills one of them at a random moment, again and
-# again. Each time all ranks must end within 20 s, and the checkpoint must be whole. The training is then finished by 2
+# kills.sh MPIEXEC PROGRAM FOLDER [KILLS [ARGUMENT...]]: trains with 3 ranks and kills one of them at a random moment,
+# again and again. The program gets the arguments too. Each time all ranks must end within 20 s, and the checkpoint must be whole. The training is then finished by 2
 # ranks and must have the bits of one that was never stopped. At last a rank is stopped: another one must name it after
 # one timeout, however many ranks have answered.
 set -euo pipefail
@@ -11,7 +11,8 @@ source "$(dirname "$0")/environment.sh"
 check_mpi "$mpiexec"
 rm -rf "$folder"
 mkdir -p "$folder"
-arguments=(--recipe amp-fp16 --epochs "$epochs")
+more=("${@:5}")
+arguments=(--recipe amp-fp16 --epochs "$epochs" "${more[@]}")
 whole=$("$program" "${arguments[@]}" | tail -n 1)
 
 # ranks_of FILE: the processes of the program that have it among their arguments
@@ -60,7 +61,7 @@ done
 
 seconds=4 file=$folder/silent.safetensors
 GRADUAL_RANK_TIMEOUT=$seconds timeout -k 5 300 "$mpiexec" -n 3 "$program" --epochs 500 --exchange e4m3fn/gather \
-  --checkpoint "$file" >"$folder/silent.log" 2>&1 </dev/null &
+  "${more[@]}" --checkpoint "$file" >"$folder/silent.log" 2>&1 </dev/null &
 launcher=$!
 find_ranks
 ((${#ranks[@]} == 3)) || { cat "$folder/silent.log"; echo "there are not 3 ranks to stop one of"; exit 1; }
