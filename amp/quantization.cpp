@@ -107,20 +107,19 @@ std::optional<DType> f8_of(const Operand& o) {
   return dtype && is_f8(*dtype) ? dtype : std::nullopt;
 }
 
-// The result of multiply(), and true if it includes the scales.
+// The result of multiply() times the scales, which may have been shaped to its dims, unless it includes them.
 template <class F>
-std::pair<Tensor, bool> multiplied(const Operand& a, const QuantizedOperand& x, const Operand& b,
-                                   const QuantizedOperand& w, const F& multiply) {
+Tensor multiplied(const Operand& a, const Tensor& scale_a, const Operand& b, const Tensor& scale_b, const F& multiply) {
   const std::optional<DType> left = f8_of(a), right = f8_of(b);
-  if (!fast_f8() || !left || !right) return {multiply(), false};
+  if (!fast_f8() || !left || !right) return scaled(scaled(multiply(), scale_a), scale_b);
   const auto at = [](const Tensor& scale) {
     return scale.defined() ? static_cast<const float*>(scale.raw()) : nullptr;
   };
   bool in_it = false;
-  const F8Operands f8{*left, *right, at(x.scale), at(w.scale), &in_it};
+  const F8Operands f8{*left, *right, at(scale_a), at(scale_b), &in_it};
   const F8OperandsScope scope(&f8);
   const Tensor y = multiply();
-  return {y, in_it};
+  return in_it ? y : scaled(scaled(y, scale_a), scale_b);
 }
 
 // Both operands of a product, transformed if their quantizers say so, and rounded along the contracted axes.
@@ -143,16 +142,16 @@ Tensor product(const Quantization& q, const Operand& a, const Operand& b, Site& 
   const auto fitting = [](const Tensor& scale, const Tensor& other, int dim) {
     return scale.defined() && scale.dim() > 0 && other.dim() == 1 ? squeeze(scale, std::max(dim, -scale.dim())) : scale;
   };
-  const auto [y, done] = multiplied(a, x, b, w, [&x = x, &w = w] { return matmul(x.values, w.values); });
-  return done ? y : scaled(scaled(y, fitting(x.scale, *b.tensor, -1)), fitting(w.scale, *a.tensor, -2));
+  return multiplied(a, fitting(x.scale, *b.tensor, -1), b, fitting(w.scale, *a.tensor, -2),
+                    [&x = x, &w = w] { return matmul(x.values, w.values); });
 }
 
 Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w, const Tensor& bias, Site& site) {
   const auto [a, b] = operands(q, x, -1, w, -1, site);
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
-  auto [y, done] = multiplied(x, a, w, b, [&a = a, &b = b] { return linear(a.values, b.values); });
-  if (!done) y = scaled(scaled(y, a.scale), b.scale.defined() && b.scale.dim() == 2 ? b.scale.reshape({-1}) : b.scale);
+  const Tensor columns = b.scale.defined() && b.scale.dim() == 2 ? b.scale.reshape({-1}) : b.scale;
+  const Tensor y = multiplied(x, a.scale, w, columns, [&a = a, &b = b] { return linear(a.values, b.values); });
   return added.defined() ? y.add_(added) : y;
 }
 
@@ -250,10 +249,9 @@ void store(StateDict& state, const std::string& name, AmaxHistory& h) {
 
 void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
   AmaxHistory loaded;
-  if (state.contains(name + ".scale")) {
-    loaded.scale = static_cast<float>(state.real(name + ".scale"));
-    loaded.amax = state.tensor(name + ".amax").to_vector<float>();
-  }
+  if (!state.contains(name + ".scale")) return;
+  loaded.scale = static_cast<float>(state.real(name + ".scale"));
+  loaded.amax = state.tensor(name + ".amax").to_vector<float>();
   h = loaded;
 }
 

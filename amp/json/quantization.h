@@ -93,8 +93,8 @@ template <> struct InFile<Rounding> {
 template <> struct InFile<std::optional<Accumulator>> {
   static void read(const JsonReader& r, const char* key, const Json& from, std::optional<Accumulator>& value) {
     if (from == "none") return value.reset();
-    if (!from.is_string()) r.bad(key, "\"none\" or a name such as \"fp16-acc\" or \"hopper-fp8-14bit/promote=128\"");
-    value = in_context(r.where + ", " + key, [&] { return accumulator(from.get<std::string>()); });
+    value = read_name(r, key, from, "\"none\" or a name such as \"fp16-acc\" or \"hopper-fp8-14bit/promote=128\"",
+                      accumulator);
   }
   // Error for a format without a name.
   static Json of(const std::optional<Accumulator>& a) { return a ? to_string(accumulator(to_string(*a))) : "none"; }

@@ -185,11 +185,8 @@ Adder<double> adder(const Accumulator& how) {
 }
 
 // A product c += a b whose c, too, has any strides.
-struct Problem {
-  std::int64_t m, n, k;
-  MatrixRef<float> a, b;
-  float* c;
-  std::int64_t row_stride, col_stride;
+struct Problem : Gemm<float> {
+  std::int64_t col_stride;
 };
 
 // For products, the sums of chunks and promoted sums.
@@ -244,7 +241,7 @@ bool tile(const Accumulator& how, const Adders<T>& add, const Adder<double>& las
     return false;
   double sums[kCols], terms[kCols];
   for (std::int64_t i = 0; i < g.m; ++i) {
-    float* const c = g.c + i * g.row_stride;
+    float* const c = g.c + i * g.ldc;
     for (std::int64_t j = 0; j < g.n; ++j) sums[j] = c[j * g.col_stride];
     std::copy_n(total + i * kCols, g.n, terms);
     last.add(last.spec, &kOne, 0, terms, 1, nullptr, sums, g.n);
@@ -265,11 +262,12 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
   const Adders<double> doubles{adder(how), adder(chunks), f32};
   const Adder<float> own{doubles.chunk.spec, add_floats};
   const Adders<float> floats{own, own, {{}, add_rounded<kPlain, float>}};
-  Problem p{g.m, g.n, g.k, g.a, g.b, g.c, g.ldc, 1};
+  Problem p{g, 1};
   const bool by_chance = how.rounding.mode == stochastic;  // numbers elements along the rows
   if (g.n < kCols && g.n < g.m && !by_chance)  // the transposed product has more columns, which are what is vectorised
-    p = {g.n, g.m, g.k,  {g.b.data, g.b.col_stride, g.b.row_stride}, {g.a.data, g.a.col_stride, g.a.row_stride},
-         g.c, 1,   g.ldc};
+    p = {
+        {g.n, g.m, g.k, {g.b.data, g.b.col_stride, g.b.row_stride}, {g.a.data, g.a.col_stride, g.a.row_stride}, g.c, 1},
+        g.ldc};
   const Scratch memory((kDepth * kCols + 3 * kRows * kCols) * sizeof(double));  // too large for a small stack
   for (std::int64_t j = 0; j < p.n; j += kCols) {
     for (std::int64_t i = 0; i < p.m; i += kRows) {
@@ -278,7 +276,7 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
       part.n = std::min(kCols, p.n - j);
       part.a.data += i * p.a.row_stride;
       part.b.data += j * p.b.col_stride;
-      part.c += i * p.row_stride + j * p.col_stride;
+      part.c += i * p.ldc + j * p.col_stride;
       Words words{how, first_element + i * across + j, across};
       if (!in_floats(how) || !tile(how, floats, last, part, words, memory.as<float>()))
         tile(how, doubles, last, part, words, memory.as<double>());
@@ -288,22 +286,16 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
 
 bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out) {
   if (!current_accumulator() || !is_floating(x.dtype()) || x.dtype() == DType::f64) return false;
-  constexpr std::int64_t kSums = 64;  // sums per product
   const Tensor rows = copied(reduced_last(x, dims), DType::f32);
   const std::int64_t count = x.numel() / std::max<std::int64_t>(1, out.numel());
   const Accumulator& how = *current_accumulator();
   const Result<float> sums(out);
-  parallel_for(out.numel(), kSums, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(out.numel(), kCols, [&](std::int64_t begin, std::int64_t end) {
     float* const to = sums.data() + begin;
     std::fill_n(to, end - begin, 0.0F);
-    const Gemm<float> ones{.m = 1,
-                           .n = end - begin,
-                           .k = count,
-                           .a = {&kOne, 0, 0},
-                           .b = {rows.data<float>() + begin * count, 1, count},
-                           .c = to,
-                           .ldc = end - begin};
-    accumulate(how, ones, n == 1 && out.dtype() != DType::f32, begin, out.numel());
+    const MatrixRef<float> ones{&kOne, 0, 0}, terms{rows.data<float>() + begin * count, 1, count};
+    accumulate(how, {1, end - begin, count, ones, terms, to, end - begin}, n == 1 && out.dtype() != DType::f32, begin,
+               out.numel());
     for (std::int64_t i = 0; i < end - begin; ++i) to[i] = to[i] / static_cast<float>(n);
   });
   sums.store();

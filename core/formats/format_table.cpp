@@ -18,31 +18,32 @@ constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::num
 bool is_normal_or_zero(double v) { return v == 0 || (std::abs(v) >= 0x1p-126 && std::abs(v) < 0x1p128); }
 
 void check_values(const ValueTable& t) {
-  const auto bad = [&](const std::string& why) { throwf("format '{}': {}", t.name, why); };
+  const auto bad = [&]<class... A>(fmt::format_string<A...> why, A&&... a) {
+    throwf("format '{}': {}", t.name, fmt::format(why, std::forward<A>(a)...));
+  };
   if (t.name.empty() || t.name.find_first_of(" ,:") != std::string::npos)
     bad("a name has at least one character, and no space, comma or colon");
   const std::size_t n = t.values.size();
-  if (n < 2 || n > 65536) bad(fmt::format("a table has 2 to 65536 values, not {}", n));
+  if (n < 2 || n > 65536) bad("a table has 2 to 65536 values, not {}", n);
   for (const float v : t.values)
-    if (!is_normal_or_zero(v)) bad(fmt::format("{} is neither 0 nor a normal number of f32, 2^-126 to below 2^128", v));
+    if (!is_normal_or_zero(v)) bad("{} is neither 0 nor a normal number of f32, 2^-126 to below 2^128", v);
   if (const auto at = std::ranges::adjacent_find(t.values, std::greater_equal()); at != t.values.end())
-    bad(fmt::format("values ascend; {} comes after {}", at[1], at[0]));
+    bad("values ascend; {} comes after {}", at[1], at[0]);
   if (!(t.values.back() > 0)) bad("it has no value above zero");
-  if (t.codes.size() != n) bad(fmt::format("{} values have {} codes", n, t.codes.size()));
-  if (t.bounds.size() != n - 1) bad(fmt::format("{} values have {} bounds, not {}", n, n - 1, t.bounds.size()));
+  if (t.codes.size() != n) bad("{} values have {} codes", n, t.codes.size());
+  if (t.bounds.size() != n - 1) bad("{} values have {} bounds, not {}", n, n - 1, t.bounds.size());
   for (std::size_t i = 0; i + 1 < n; ++i)
     if (!(t.bounds[i] >= t.values[i] && t.bounds[i] <= t.values[i + 1]))
-      bad(fmt::format("the bound {} is not from {} to {}", t.bounds[i], t.values[i], t.values[i + 1]));
-  if (t.bits < 1 || t.bits > 16) bad(fmt::format("codes have 1 to 16 bits, not {}", t.bits));
+      bad("the bound {} is not from {} to {}", t.bounds[i], t.values[i], t.values[i + 1]);
+  if (t.bits < 1 || t.bits > 16) bad("codes have 1 to 16 bits, not {}", t.bits);
   if (!(*t.lowest <= t.values.front() && *t.highest >= t.values.back()))
     bad("lowest and highest are beyond the values, or the first and the last of them");
   std::vector<std::uint32_t> all = t.codes;
   for (const auto& code : {t.nan, t.inf, t.negative_inf})
     if (code) all.push_back(*code);
   std::ranges::sort(all);
-  if (all.back() >> t.bits != 0) bad(fmt::format("code {} has more than {} bits", all.back(), t.bits));
-  if (const auto twice = std::ranges::adjacent_find(all); twice != all.end())
-    bad(fmt::format("code {} is there twice", *twice));
+  if (all.back() >> t.bits != 0) bad("code {} has more than {} bits", all.back(), t.bits);
+  if (const auto twice = std::ranges::adjacent_find(all); twice != all.end()) bad("code {} is there twice", *twice);
 }
 
 void complete(ValueTable& t) {
@@ -68,12 +69,9 @@ void complete(ValueTable& t) {
 
 // --- the built-in tables ---------------------------------------------------------------------------------------------
 
-// Posits (Posit Standard 2022, with `es` exponent bits): sign, a run of equal bits (the regime), exponent, fraction;
-// negative ones are two's complements.
+// Positive posits (Posit Standard 2022, with `es` exponent bits): sign, a run of equal bits (the regime), exponent,
+// fraction.
 double posit(std::uint32_t code, int bits, int es) {
-  const std::uint32_t sign = 1u << (bits - 1);
-  if (code == 0) return 0;
-  if ((code & sign) != 0) return -posit((2 * sign - code) & (2 * sign - 1), bits, es);
   const bool first = (code >> (bits - 2) & 1) != 0;
   int at = bits - 2, run = 0;
   for (; at >= 0 && (code >> at & 1) == static_cast<std::uint32_t>(first); --at) ++run;
@@ -85,12 +83,9 @@ double posit(std::uint32_t code, int bits, int es) {
   return std::ldexp(1 + fraction, (first ? run - 1 : -run) * (1 << es) + exponent);
 }
 
-// Linear takums (Hunhold 2024): sign, direction, 3 bits of regime, characteristic, fraction; codes of fewer than 12
+// Positive linear takums (Hunhold 2024): sign, direction, 3 bits of regime, characteristic, fraction; codes of fewer than 12
 // bits stand for longer ones that end in zeros.
 double takum(std::uint32_t code, int bits) {
-  const std::uint32_t sign = 1u << (bits - 1);
-  if (code == 0) return 0;
-  if ((code & sign) != 0) return -takum((2 * sign - code) & (2 * sign - 1), bits);
   const std::uint32_t wide = code << (20 - bits);  // 20 bits: 1, 1, 3, and 15 for characteristic and fraction
   const bool direct = (wide >> 18 & 1) != 0;
   const int regime = static_cast<int>(wide >> 15 & 7), r = direct ? regime : 7 - regime;
@@ -116,14 +111,19 @@ template <class Value> ValueTable from_codes(ValueTable t, Value value, double (
   return t;
 }
 
-// Numbers in two's complement. Bounds between two values are the values of the codes between theirs, which have one bit
-// more than the format.
+// Numbers in two's complement, from value(code, bits) of the positive ones. Bounds between two values are the values of
+// the codes between theirs, which have one bit more than the format.
 template <class Value> ValueTable tapered(std::string name, std::string about, int bits, Value value) {
-  const auto of = [=](std::uint32_t code) { return code == 1u << (bits - 1) ? kNan : value(code, bits); };
-  ValueTable t = from_codes({.name = std::move(name), .about = std::move(about), .bits = bits}, of);
+  const auto of = [=](std::uint32_t code, int width) {
+    const std::uint32_t sign = 1u << (width - 1);
+    if (code == 0 || code == sign) return code == 0 ? 0 : kNan;
+    return code > sign ? -value(2 * sign - code, width) : value(code, width);
+  };
+  ValueTable t = from_codes({.name = std::move(name), .about = std::move(about), .bits = bits},
+                            [=](std::uint32_t code) { return of(code, bits); });
   for (std::size_t i = 1; i < t.values.size(); ++i) {
     const double low = t.values[i - 1], high = t.values[i];
-    const double bound = low == 0 || high == 0 ? 0 : value(2 * t.codes[i] - 1, bits + 1);
+    const double bound = low == 0 || high == 0 ? 0 : of(2 * t.codes[i] - 1, bits + 1);
     t.bounds.push_back(std::clamp(bound, low, high));  // where codes beyond f32 are left out
   }
   t.lowest = -kInf, t.highest = kInf;
