@@ -1,13 +1,24 @@
+// Einstein's summation of one or two tensors, with ops: einsum("bij,bjk->bik", {a, b}). Without "->" the result has the
+// letters that occur once, sorted. Two operands are one matmul, so autocast and recipes see it as one.
+// std::invalid_argument for a letter twice in one operand, and for sizes that differ.
+#pragma once
+
+#include <gradual/gradual.h>
+
 #include <algorithm>
+#include <cctype>
 #include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
-#include "../support/throwf.h"
-#include "derived_ops.h"
+namespace models {
 
-namespace gradual {
-namespace {
+using namespace gradual;
 
-bool has(const std::string& letters, char c) { return letters.find(c) != std::string::npos; }
+namespace einsum_parts {
+
+inline bool has(const std::string& letters, char c) { return letters.find(c) != std::string::npos; }
 
 struct Equation {
   std::vector<std::string> operands = {""};
@@ -21,10 +32,10 @@ struct Equation {
   }
 };
 
-Equation parse(std::string text, const std::vector<Tensor>& tensors) {
+inline Equation parse(std::string text, const std::vector<Tensor>& tensors) {
   std::erase(text, ' ');
   const auto need = [&](bool right, const char* what) {
-    if (!right) throwf("einsum: \"{}\": {}", text, what);
+    if (!right) throw std::invalid_argument("einsum: \"" + text + "\": " + what);
   };
   const std::size_t arrow = text.find("->");
   const std::string left = text.substr(0, arrow);
@@ -35,14 +46,12 @@ Equation parse(std::string text, const std::vector<Tensor>& tensors) {
   need(e.operands.size() == tensors.size() && tensors.size() <= 2, "one or two operands are allowed, each a tensor");
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string& letters = e.operands[i];
-    if (std::ssize(letters) != tensors[i].dim())
-      throwf("einsum: \"{}\": {} letters for {}", text, letters.size(), to_string(tensors[i].sizes()));
+    need(std::ssize(letters) == tensors[i].dim(), "an operand has a letter for each dim");
     for (int d = 0; d < tensors[i].dim(); ++d) {
       const char c = letters[static_cast<std::size_t>(d)];
       need(std::isalpha(static_cast<unsigned char>(c)), "a dim is a letter");
       need(std::ranges::count(letters, c) == 1, "a letter is twice in one operand");
-      const std::int64_t n = tensors[i].size(d), known = e.size.try_emplace(c, n).first->second;
-      if (known != n) throwf("einsum: \"{}\": the sizes of {} are {} and {}", text, c, known, n);
+      need(e.size.try_emplace(c, tensors[i].size(d)).first->second == tensors[i].size(d), "a letter has one size");
     }
   }
   if (arrow != std::string::npos) e.result = text.substr(arrow + 2);
@@ -54,14 +63,14 @@ Equation parse(std::string text, const std::vector<Tensor>& tensors) {
   return e;
 }
 
-Tensor permuted(const Tensor& x, const std::string& from, const std::string& to, Loc loc) {
+inline Tensor permuted(const Tensor& x, const std::string& from, const std::string& to, Loc loc) {
   Shape dims;
   for (const char c : to) dims.push_back(static_cast<std::int64_t>(from.find(c)));
   return permute(x, dims, loc);
 }
 
 // Sums over the letters that are not in `kept`, and drops them from `letters`.
-Tensor reduced(const Tensor& x, std::string& letters, const std::string& kept, Loc loc) {
+inline Tensor reduced(const Tensor& x, std::string& letters, const std::string& kept, Loc loc) {
   Shape dims;
   for (std::size_t d = 0; d < letters.size(); ++d)
     if (!has(kept, letters[d])) dims.push_back(static_cast<std::int64_t>(d));
@@ -69,9 +78,10 @@ Tensor reduced(const Tensor& x, std::string& letters, const std::string& kept, L
   return dims.empty() ? x : sum(x, dims, false, loc);
 }
 
-}  // namespace
+}  // namespace einsum_parts
 
-Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands, Loc loc) {
+inline Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands, Loc loc = Loc::current()) {
+  using namespace einsum_parts;
   Equation e = parse(equation, operands);
   std::string& a = e.operands.front();
   std::string& b = e.operands.back();
@@ -94,4 +104,4 @@ Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands, 
   return permuted(reshape(matmul(x, y, loc), e.sizes(order), loc), order, e.result, loc);
 }
 
-}  // namespace gradual
+}  // namespace models
