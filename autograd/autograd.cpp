@@ -78,12 +78,6 @@ const Node* leaf_of(const GradientEvent& event) {
   return node && node->is_leaf() ? node : nullptr;
 }
 
-void GradientObserver::tell(const GradientEvent& event) {
-  for (GradientObserver* o : installed) o->gradient(event);
-}
-GradientObserver::GradientObserver() { installed.push_back(this); }
-GradientObserver::~GradientObserver() { std::erase(installed, this); }
-
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& grad_outputs, GradOptions options) {
   Engine engine(outputs, grad_outputs, options);

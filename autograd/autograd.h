@@ -45,13 +45,15 @@ struct GradientEvent {
 const Node* leaf_of(const GradientEvent& event);
 // Receives every gradient of this thread's backward while it lives.
 struct GradientObserver : Pinned {
-  GradientObserver();
-  virtual ~GradientObserver();
+  GradientObserver() { installed.push_back(this); }
+  virtual ~GradientObserver() { std::erase(installed, this); }
   virtual void gradient(const GradientEvent& event) = 0;
 
   static inline thread_local std::vector<GradientObserver*> installed;  // on this thread
   static bool any() { return !installed.empty(); }
-  static void tell(const GradientEvent& event);  // calls all observers of this thread
+  static void tell(const GradientEvent& event) {  // calls all observers of this thread
+    for (GradientObserver* o : installed) o->gradient(event);
+  }
 };
 
 }  // namespace autograd

@@ -53,7 +53,7 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
   if (edge.node->sequence < segment_.since) return segment_.outer->deliver(edge, std::move(grad));
   Pending& waiting = pending_[edge.node->sequence];
   waiting.node = edge.node;
-  waiting.slices.complete(waiting.grads);
+  waiting.complete();
   Tensor& sum = waiting.grads[edge.output];
   if (!sum.defined()) {
     sum = std::move(grad);
@@ -78,7 +78,7 @@ bool Engine::write_slice(const Edge& edge, const Node::Input& sliced, const Slic
   if (edge.node->sequence < segment_.since) return segment_.outer->write_slice(edge, sliced, a, grad);
   Pending& waiting = pending_[edge.node->sequence];
   waiting.node = edge.node;
-  return waiting.slices.write(waiting.grads, static_cast<int>(edge.output), sliced, a, grad);
+  return waiting.write_slice(static_cast<int>(edge.output), sliced, a, grad);
 }
 
 static void run_hooks(Node& node, Tensor* grads) {
@@ -204,7 +204,7 @@ void Engine::step(Step* report, const Node* leaf) {
                                          .phase = Phase::backward,
                                          .line = node.where,
                                          .backward_of = node.is_leaf() ? "" : to_string(node.op).data()});
-  taken.mapped().slices.complete(grads);
+  taken.mapped().complete();
   if (node.is_leaf()) GradientObserver::tell({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {

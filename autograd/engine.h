@@ -8,7 +8,6 @@
 
 #include "autograd.h"
 #include "node.h"
-#include "slice_sum.h"
 
 namespace gradual::autograd {
 
@@ -59,7 +58,16 @@ class Engine : Pinned {
   struct Pending {
     Ref<Node> node;
     Tensor grads[kMaxOutputs];
-    SliceSum slices = {};
+    // The gradients of slices of output `sliced` share the buffer grads[sliced] (-1: none): elements [begin, end) of
+    // `dim` are written, the others are still uninitialised.
+    int sliced = -1, dim = 0;
+    std::int64_t begin = 0, end = 0;
+
+    bool write_slice(int output, const Node::Input& input, const SliceAttrs& a, const Tensor& grad);
+    void complete() {
+      if (sliced >= 0) fill_rest();
+    }
+    void fill_rest();
   };
 
   void seed(const Tensor& output, Tensor grad);

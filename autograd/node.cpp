@@ -59,24 +59,12 @@ template <class F> void Node::each_saved(F f) const {
     if (t.defined()) f(const_cast<Tensor&>(t));
 }
 
-void Node::save_input(int i, const Tensor& t) {
-  Input& slot = inputs_[i];
-  if (slot.saved.defined() || !t.defined()) return;
-  slot.saved = t;
-  slot.version = t.version();
-  t.unsafe_impl()->storage->add_saved();
-}
-
 void Node::save_output(int i, const Tensor& t) {
   saved_outputs[i] = detached(t);
   output_versions[i] = t.version();
   t.unsafe_impl()->storage->add_saved();
 }
 
-void Node::release(Tensor& saved) {
-  saved.unsafe_impl()->storage->remove_saved();
-  saved = Tensor(), released = true;
-}
 void Node::release_saved() {
   each_saved([&](Tensor& t) { release(t); });
   if (function) function->release();
@@ -119,8 +107,6 @@ Tensor with_history(const Tensor& t, const Tensor& other) {
   set_history(numbers, m->edge.node, m->edge.output);
   return numbers;
 }
-
-Tensor detached(const Tensor& t) { return as_strided(t, t.sizes(), t.strides(), t.offset()); }
 
 Ref<Node> make_node(const OpCall& call) {
   auto node = Ref<Node>::adopt(new Node(call.op, call.inputs));

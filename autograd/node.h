@@ -46,11 +46,20 @@ struct Node : Pooled<Node>, Pinned {
   bool is_leaf() const { return op == OpId::leaf; }
   Input& input(int i) { return inputs_[i]; }
   const Input& input(int i) const { return inputs_[i]; }
-  void save_input(int i, const Tensor& t);
+  void save_input(int i, const Tensor& t) {
+    Input& slot = inputs_[i];
+    if (slot.saved.defined() || !t.defined()) return;
+    slot.saved = t;
+    slot.version = t.version();
+    t.unsafe_impl()->storage->add_saved();
+  }
   void save_output(int i, const Tensor& t);  // stored detached
   // Called after backward, unless the graph is retained. Includes what a user's function saved, as in saved_tensors().
   void release_saved();
-  void release(Tensor& saved);  // one of the saved inputs or outputs
+  void release(Tensor& saved) {  // one of the saved inputs or outputs
+    saved.unsafe_impl()->storage->remove_saved();
+    saved = Tensor(), released = true;
+  }
   std::vector<Tensor> saved_tensors() const;
 
   std::atomic<std::uint32_t> refs{1};
@@ -125,6 +134,6 @@ void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output);
 // The numbers of `t` with the history of `other`, if it has one.
 Tensor with_history(const Tensor& t, const Tensor& other);
 // The same numbers without history.
-Tensor detached(const Tensor& t);
+inline Tensor detached(const Tensor& t) { return as_strided(t, t.sizes(), t.strides(), t.offset()); }
 
 }  // namespace gradual

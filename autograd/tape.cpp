@@ -71,10 +71,6 @@ std::int64_t Tape::saved_bytes() const {
   return bytes_of(all);
 }
 
-void Tape::set_name(const Tensor& t, const std::string& text) {
-  if (const GradMeta* m = grad_meta(t); m && m->edge.node) names_.emplace_back(m->edge.node.get(), text);
-}
-
 std::string Tape::name_of(const Node& node) const {
   for (const auto& [named, text] : names_)
     if (named == &node) return text;
@@ -107,12 +103,6 @@ std::string Tape::to_dot() const {
       if (const Ref<Node>& from = n->input(i).edge.node) text += fmt::format("  v{} -> o{};\n", from->sequence, id);
   }
   return text + "}\n";
-}
-
-const Tape::Stepper::Step& Tape::Stepper::next() {
-  if (done()) throw_error("Tape::Stepper: the backward is done; ask done() first");
-  engine_.step(&step_);
-  return step_;
 }
 
 std::string to_string(const Tape::Stepper::Step& step) {

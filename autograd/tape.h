@@ -19,7 +19,9 @@ class Tape {
   // Bytes saved for backward, each storage counted once, including saved parameters and other leaves.
   std::int64_t saved_bytes() const;
   // Shows this name for a leaf or for the op that made the tensor.
-  void set_name(const Tensor& t, const std::string& name);
+  void set_name(const Tensor& t, const std::string& name) {
+    if (const GradMeta* m = grad_meta(t); m && m->edge.node) names_.emplace_back(m->edge.node.get(), name);
+  }
   std::string name_of(const Node& node) const;  // as set; else the op's name, or "leaf"
 
   // One row per node: sequence, op, the nodes of its inputs, shapes and dtypes, module, line, bytes saved, and the
@@ -38,7 +40,11 @@ class Tape {
     explicit Stepper(const Tensor& result, const Tensor& gradient = {}, autograd::GradOptions options = {})
         : engine_({&result, 1}, {&gradient, 1}, options) {}
     bool done() const { return engine_.done(); }
-    const Step& next();  // valid until the following next(); Error when done
+    const Step& next() {  // valid until the following next(); Error when done
+      if (done()) throw_error("Tape::Stepper: the backward is done; ask done() first");
+      engine_.step(&step_);
+      return step_;
+    }
 
    private:
     autograd::Engine engine_;

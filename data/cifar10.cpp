@@ -11,8 +11,8 @@
 namespace gradual::data {
 namespace {
 
-// Computes in f32.
-Dataset parse(std::string_view bytes) {
+// In f32.
+Dataset parse(const std::string& bytes) {
   constexpr std::int64_t kPixels = 3 * 32 * 32, kRecord = 1 + kPixels;
   const auto size = static_cast<std::int64_t>(bytes.size());
   if (size == 0 || size % kRecord != 0) throwf("{} bytes; a file has records of {}", size, kRecord);

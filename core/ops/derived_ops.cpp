@@ -77,12 +77,6 @@ Tensor reduced(const Tensor& each, Reduction by, Loc loc) {
   return by == Reduction::none ? each : by == Reduction::sum ? sum(each, {}, false, loc) : mean(each, {}, false, loc);
 }
 
-ValuesAndIndices at_places(const Tensor& x, int dim, const Tensor& index, bool keepdim, Loc loc) {
-  const Tensor values = gather(x, dim, index, loc);
-  return keepdim ? ValuesAndIndices{values, index}
-                 : ValuesAndIndices{squeeze(values, dim, loc), squeeze(index, dim, loc)};
-}
-
 // The places of the first `count` of each row, in order.
 template <class T> Tensor sorted_places(const Tensor& x, std::int64_t count, bool descending) {
   const std::vector<T> all = x.to_vector<T>();
@@ -103,10 +97,9 @@ template <class T> Tensor sorted_places(const Tensor& x, std::int64_t count, boo
 }  // namespace
 
 ValuesAndIndices max_with_indices(const Tensor& x, int dim, bool keepdim, Loc loc) {
-  return at_places(x, dim, argmax(x, dim, true, loc), keepdim, loc);
-}
-ValuesAndIndices min_with_indices(const Tensor& x, int dim, bool keepdim, Loc loc) {
-  return at_places(x, dim, argmin(x, dim, true, loc), keepdim, loc);
+  const Tensor index = argmax(x, dim, true, loc), values = gather(x, dim, index, loc);
+  if (keepdim) return {values, index};
+  return {squeeze(values, dim, loc), squeeze(index, dim, loc)};
 }
 ValuesAndIndices sort(const Tensor& x, int dim, bool descending, Loc loc) {
   return x.dim() == 0 ? ValuesAndIndices{x, zeros({}, DType::i64).to(x.device())}
@@ -117,7 +110,8 @@ ValuesAndIndices topk(const Tensor& x, std::int64_t count, int dim, bool largest
   const Tensor rows = transpose(x.detach(), dim, -1);
   const Tensor found =
       x.is_floating() ? sorted_places<double>(rows, count, largest) : sorted_places<std::int64_t>(rows, count, largest);
-  return at_places(x, dim, contiguous(transpose(found, dim, -1)).to(x.device()), true, loc);
+  const Tensor index = contiguous(transpose(found, dim, -1)).to(x.device());
+  return {gather(x, dim, index, loc), index};
 }
 
 Tensor cumsum(const Tensor& x, int dim, Loc loc) {

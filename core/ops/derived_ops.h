@@ -34,13 +34,11 @@ Tensor repeat(const Tensor& x, const Shape& times, Loc loc = Loc::current());
 // At most `count` parts of equal size along `dim`; the last may be smaller.
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t count, int dim = 0, Loc loc = Loc::current());
 
-// The largest or smallest of each row along `dim`, the first of equals, and its place (i64); only `values` has a
-// gradient.
+// The largest of each row along `dim`, the first of equals, and its place (i64); only `values` has a gradient.
 struct ValuesAndIndices {
   Tensor values, indices;
 };
 ValuesAndIndices max_with_indices(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
-ValuesAndIndices min_with_indices(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
 // Each row along `dim` in order; equals keep theirs, NaN is the largest. topk: the `count` largest (or smallest), in
 // order. The places are found on the host.
 ValuesAndIndices sort(const Tensor& x, int dim = -1, bool descending = false, Loc loc = Loc::current());

@@ -62,7 +62,7 @@ CASES = {
     "prod": (lambda x: x.prod(1), [(2, 7, 3)]),
     "prod of all": (lambda x: x.prod(), [(2, 3)]),
     "max": (lambda x: x.max(1).values, [(2, 7, 3)]),
-    "min": (lambda x: x.min(-1, keepdim=True).values, [(2, 7, 3)]),
+    "max kept": (lambda x: x.max(-1, keepdim=True).values, [(2, 7, 3)]),
     "sort": (lambda x: x.sort(1).values, [(2, 7, 3)]),
     "sort descending": (lambda x: x.sort(0, descending=True).values, [(4, 7)]),
     "topk": (lambda x: x.topk(2, 1).values, [(2, 7, 3)]),

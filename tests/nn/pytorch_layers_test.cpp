@@ -79,7 +79,7 @@ std::map<std::string, std::function<Tensor(Inputs&)>> cases() {
       {"prod", [](Inputs& in) { return prod(in[0], 1); }},
       {"prod of all", [](Inputs& in) { return prod(in[0]); }},
       {"max", [](Inputs& in) { return max_with_indices(in[0], 1).values; }},
-      {"min", [](Inputs& in) { return min_with_indices(in[0], -1, true).values; }},
+      {"max kept", [](Inputs& in) { return max_with_indices(in[0], -1, true).values; }},
       {"sort", [](Inputs& in) { return sort(in[0], 1).values; }},
       {"sort descending", [](Inputs& in) { return sort(in[0], 0, true).values; }},
       {"topk", [](Inputs& in) { return topk(in[0], 2, 1).values; }},
