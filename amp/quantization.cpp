@@ -1,6 +1,7 @@
 #include "quantization.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
@@ -241,15 +242,14 @@ void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
 }
 
 void store(StateDict& state, const std::string& name, AmaxHistory& h) {
-  h.read();
-  if (h.amax.empty()) return;
+  if (h.read().amax.empty()) return;
   state.set(name + ".scale", static_cast<double>(h.scale));
   state.set(name + ".amax", from_data(h.amax, {static_cast<std::int64_t>(h.amax.size())}));
 }
 
 void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
-  AmaxHistory loaded;
   if (!state.contains(name + ".scale")) return;
+  AmaxHistory loaded;
   loaded.scale = static_cast<float>(state.real(name + ".scale"));
   loaded.amax = state.tensor(name + ".amax").to_vector<float>();
   h = loaded;
@@ -364,15 +364,13 @@ StateDict QuantizationState::state_dict() const {
 }
 
 void QuantizationState::load_state_dict(const StateDict& state) {
-  const std::string names = state.text("sites");
+  std::istringstream names(state.text("sites"));
   for (const auto& s : sites_) s->x = s->w = s->dy = {};
   int number = 0;
-  for (std::size_t at = 0; at < names.size();) {
-    const std::size_t end = names.find('\n', at);
-    Site& site = find(names.substr(at, end - at));
+  for (std::string name; std::getline(names, name);) {
+    Site& site = find(name);
     const StateDict one = state.sub(std::to_string(number++));
-    for (const auto& [name, member] : kHistories) restore(one, name, site.*member);
-    at = end + 1;
+    for (const auto& [part, member] : kHistories) restore(one, part, site.*member);
   }
 }
 

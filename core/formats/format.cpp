@@ -176,17 +176,16 @@ int Format::max_exponent() const { return std::ilogb(max()); }
 
 float Format::decode(std::uint32_t code) const {
   if (table) return table->decoded[code & ((1u << table->bits) - 1)];
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
   const bool negative = (code & sign_bit()) != 0;
   const std::uint32_t magnitude = code & ((1u << (exponent_bits + mantissa_bits)) - 1);
-  if (nan == NanEncoding::negative_zero && code == sign_bit()) return kNan;
-  if (has_inf && magnitude == max_code() + 1)
-    return negative ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
-  if (magnitude > max_code()) return negative ? -kNan : kNan;
+  if (nan == NanEncoding::negative_zero && code == sign_bit()) return static_cast<float>(kNan);
   const auto exponent = static_cast<int>(magnitude >> mantissa_bits);
   const std::uint32_t mantissa = magnitude & ((1u << mantissa_bits) - 1);
   double value = 0;
-  if (exponent > 0 || !has_zero) value = std::ldexp(mantissa + (1u << mantissa_bits), exponent - bias - mantissa_bits);
+  if (magnitude > max_code()) value = has_inf && magnitude == max_code() + 1 ? kInf : kNan;
+  else if (exponent > 0 || !has_zero)
+    value = std::ldexp(mantissa + (1u << mantissa_bits), exponent - bias - mantissa_bits);
   else if (subnormals) value = std::ldexp(mantissa, 1 - bias - mantissa_bits);
   return static_cast<float>(negative ? -value : value);
 }

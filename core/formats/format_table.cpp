@@ -162,7 +162,7 @@ ValueTable twos_complement(int bits) {
 
 std::vector<ValueTable> make_tables() {
   const auto posits = [](int es) { return [es](std::uint32_t code, int bits) { return posit(code, bits, es); }; };
-  std::vector<ValueTable> all = {
+  return {
       {.name = "nf4",
        .about = "NormalFloat4 (Dettmers et al. 2023, QLoRA): quantiles of a normal distribution, for max / amax scales",
        .values = {-1, -0.6961928009986877F, -0.5250730514526367F, -0.39491748809814453F, -0.28444138169288635F,
@@ -191,7 +191,6 @@ std::vector<ValueTable> make_tables() {
       twos_complement(4),
       twos_complement(2),
   };
-  return all;
 }
 
 // Tables stay where they are: formats point to them.

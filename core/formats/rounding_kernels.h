@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-#include <utility>
 
 #include "../support/host_device.h"
 #include "rounding.h"
@@ -154,18 +153,13 @@ constexpr U round_bits(U bits, std::uint32_t random, const RoundingSpec<U>& s, L
                    r);
 }
 
-// round_bits by the loop with this number.
-template <bool codes, bool count, class U, int... loops>
-constexpr U round_by(int loop, U bits, std::uint32_t random, const RoundingSpec<U>& s, LoopCounts& counts,
-                     std::integer_sequence<int, loops...>) {
-  U rounded = 0;
-  (void)((loop == loops && (rounded = round_bits<loops, codes, count, false>(bits, random, s, counts), true)) || ...);
-  return rounded;
-}
-template <bool codes, bool count, class U>
-constexpr U round_by(int loop, U bits, std::uint32_t random, const RoundingSpec<U>& s, LoopCounts& counts) {
+// round_bits by the loop with this number, which is at least `loop`.
+template <bool codes, bool count, int loop = 0, class U>
+constexpr U round_by(int number, U bits, std::uint32_t random, const RoundingSpec<U>& s, LoopCounts& counts) {
   constexpr int kLoops = SourceBits<U>::kWide ? static_cast<int>(kAligned) : static_cast<int>(kRoundingLoops);
-  return round_by<codes, count>(loop, bits, random, s, counts, std::make_integer_sequence<int, kLoops>{});
+  if constexpr (loop + 1 < kLoops)
+    if (number != loop) return round_by<codes, count, loop + 1>(number, bits, random, s, counts);
+  return round_bits<loop, codes, count, false>(bits, random, s, counts);
 }
 
 // The bits to round instead of a source's: the same bits, or the magnitude for an unsigned format. A source below zero

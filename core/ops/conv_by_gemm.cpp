@@ -28,25 +28,19 @@ Tensor as_images(const Tensor& rows, std::int64_t n, std::int64_t h, std::int64_
 
 // dy spread over the strides, so that convolving it with the rotated kernel gives dx.
 Tensor spread(const Tensor& dy, const std::int64_t* kernel, const ConvAttrs& a) {
-  std::int64_t size[2], before[2];
+  std::int64_t size[2], margin[2], at[2], length[2];
   for (int i = 0; i < 2; ++i) {
-    before[i] = a.dilation[i] * (kernel[i] - 1) - a.padding[i];
+    const std::int64_t before = a.dilation[i] * (kernel[i] - 1) - a.padding[i];
     size[i] = a.size[i] + a.dilation[i] * (kernel[i] - 1);
+    margin[i] = std::max<std::int64_t>(0, -before), at[i] = margin[i] + before;
+    length[i] = std::max(margin[i] + size[i], at[i] + a.stride[i] * (dy.size(2 + i) - 1) + 1);
   }
   // Puts element (y, x) of dy at before + stride * (y, x) of a field of zeros; elements outside affect no input.
-  Tensor field = zeros({dy.size(0), dy.size(1), size[0], size[1]}, {.dtype = dy.dtype(), .device = dy.device()});
-  std::int64_t first[2], count[2];
-  for (int i = 0; i < 2; ++i) {
-    first[i] = before[i] < 0 ? (-before[i] + a.stride[i] - 1) / a.stride[i] : 0;
-    const std::int64_t room = (size[i] - 1 - before[i]) / a.stride[i] + 1;
-    count[i] = std::max<std::int64_t>(0, std::min(dy.size(2 + i), room) - first[i]);
-  }
-  if (count[0] * count[1] == 0) return field;
+  const Tensor field =
+      zeros({dy.size(0), dy.size(1), length[0], length[1]}, {.dtype = dy.dtype(), .device = dy.device()});
   const Shape& s = field.strides();
-  const std::int64_t start = (before[0] + first[0] * a.stride[0]) * s[2] + before[1] + first[1] * a.stride[1];
-  as_strided(field, {dy.size(0), dy.size(1), count[0], count[1]}, {s[0], s[1], s[2] * a.stride[0], a.stride[1]}, start)
-      .copy_(dy.narrow(2, first[0], count[0]).narrow(3, first[1], count[1]));
-  return field;
+  as_strided(field, dy.sizes(), {s[0], s[1], s[2] * a.stride[0], a.stride[1]}, at[0] * s[2] + at[1]).copy_(dy);
+  return field.narrow(2, margin[0], size[0]).narrow(3, margin[1], size[1]);
 }
 
 Tensor input_gradient(const Tensor& dy, const Tensor& w, const ConvAttrs& a, const Shape& out,

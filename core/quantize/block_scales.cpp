@@ -69,13 +69,13 @@ void part_scales(const float* most, std::int64_t parts, const Grid& g, std::vect
 
 ScaleSpec scale_spec(const Quantizer& q) {
   const Scaling& s = q.scaling;
-  ScaleSpec spec{.kind = s.kind, .scale = s.scale, .rule = s.rule, .oracle = s.oracle, .power_of_two = s.power_of_two};
-  spec.margin = static_cast<float>(std::exp2(-s.margin));
+  ScaleSpec spec{s};
+  spec.factor = static_cast<float>(std::exp2(-s.margin));
   const bool goes_up = q.rounding.mode != RoundingMode::nearest_even && q.rounding.mode != RoundingMode::nearest_away &&
                        q.rounding.mode != RoundingMode::toward_zero;
   spec.fits = goes_up && (q.overflow == Overflow::ieee || q.overflow == Overflow::ml_dtypes);
   spec.most = q.format.max(), spec.emax = q.format.max_exponent(), spec.mantissa_bits = q.format.mantissa_bits;
-  spec.least = q.format.min(), spec.zero_point = s.zero_point;
+  spec.least = q.format.min();
   if (!coded_scales(s.kind, s.scale)) return spec;
   spec.stored = rounding_spec<std::uint32_t>({s.scale_format, {}, Overflow::saturate}, false);
   // Scaled to 4, the largest block's scale is 3/2 of what it is for 6: 384 and 256 in e4m3fn.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <span>
 #include <vector>
 
 #include "quantizer_kernels.h"

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "../formats/rounding.h"
 #include "../tensor/tensor.h"

@@ -20,16 +20,10 @@ struct Scale {
 constexpr Scale inverted(float forward) { return {forward, 1 / forward}; }
 
 // A quantizer's rule for scales in the form that kernels read.
-struct ScaleSpec {
-  ScalingKind kind = ScalingKind::none;
-  ScaleFormat scale = ScaleFormat::f32;
-  ScaleRule rule = ScaleRule::floor;
-  ScaleOracle oracle = ScaleOracle::transformer_engine;
-  bool power_of_two = false;
-  float margin = 1;  // 2^-margin
+struct ScaleSpec : Scaling {
+  float factor = 1;  // 2^-margin
   // The format's largest and lowest value, the exponent of the largest one and the format's mantissa bits.
   double most = 1, least = 0;
-  bool zero_point = false;
   int emax = 0, mantissa_bits = 0;
   bool fits = false;                        // amax times the scale is at most `most`
   float global = 1, global_inverse = 1;     // nvfp4: the scale of the tensor
@@ -83,7 +77,7 @@ GRADUAL_HD inline Scale current_scale(float amax, const ScaleSpec& s) {
   } else {
     return {};
   }
-  scale *= s.margin;
+  scale *= s.factor;
   if (scale > FLT_MAX) scale = FLT_MAX;
   if (s.power_of_two && scale > 0) scale = floor_power(scale);
   while (s.fits && scale <= FLT_MAX && static_cast<double>(amax) * scale > s.most)
@@ -94,7 +88,7 @@ GRADUAL_HD inline Scale current_scale(float amax, const ScaleSpec& s) {
 // Delayed scaling: the scale from the history's amax, or `before` if that is 0, Inf or NaN.
 GRADUAL_HD inline float delayed_scale(float amax, float before, const ScaleSpec& s) {
   if (!(amax > 0) || is_inf(amax)) return before;
-  const float scale = static_cast<float>(s.most) / amax * s.margin;
+  const float scale = static_cast<float>(s.most) / amax * s.factor;
   return scale > FLT_MAX ? FLT_MAX : scale;
 }
 

@@ -11,7 +11,7 @@ std::string describe(const Quantizer& q) {
   std::string text = to_string(q.format);
   if (q.rounding.mode != RoundingMode::nearest_even) text += " " + to_string(q.rounding);
   const std::string blocks = s.square ? fmt::format("tiles of {0}x{0}", s.block) : fmt::format("blocks of {}", s.block);
-  const bool coded = s.scale == ScaleFormat::coded;
+  const bool nvfp4 = s.kind == ScalingKind::nvfp4, coded = nvfp4 || s.scale == ScaleFormat::coded;
   const char* one = s.power_of_two ? "power of two" : "scale";
   switch (s.kind) {
     case ScalingKind::none: break;
@@ -23,16 +23,14 @@ std::string describe(const Quantizer& q) {
                           s.most_recent ? "most recent" : "max");
       break;
     case ScalingKind::block:
-      text += fmt::format(", {} with {} scales", blocks,
-                          coded ? to_string(s.scale_format) : std::string(to_string(s.scale)));
+    case ScalingKind::nvfp4:
+      text += fmt::format(", {} with {} scales{}", blocks,
+                          coded ? to_string(s.scale_format) : std::string(to_string(s.scale)),
+                          nvfp4 ? " under one of the tensor" : "");
       if (coded ? searches(s.rule) : s.scale != ScaleFormat::f32) text += fmt::format(" ({})", to_string(s.rule));
       if (s.part)
         text += fmt::format(", parts of {} and their doubles",
                             s.inner_part ? fmt::format("{} and {}", s.part, s.inner_part) : fmt::format("{}", s.part));
-      break;
-    case ScalingKind::nvfp4:
-      text += fmt::format(", {} with {} scales under one of the tensor", blocks, to_string(s.scale_format));
-      if (searches(s.rule)) text += fmt::format(" ({})", to_string(s.rule));
       break;
   }
   if (s.zero_point) text += " with a zero point";

@@ -201,7 +201,7 @@ WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
   for (const NamedQuantizer& q : o.blocks) {
     CastCounts counts;
     const Tensor rounded = fake_quantize(s.x, q.quantizer, {.stats = {.counts = &counts}}).to(DType::f64);
-    w.blocks.push_back({q.name, q.quantizer, loss_of(s, rounded, 1, counts, w)});
+    w.blocks.push_back({q, loss_of(s, rounded, 1, counts, w)});
   }
   return w;
 }

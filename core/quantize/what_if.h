@@ -66,9 +66,7 @@ struct FormatLoss {
   const ScaleLoss& best_by(Criterion criterion) const;  // in the sweep; of equal ones, the nearest to 1
 };
 
-struct BlockLoss {
-  std::string name;
-  Quantizer quantizer;
+struct BlockLoss : NamedQuantizer {
   ScaleLoss loss;  // with scale 1
 };
 
