@@ -31,7 +31,7 @@ struct Storage {
   static Ref<Storage> wrap(void* data, std::size_t bytes, std::function<void()> deleter);
   static void destroy(Storage* s);
 
-  // The category that its bytes count in now; set_category moves them. Workspace counts under activations while any node
+  // The category that its bytes count in now; set_category moves them. Workspace counts under activations while a node
   // keeps it.
   Category counted() const {
     const bool kept = category == Category::workspace && saved.load(std::memory_order_relaxed) > 0;
