@@ -18,6 +18,9 @@ struct Segment {
   std::uint64_t since = 0;
 };
 
+// True if `t` is the only handle of its tensor and the tensor alone owns its memory.
+bool sole_owner(const Tensor& t);
+
 class Engine : Pinned {
  public:
   // What one step did.

@@ -6,8 +6,7 @@
 
 namespace gradual::autograd {
 
-// True if `t` is the only handle of its tensor and the tensor alone owns its memory.
-static bool sole_owner(const Tensor& t) {
+bool sole_owner(const Tensor& t) {
   const Storage& storage = *t.unsafe_impl()->storage;
   return t.unsafe_impl()->refs.load(std::memory_order_relaxed) == 1 &&
          storage.refs.load(std::memory_order_relaxed) == 1 && !storage.deleter;

@@ -62,9 +62,7 @@ Batch flip_and_crop(const Batch& batch, std::int64_t margin) {
     const Tensor part = image.narrow(1, draw / 2 / moves, height).narrow(2, draw / 2 % moves, width);
     images.push_back(draw % 2 ? flip(part, 2) : part);
   }
-  Batch out = batch;
-  out.inputs = stack(images);
-  return out;
+  return {stack(images), batch.targets, batch.first, batch.whole};
 }
 
 }  // namespace gradual::data
