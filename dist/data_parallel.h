@@ -45,9 +45,10 @@ struct DataParallelOptions {
   bool synchronized_batch_norm = false;
   bool count = false;  // what the exchange's rounding does, for take_exchanged()
   // Gradients of parameters are put together in the order in which backward makes them. Once they have this size, in
-  // the type of the sums, they are exchanged while backward goes on, on a thread of their own: `loss` and its backward
-  // must not call the communicator then. 0: all after backward, as with synchronized_batch_norm. No bit depends on it.
-  std::int64_t bucket_bytes = 1 << 20;
+  // the type of the sums, they are exchanged while backward goes on, on a thread of their own, which needs a core:
+  // `loss` and its backward must not call the communicator then. 0: all after backward, as with
+  // synchronized_batch_norm. No bit depends on it.
+  std::int64_t bucket_bytes = 0;
   // What else must be equal on all ranks, by name, for example {"data", "digits"}. Version, program, recipe, parameters
   // and options are compared always.
   std::vector<std::pair<std::string, std::string>> facts = {};

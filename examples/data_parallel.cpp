@@ -15,7 +15,7 @@ constexpr const char* kUsage =
     "Data-parallel training of a small network; try mpirun -n 4 data_parallel.\n"
     "  data_parallel [--recipe NAME] [--epochs N] [--exchange NAME, of the gradients: bf16/ring]\n"
     "  [--ranks-emulated N, with --exchange] [--checkpoint FILE, read if it exists, written after each epoch]\n"
-    "  [--bucket-bytes N, of gradients that are exchanged while backward goes on; 0: all after it]\n";
+    "  [--bucket-bytes N, of gradients that are exchanged while backward goes on]\n";
 
 std::uint64_t checksum(const nn::Module& model) {
   std::uint64_t sum = 0xcbf29ce484222325u;  // FNV-1a
@@ -29,7 +29,7 @@ int train(dist::Communicator& ranks, example::Arguments& arguments) {
   const long epochs = arguments.number("--epochs", 2), emulated = arguments.number("--ranks-emulated", 1);
   if (arguments.has("--exchange")) recipe.exchange = amp::exchange_from_name(arguments.text("--exchange", ""));
   const std::string checkpoint = arguments.text("--checkpoint", "");
-  const long bucket_bytes = arguments.number("--bucket-bytes", dist::DataParallelOptions{}.bucket_bytes);
+  const long bucket_bytes = arguments.has("--bucket-bytes") ? arguments.number("--bucket-bytes", 1) : 0;
   arguments.done();
   set_deterministic(true), manual_seed(1);  // the same bits for any number of threads
   nn::Sequential model{nn::Flatten(), nn::Linear(64, 128), nn::ReLU(), nn::Dropout(0.2), nn::Linear(128, 10)};

@@ -203,7 +203,7 @@ TEST_CASE("a gradient that changes after it was sent is an error, and none witho
     });
   };
   CHECK(late(1) ==
-        "DataParallel: a function's backward changed the gradient of 'second.bias' after its uses on the tape, when it "
-        "was on its way to other ranks; set bucket_bytes to 0");
+        "DataParallel: a function's backward changed the gradient of 'second.bias' when it was on its way to other "
+        "ranks, after its uses on the tape; set bucket_bytes to 0");
   CHECK(late(0) == "nothing was thrown");
 }
