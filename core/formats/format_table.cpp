@@ -83,8 +83,8 @@ double posit(std::uint32_t code, int bits, int es) {
   return std::ldexp(1 + fraction, (first ? run - 1 : -run) * (1 << es) + exponent);
 }
 
-// Positive linear takums (Hunhold 2024): sign, direction, 3 bits of regime, characteristic, fraction; codes of fewer than 12
-// bits stand for longer ones that end in zeros.
+// Positive linear takums (Hunhold 2024): sign, direction, 3 bits of regime, characteristic, fraction; codes of fewer
+// than 12 bits stand for longer ones that end in zeros.
 double takum(std::uint32_t code, int bits) {
   const std::uint32_t wide = code << (20 - bits);  // 20 bits: 1, 1, 3, and 15 for characteristic and fraction
   const bool direct = (wide >> 18 & 1) != 0;

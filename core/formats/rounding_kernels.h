@@ -207,8 +207,12 @@ GRADUAL_HD inline std::uint32_t round_to_power(double x, std::uint32_t random, c
   counts.beyond += !zero;
   return code;
 }
+// 2^e for -127 <= e <= 127, without a call of the C library.
+GRADUAL_HD inline float power(int e) {
+  return std::bit_cast<float>(e > -127 ? static_cast<std::uint32_t>(e + 127) << 23 : std::uint32_t{1} << 22);
+}
 GRADUAL_HD inline float power_of(std::uint32_t code, const PowerSpec& s) {
-  return code > s.most ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0F, static_cast<int>(code) - s.bias);
+  return code > s.most ? std::numeric_limits<float>::quiet_NaN() : power(static_cast<int>(code) - s.bias);
 }
 
 constexpr std::int64_t kRoundingBlock = 1024;

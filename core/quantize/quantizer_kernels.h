@@ -47,10 +47,6 @@ struct ScaleGrid {
   Tensor whole;         // on a GPU, for scales from an amax: replaces `one` or spec.global, with its inverse, f32 [2]
 };
 
-// 2^e for -127 <= e <= 127, without a call of the C library.
-GRADUAL_HD inline float power(int e) {
-  return std::bit_cast<float>(e > -127 ? static_cast<std::uint32_t>(e + 127) << 23 : std::uint32_t{1} << 22);
-}
 GRADUAL_HD inline float floor_power(float x) { return std::ldexp(1.0F, std::ilogb(x)); }
 GRADUAL_HD inline bool is_nan(float x) { return x != x; }
 GRADUAL_HD inline bool is_inf(float x) { return x > FLT_MAX || x < -FLT_MAX; }
