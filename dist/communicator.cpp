@@ -36,17 +36,16 @@ class Single : public Communicator {
 
 }  // namespace
 
-void Communicator::broadcast(void* data, std::size_t bytes, int root) {
+Communicator::Started Communicator::start_broadcast(void* data, std::size_t bytes, int root) {
   std::vector<Message> sent, received;
   if (rank() != root) received.push_back({root, at(data, 0), bytes});
   for (int p = 0; p < size() && rank() == root; ++p)
     if (p != root) sent.push_back({p, at(data, 0), bytes});
-  transfer(sent, received);
+  return start(sent, received);
 }
 
 // What goes to rank p begins at p * step; what came from it, at p * bytes.
-std::unique_ptr<Communicator::Transfer> Communicator::start_blocks(const void* from, std::size_t step,
-                                                                   std::size_t bytes, void* to) {
+Communicator::Started Communicator::start_blocks(const void* from, std::size_t step, std::size_t bytes, void* to) {
   std::vector<Message> sent, received;
   for (int p = 0; p < size(); ++p) {
     sent.push_back({p, at(from, static_cast<std::size_t>(p) * step), bytes});
@@ -69,12 +68,23 @@ std::vector<std::string> Communicator::all_gather(const std::string& own) {
   return texts;
 }
 
+std::vector<float> Communicator::reduce_scatter(std::span<const float> values) {
+  const auto ranks = static_cast<std::size_t>(size()), n = values.size() / ranks;
+  if (values.size() % ranks != 0)
+    throwf("reduce_scatter: {} numbers do not part into equal blocks for {} ranks", values.size(), ranks);
+  std::vector<float> blocks(values.size());
+  all_to_all(values.data(), n * sizeof(float), blocks.data());
+  for (std::size_t i = n; i < blocks.size(); ++i) blocks[i % n] += blocks[i];
+  blocks.resize(n);
+  return blocks;
+}
+
 void Communicator::all_reduce(std::span<float> values) {
-  const std::size_t n = values.size();
-  std::vector<float> all(n * static_cast<std::size_t>(size()));
-  all_gather(values.data(), values.size_bytes(), all.data());
-  std::copy_n(all.begin(), n, values.begin());
-  for (std::size_t i = n; i < all.size(); ++i) values[i % n] += all[i];
+  std::vector<float> padded(values.begin(), values.end());
+  while (padded.size() % static_cast<std::size_t>(size()) != 0) padded.push_back(0);
+  const std::vector<float> own = reduce_scatter(padded);
+  all_gather(own.data(), own.size() * sizeof(float), padded.data());
+  std::copy_n(padded.begin(), values.size(), values.begin());
 }
 
 bool Communicator::any(bool own) {
@@ -150,6 +160,7 @@ int run(const std::function<int(Communicator&)>& f) {
     std::fflush(stdout);
     std::fprintf(stderr, "rank %d of %d: %s\n", ranks->rank(), ranks->size(), e.what());
     ranks->abort(1);
+    return 1;  // not reached
   }
 }
 

@@ -40,8 +40,6 @@ class Communicator : Pinned {
   int rank() const { return rank_; }
   int size() const { return size_; }
   std::string_view backend() const { return backend_; }  // "single", "mpi", "nccl"
-  // Whether any thread may call it, one at a time, and not the one that made it alone.
-  virtual bool on_any_thread() const { return true; }
 
   // Messages that are under way. The destructor waits too, and ends the program where that fails.
   class Transfer : Pinned {
@@ -56,20 +54,22 @@ class Communicator : Pinned {
   // Ends all ranks with this status. Does not return.
   [[noreturn]] virtual void abort(int status) = 0;
 
-  // Collective calls: every rank makes the same ones in the same order.
-  void broadcast(void* data, std::size_t bytes, int root);
+  // Any thread may call it, one at a time. Collective calls: every rank makes the same ones in the same order. Forms with start_ do not wait.
+  using Started = std::unique_ptr<Transfer>;
+  Started start_broadcast(void* data, std::size_t bytes, int root);
+  void broadcast(void* data, std::size_t bytes, int root) { start_broadcast(data, bytes, root)->wait(); }
   // Rank r's `bytes` come to all + r * bytes on every rank.
-  void all_gather(const void* own, std::size_t bytes, void* all) { start_blocks(own, 0, bytes, all)->wait(); }
-  // Block p of `sent` goes to rank p; block p of `received` came from rank p. Blocks have `bytes` bytes.
-  void all_to_all(const void* sent, std::size_t bytes, void* received) {
-    start_all_to_all(sent, bytes, received)->wait();
-  }
-  std::unique_ptr<Transfer> start_all_to_all(const void* sent, std::size_t bytes, void* received) {  // does not wait
-    return start_blocks(sent, bytes, bytes, received);
-  }
+  Started start_all_gather(const void* own, std::size_t n, void* all) { return start_blocks(own, 0, n, all); }
+  void all_gather(const void* own, std::size_t bytes, void* all) { start_all_gather(own, bytes, all)->wait(); }
+  // Block p of `from` goes to rank p; block p of `to` came from rank p. Blocks have n bytes.
+  Started start_all_to_all(const void* from, std::size_t n, void* to) { return start_blocks(from, n, n, to); }
+  void all_to_all(const void* from, std::size_t n, void* to) { start_all_to_all(from, n, to)->wait(); }
   std::vector<std::string> all_gather(const std::string& own);  // texts of any length
-  void all_reduce(std::span<float> values);                     // sums in the order of the ranks
-  bool any(bool own);                                           // true on all if true on one
+  // Sums in the order of the ranks, the same bits on all. reduce_scatter: of `values`, cut into size() equal blocks,
+  // this rank's block of the sum.
+  void all_reduce(std::span<float> values);
+  std::vector<float> reduce_scatter(std::span<const float> values);
+  bool any(bool own);  // true on all if true on one
   void barrier() { static_cast<void>(any(false)); }
 
  protected:
@@ -77,7 +77,7 @@ class Communicator : Pinned {
   int rank_, size_;
 
  private:
-  std::unique_ptr<Transfer> start_blocks(const void* from, std::size_t step, std::size_t bytes, void* to);
+  Started start_blocks(const void* from, std::size_t step, std::size_t bytes, void* to);
   std::string_view backend_;
 };
 

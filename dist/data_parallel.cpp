@@ -115,7 +115,7 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
     throwf("data-parallel training: {} ranks cannot emulate {}; one process can", ranks.size(), emulated_);
   if (options_.bucket_bytes < 0)
     throwf("data-parallel training: bucket_bytes is {}; it must be 0 or more", options_.bucket_bytes);
-  if (ranks.size() == 1 || options_.synchronized_batch_norm || !ranks.on_any_thread()) options_.bucket_bytes = 0;
+  if (ranks.size() == 1 || options_.synchronized_batch_norm) options_.bucket_bytes = 0;
   std::vector<std::int64_t> sizes;
   for (const auto& [name, p] : parameters_) {
     order_.insert(order_.begin(), sizes.size());  // backward often completes the last one first

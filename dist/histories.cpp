@@ -1,11 +1,8 @@
 #include "histories.h"
 
 #include <bit>
-#include <cstdint>
 #include <map>
-#include <optional>
 #include <sstream>
-#include <vector>
 
 #include "../core/support/throwf.h"
 

@@ -16,8 +16,10 @@ constexpr std::size_t kLargest = std::size_t{1} << 30;  // bytes of one call, wh
 
 struct Mpi : Communicator {
   Mpi() : Communicator(0, 1, "mpi") {
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level_) != MPI_SUCCESS)
-      throw_error("MPI did not start");
+    int level = 0;
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS ||
+        level < MPI_THREAD_SERIALIZED)
+      throw_error("MPI did not start, or not with MPI_THREAD_SERIALIZED");
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
   }
@@ -26,13 +28,11 @@ struct Mpi : Communicator {
     if (std::uncaught_exceptions() > 0) MPI_Abort(MPI_COMM_WORLD, 1);
     MPI_Finalize();
   }
-  bool on_any_thread() const override { return level_ >= MPI_THREAD_SERIALIZED; }
   std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override;
   void abort(int status) override {
     MPI_Abort(MPI_COMM_WORLD, status);
     std::_Exit(status);
   }
-  int level_ = 0;
 };
 
 struct MpiTransfer : Communicator::Transfer {

@@ -60,8 +60,8 @@ double error_percent(const Gradients& g, const Tensor& exact, const amp::Exchang
   const auto communicator = dist::single();
   dist::RankSum sum(*communicator, exchange, ranks, g.sizes);
   const std::int64_t all = g.samples.size(0);
-  const double factor = exchange.average == Averaging::before ? 1 : 1.0 / ranks;
-  const double parts = static_cast<double>(all) * factor;
+  const double factor = exchange.average == Averaging::before ? 1 : 1.0 / ranks,
+               parts = static_cast<double>(all) * factor;
   std::vector<std::vector<float>> contributions;
   for (std::int64_t r = 0; r < ranks; ++r)
     contributions.push_back(g.part(dist::part_of(all, ranks, r), parts).to(DType::f32).to_vector<float>());
@@ -79,8 +79,7 @@ int exchange_command(int argc, char** argv) {
   std::string names = kExchanges, recipe = "fp32", csv;
   int most = 1024;
   CLI::App app(
-      "Prints the error of the mean gradient that ranks have after an exchange in low precision, against their "
-      "number.\n"
+      "Prints the error of the mean gradient after an exchange in low precision, against the number of ranks.\n"
       "The samples are the same for any number of ranks: each rank has an equal part of them. Error: 2-norm of the\n"
       "difference to the sum in f64, in percent of its norm.\n",
       "gradual-lab exchange");

@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "terminal.h"
 
@@ -37,7 +38,6 @@ pid_t start_worker(char** argv, const std::string& out, int threads) {
   if (!named) words.insert(words.end(), {"--out", out});
   words.insert(words.end(), {"--worker", std::to_string(threads)});
   std::vector<char*> pointers;
-  pointers.reserve(words.size() + 1);
   for (std::string& w : words) pointers.push_back(w.data());
   pointers.push_back(nullptr);
   const pid_t parent = getpid(), pid = fork();
@@ -53,7 +53,6 @@ pid_t start_worker(char** argv, const std::string& out, int threads) {
 
 void run_jobs(const RankOptions& how, const std::string& out, char** argv) {
   std::vector<pid_t> workers;
-  workers.reserve(static_cast<std::size_t>(how.jobs));
   for (int k = 0; k < how.jobs; ++k) workers.push_back(start_worker(argv, out, num_threads()));
   bool told = false;
   while (!workers.empty()) {
@@ -67,10 +66,8 @@ void run_jobs(const RankOptions& how, const std::string& out, char** argv) {
         say(stderr, "job {} was ended by signal {}; its run goes on from its last epoch\n", ended, WTERMSIG(status));
       continue;
     }
-    if (stop_signal() && !told) {
+    if (stop_signal() && !std::exchange(told, true))
       for (const pid_t w : workers) kill(w, stop_signal());
-      told = true;
-    }
     usleep(20000);
   }
 }
