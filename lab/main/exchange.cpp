@@ -59,12 +59,11 @@ double error_percent(const Gradients& g, const Tensor& exact, const amp::Exchang
                      CastCounts& lost) {
   const auto communicator = dist::single();
   dist::RankSum sum(*communicator, exchange, ranks, g.sizes);
-  const std::int64_t all = g.samples.size(0);
   const double factor = exchange.average == Averaging::before ? 1 : 1.0 / ranks;
+  const double parts = static_cast<double>(g.samples.size(0)) * factor;
   std::vector<std::vector<float>> contributions;
   for (std::int64_t r = 0; r < ranks; ++r)
-    contributions.push_back(
-        g.part(dist::part_of(all, ranks, r), static_cast<double>(all) * factor).to(DType::f32).to_vector<float>());
+    contributions.push_back(g.part(dist::part_of(g.samples.size(0), ranks, r), parts).to_vector<float>());
   sum.count(true);
   const Tensor mean = from_data(sum.sum(std::move(contributions), factor, {.seed = 1}), exact.sizes());
   lost = sum.kept().counts;
