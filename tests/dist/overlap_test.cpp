@@ -91,11 +91,9 @@ struct Logged : Communicator {
     log.note(std::this_thread::get_id() == home ? "sent by the caller" : "sent by a thread");
     return to.start(sent, received);
   }
-  bool on_any_thread() const override { return any_thread; }
   void abort(int status) override { to.abort(status); }
   Communicator& to;
   Log& log;
-  bool any_thread = true;
   std::thread::id home = std::this_thread::get_id();
 };
 
@@ -148,26 +146,24 @@ TEST_CASE("buckets change no bit of parameters that are shared, sliced, checkpoi
 }
 
 TEST_CASE("a full bucket is on its way before backward ends, sent by another thread") {
-  for (const bool any_thread : {true, false})
-    for (const std::int64_t bytes : {0, 1}) {
-      const bool overlaps = any_thread && bytes > 0;
-      run_threads(2, [&](Communicator& c) {
-        Log log;
-        Logged logged(c, log);
-        logged.any_thread = any_thread;
-        two_layers(logged, bytes, [&](nn::Linear&) {
-          std::unique_lock lock(log.mutex);
-          const auto sent = [&] { return log.holds("sent by a thread"); };
-          if (overlaps) log.news.wait_for(lock, std::chrono::seconds(60), sent);
-          log.events.emplace_back("half of backward");
-        });
-        const auto at = [&](const char* what) { return std::ranges::find(log.events, what) - log.events.begin(); };
-        REQUIRE(log.holds("half of backward"));
-        if (overlaps) REQUIRE(at("sent by a thread") < at("half of backward"));
-        else REQUIRE_FALSE(log.holds("sent by a thread"));
-        REQUIRE(log.events.back() == "sent by the caller");
+  for (const std::int64_t bytes : {0, 1}) {
+    const bool overlaps = bytes > 0;
+    run_threads(2, [&](Communicator& c) {
+      Log log;
+      Logged logged(c, log);
+      two_layers(logged, bytes, [&](nn::Linear&) {
+        std::unique_lock lock(log.mutex);
+        const auto sent = [&] { return log.holds("sent by a thread"); };
+        if (overlaps) log.news.wait_for(lock, std::chrono::seconds(60), sent);
+        log.events.emplace_back("half of backward");
       });
-    }
+      const auto at = [&](const char* what) { return std::ranges::find(log.events, what) - log.events.begin(); };
+      REQUIRE(log.holds("half of backward"));
+      if (overlaps) REQUIRE(at("sent by a thread") < at("half of backward"));
+      else REQUIRE_FALSE(log.holds("sent by a thread"));
+      REQUIRE(log.events.back() == "sent by the caller");
+    });
+  }
 }
 
 TEST_CASE("a rank that fails in backward, after it has sent, ends the others; so does one that they differ from") {

@@ -110,7 +110,7 @@ Misuses lab_misuses() {
        },
        "cannot make the folder /proc/none/checkpoints: No such file or directory"},
       {"data of no name", [] { data_for("imagenet"); },
-       "no data 'imagenet'; allowed are digits, addition, mnist:DIR, text:FILE, npy:INPUTS,TARGETS and "
+       "no data 'imagenet'; allowed are digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS and "
        "safetensors:FILE"},
       {"MNIST that is not there", [] { data_for("mnist:/no").load(0); },
        "mnist: neither \"/no/train-images-idx3-ubyte\" nor \"/no/train-images-idx3-ubyte.gz\" is there"},

@@ -146,7 +146,7 @@ std::vector<Row> convolution_rows() {
     const auto call = to_input ? [](const Tensor& a, const Tensor& b) { return conv2d_backward_input(a, b, {}); }
                                : [](const Tensor& a, const Tensor& b) { return conv2d_backward_weight(a, b, {}); };
     rows.push_back({.op = to_input ? OpId::conv2d_backward_input : OpId::conv2d_backward_weight,
-                    .policy = "pass",
+                    .policy = to_input ? "lower" : "pass",
                     .dtypes = kContracted,
                     .samples = [to_input](Draw& d) { return conv_backward_samples(d, to_input); },
                     .no_scalar = "[N, C, H, W]"});

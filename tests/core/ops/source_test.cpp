@@ -53,6 +53,7 @@ TEST_CASE("above the backends only code that places memory asks for a kind of de
       {"core/tensor/storage.cpp", 4},
       {"core/tensor/tensor.cpp", 3},
       {"core/tensor/tensor.h", 1},        // data<T>() is on the CPU alone
+      {"data/cifar10.cpp", 1},            // batches are augmented on the CPU
       {"data/dataset.cpp", 2},            // datasets stay on the CPU
       {"lab/lab.cpp", 1},                 // selects the device
       {"lab/run.cpp", 2},                 // its name in the results
