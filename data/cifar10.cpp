@@ -42,10 +42,8 @@ Split cifar10(const std::string& folder) {
     inputs.push_back(part.inputs), targets.push_back(part.targets);
   }
   if (inputs.empty()) throwf("cifar10: \"{}\" has no data_batch_1.bin to data_batch_5.bin", folder);
-  Split both{.train = {}, .test = read(folder + "/test_batch.bin")};
-  both.train = both.test;
-  both.train.inputs = cat(inputs), both.train.targets = cat(targets);
-  return both;
+  const Dataset test = read(folder + "/test_batch.bin");
+  return {.train = {cat(inputs), cat(targets), test.classes, test.name}, .test = test};
 }
 
 Batch flip_and_crop(const Batch& batch, std::int64_t margin) {

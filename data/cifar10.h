@@ -1,5 +1,5 @@
-// CIFAR-10 in its binary version (Krizhevsky 2009; cs.toronto.edu/~kriz/cifar.html): records of a label and 3072 pixels,
-// 32 x 32 in red, then green, then blue.
+// CIFAR-10 in its binary version (Krizhevsky 2009; cs.toronto.edu/~kriz/cifar.html): records of a label and 3072
+// pixels, 32 x 32 in red, then green, then blue.
 #pragma once
 
 #include <string>

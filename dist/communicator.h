@@ -54,7 +54,8 @@ class Communicator : Pinned {
   // Ends all ranks with this status. Does not return.
   [[noreturn]] virtual void abort(int status) = 0;
 
-  // Any thread may call it, one at a time. Collective calls: every rank makes the same ones in the same order. Forms with start_ do not wait.
+  // Any thread may call it, one at a time. Collective calls: every rank makes the same ones in the same order. Forms
+  // with start_ do not wait.
   using Started = std::unique_ptr<Transfer>;
   Started start_broadcast(void* data, std::size_t bytes, int root);
   void broadcast(void* data, std::size_t bytes, int root) { start_broadcast(data, bytes, root)->wait(); }

@@ -39,8 +39,8 @@ class RankSum {
 
   // What a sum leaves behind. Setting it to what it was before takes the sum back.
   struct Kept {
-    // What error feedback keeps for each held rank, by names such as "3.gradient" and "3.sums", those that the rank owns
-    // (gather). Empty at first.
+    // What error feedback keeps for each held rank, by name: "3.gradient", and "3.sums" of what the rank owns in a
+    // gather. Empty at first.
     std::map<std::string, Values> residuals;
     CastCounts counts;        // of this process's roundings; sign: elements alone
     std::uint64_t bytes = 0;  // sent by the held ranks to other ranks, with all scales

@@ -10,7 +10,7 @@
 
 namespace gradual::inspect {
 
-// The elements of each storage in f64 (integers and bool keep their dtype). Views share them as they share their storage.
+// The elements of each storage in f64 (integers and bool keep their dtype). Views share them, as they share storage.
 class Mirror {
  public:
   // The mirrored numbers of `t`, to be read: a view with its sizes, on the CPU. For a storage that is new, or that was

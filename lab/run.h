@@ -33,8 +33,8 @@ std::vector<Format> formats_of(const amp::Recipe& recipe, amp::Role role);
 class GradientSample final : public autograd::GradientObserver {
  public:
   void gradient(const autograd::GradientEvent& event) override;
-  // A JSON object for the report's section on formats: what_if of the model's weights, and of errors and weight gradients divided by
-  // loss_scale. also: formats besides the common ones.
+  // A JSON object for the report's section on formats: what_if() of the model's weights, and of errors and weight
+  // gradients divided by loss_scale, in the common formats and those in `also`.
   std::string what_if_json(nn::Module& model, double loss_scale, std::int64_t step, const std::vector<Format>& also);
 
  private:

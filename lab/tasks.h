@@ -23,8 +23,8 @@ struct LabData {
 };
 
 // "digits", "addition", "mnist:DIR", "cifar10:DIR" (augmented by flip_and_crop), "text:FILE", "npy:INPUTS,TARGETS" or
-// "safetensors:FILE"; Error naming these otherwise. npy: two arrays of NumPy, inputs [N, ..] (read as f32) and class numbers [N]. safetensors: the same as
-// "inputs" and "targets". A fifth of the samples, by seed, tests.
+// "safetensors:FILE"; Error naming these otherwise. npy: two arrays of NumPy, inputs [N, ..] (read as f32) and class
+// numbers [N]. safetensors: the same as "inputs" and "targets". A fifth of the samples, by seed, tests.
 // context: characters in a window of text (0: 64); Error for other data.
 LabData data_for(const std::string& spec, std::int64_t context = 0);
 

@@ -1,6 +1,6 @@
-// gradual-dist-step MODEL EXCHANGE STEPS [BUCKET_BYTES]: the median time of a data-parallel training step of one thread a rank, on
-// random data. MODEL: mlp, mlp_medium or cnn, those of ./dev compare. EXCHANGE: exact (f32, no exchange), or as in
-// docs/distributed.md. A batch has one shard for each rank. hosts.sh runs it between namespaces.
+// gradual-dist-step MODEL EXCHANGE STEPS [BUCKET_BYTES]: the median time of a data-parallel training step of one thread
+// a rank, on random data. MODEL: mlp, mlp_medium or cnn, those of ./dev compare. EXCHANGE: exact (f32, no exchange), or
+// as in docs/distributed.md. A batch has one shard for each rank. hosts.sh runs it between namespaces.
 #include <fmt/format.h>
 #include <gradual/core/support/threads.h>
 #include <gradual/dist/data_parallel.h>

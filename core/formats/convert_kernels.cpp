@@ -128,11 +128,11 @@ void encode_array(DType narrow, const float* in, void* codes, std::int64_t n) {
   kLoops[narrow_index(narrow)](in, codes, n);
 }
 
-bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n) {
+bool encode_streamed(DType narrow, [[maybe_unused]] const float* in, [[maybe_unused]] void* codes,
+                     [[maybe_unused]] std::int64_t n) {
   if (cpu_isa() < CpuIsa::avx512 || !is_half(narrow)) return false;
 #if defined(__x86_64__)
-  const auto bf16 =
-      has_avx512_bf16() ? encode_lines<Line::bf16_by_instruction, true> : encode_lines<Line::bf16, true>;
+  const auto bf16 = has_avx512_bf16() ? encode_lines<Line::bf16_by_instruction, true> : encode_lines<Line::bf16, true>;
   (narrow == DType::f16 ? encode_lines<Line::f16, true> : bf16)(in, static_cast<char*>(codes), n);
 #endif
   return true;

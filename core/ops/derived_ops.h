@@ -76,8 +76,8 @@ Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by = Reduction::me
                   Loc loc = Loc::current());
 // -log_p[n, classes[n]] of log-probabilities [N, C] and classes i64 [N].
 Tensor nll_loss(const Tensor& log_p, const Tensor& classes, Reduction by = Reduction::mean, Loc loc = Loc::current());
-// p (log p - log_q) of log-probabilities log_q and probabilities p; 0 where p is 0. The mean is over elements; PyTorch's
-// "batchmean" is the sum over the batch's size.
+// p (log p - log_q) of log-probabilities log_q and probabilities p; 0 where p is 0. The mean is over elements.
+// PyTorch's "batchmean" is the sum divided by the batch's size.
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction by = Reduction::mean, Loc loc = Loc::current());
 
 // `count` draws i64 [.., count] from the weights [.., C] of each row (at least 0, not all 0), with or without

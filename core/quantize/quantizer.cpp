@@ -222,9 +222,8 @@ struct Call {
   Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options)
       : q(checked(quantizer, what)), o(options), x(t, axis), g(make_grid(x, q, o)) {}
 
-  // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but yet to be rounded (and
-  // counted). Chunks are whole rows of blocks, or anything where the grid is fixed;
-  // `scales` has one entry then.
+  // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but not yet rounded and
+  // counted. Chunks are whole rows of blocks. If the grid is fixed, they are any range, and `scales` has one entry.
   template <class F> void for_scaled(const F& body) const {
     const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
       std::optional<Scratch> scratch;

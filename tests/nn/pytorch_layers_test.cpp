@@ -57,7 +57,7 @@ std::map<std::string, std::function<Tensor(Inputs&)>> cases() {
   return {
       {"conv1d",
        [](Inputs& in) {
-         return run(nn::Conv1d(4, 6, 3, {{2, 3, 2, 2}}), in);
+         return run(nn::Conv1d(4, 6, 3, {2, 3, 2, 2}), in);
        }},
       {"conv_transpose2d",
        [](Inputs& in) {
@@ -65,7 +65,7 @@ std::map<std::string, std::function<Tensor(Inputs&)>> cases() {
        }},
       {"conv_transpose2d options",
        [](Inputs& in) {
-         return run(nn::ConvTranspose2d(4, 6, {3, 2}, {{{3, 2}, {1, 2}, {2, 1}, {1, 3}, 2}}), in);
+         return run(nn::ConvTranspose2d(4, 6, {3, 2}, {{3, 2}, {1, 2}, {2, 1}, {1, 3}, 2}), in);
        }},
       {"group_norm", [](Inputs& in) { return run(nn::GroupNorm(3, 6, {.eps = 1e-4}), in); }},
       {"lstm", [](Inputs& in) { return run(LSTM(5, 3), in, 0); }},
@@ -159,7 +159,7 @@ TEST_CASE("multinomial draws by weight, with and without replacement") {
 
 TEST_CASE("transposed convolutions are lowered, and quantised, as conv2d is") {
   manual_seed(0);
-  nn::ConvTranspose2d layer(16, 8, 2, {{.stride = 2}});
+  nn::ConvTranspose2d layer(16, 8, 2, {.stride = 2});
   const Tensor x = noise({2, 16, 4, 4});
   {
     const amp::Autocast region({.dtype = DType::bf16});
@@ -186,10 +186,10 @@ TEST_CASE("transposed convolutions are lowered, and quantised, as conv2d is") {
 
 TEST_CASE("bad arguments of layers and functions") {
   using namespace nn;
-  CHECK(contains(message_of([] { Conv1d(3, 4, 1, {{.groups = 2}}); }), "Conv1d: 2 groups do not divide 3 input"));
+  CHECK(contains(message_of([] { Conv1d(3, 4, 1, {.groups = 2}); }), "Conv1d: 2 groups do not divide 3 input"));
   CHECK(contains(message_of([] { Conv1d(1, 1, 2)(zeros({2, 3})); }), "conv1d: x [2, 3] and weight [1, 1, 2]"));
   CHECK(contains(message_of([] {
-                   ConvTranspose2d(1, 1, 2, {{.output_padding = 1}})(zeros({1, 1, 2, 2}));
+                   ConvTranspose2d(1, 1, 2, {.output_padding = 1})(zeros({1, 1, 2, 2}));
                  }),
                  "output_padding 1 must be at least 0 and less than stride 1 or dilation 1"));
   CHECK(message_of([] { ConvTranspose2d(0, 1, 2); }) == "ConvTranspose2d: in is 0; it must be at least 1");
