@@ -78,7 +78,8 @@ PolicyTable make_table(Mode mode) {
   if (mode == Mode::autocast) return table;
   for (int i = 0; i < kOpCount; ++i) table.set(static_cast<OpId>(i), CastPolicy::pass());
   if (mode == Mode::full) return table;
-  for (OpId op : {matmul, linear, conv2d, conv2d_backward_input, scaled_dot_product_attention}) table.set(op, CastPolicy::lower());
+  for (OpId op : {matmul, linear, conv2d, conv2d_backward_input, scaled_dot_product_attention})
+    table.set(op, CastPolicy::lower());
   for (OpId op : {cross_entropy, mse_loss, l1_loss, bce_loss, bce_with_logits_loss})
     table.set(op, mode == Mode::half ? CastPolicy::fp32() : CastPolicy::lower());
   return table;
