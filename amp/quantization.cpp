@@ -247,12 +247,11 @@ void store(StateDict& state, const std::string& name, AmaxHistory& h) {
   state.set(name + ".amax", from_data(h.amax, {static_cast<std::int64_t>(h.amax.size())}));
 }
 
+// h has just been reset, so its fields are newer than what a GPU has.
 void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
   if (!state.contains(name + ".scale")) return;
-  AmaxHistory loaded;
-  loaded.scale = static_cast<float>(state.real(name + ".scale"));
-  loaded.amax = state.tensor(name + ".amax").to_vector<float>();
-  h = loaded;
+  h.scale = static_cast<float>(state.real(name + ".scale"));
+  h.amax = state.tensor(name + ".amax").to_vector<float>();
 }
 
 }  // namespace
@@ -377,7 +376,7 @@ void QuantizationState::load_state_dict(const StateDict& state) {
 void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state) {
   const CastPolicy policy = CastPolicy::rewrite(
       "quantization", [s = not_null(state, "quantize_contractions: the state")](auto& c) { return quantized(*s, c); });
-  for (const OpId op : {OpId::matmul, OpId::linear, OpId::conv2d, OpId::conv2d_backward_input}) table.set(op, policy);
+  for (const OpId op : kQuantisedOps) table.set(op, policy);
 }
 
 void quantize_region(AutocastOptions& options, const Quantization& quantization,

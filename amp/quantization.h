@@ -4,7 +4,7 @@
 //   Quantization q = amp::recipe("mxfp8").quantization.value();
 //   amp::PolicyTable table;
 //   auto state = std::make_shared<amp::QuantizationState>(q);
-//   amp::quantize_contractions(table, state);            // matmul, linear and conv2d are rewritten
+//   amp::quantize_contractions(table, state);            // the ops of kQuantisedOps are rewritten
 //   { const amp::Autocast scope({.table = table}); y = model(x); }
 //
 // (A RecipeRun does all of this.) Products are exact and sums are f32: two operands of at most 12 significant bits
@@ -131,7 +131,9 @@ class QuantizationState : Pinned {
   std::map<std::string, std::vector<const void*>> weights_;  // of each module, in order of first use
 };
 
-// Sets a table's policies of matmul, linear and conv2d to quantised rewrites.
+// The products that a recipe quantises. conv2d_backward_input is here as conv_transpose2d.
+inline constexpr OpId kQuantisedOps[] = {OpId::matmul, OpId::linear, OpId::conv2d, OpId::conv2d_backward_input};
+// Sets a table's policies of these ops to quantised rewrites.
 void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state);
 // The same for an autocast region, which is one forward for `state`. No state: a new one.
 void quantize_region(AutocastOptions& options, const Quantization& quantization,

@@ -165,7 +165,7 @@ void check_quantized(const Recipe& r) {
   in_context(who, [&] { check_valid(*r.quantization); });
   if (r.quantization->master && r.masters == Masters::none) throw_error(who + ": a quantizer of masters needs masters");
   for (const auto& [op, policy] : r.policy)
-    if (op == OpId::matmul || op == OpId::linear || op == OpId::conv2d)
+    if (std::ranges::count(kQuantisedOps, op))
       throwf("{}: the policy of {} is the quantisation's; leave it out of `policy`, or leave modules out by `modules`",
              who, to_string(op));
 }

@@ -54,7 +54,7 @@ struct Recipe {
   DType optimizer_state = DType::f32;                                  // of momentum and moments
   std::optional<optim::GradScalerOptions> scaling = {};                // .dynamic tells static from dynamic
   std::vector<std::pair<OpId, CastPolicy>> policy = {};                // edits of the mode's table
-  std::optional<Quantization> quantization = {};                       // of matmul, linear and conv2d
+  std::optional<Quantization> quantization = {};                       // of the ops of kQuantisedOps
   std::optional<Exchange> exchange = {};                               // of gradients between ranks (dist/)
 };
 
@@ -108,8 +108,8 @@ struct MakeOptimizer : std::function<std::unique_ptr<optim::Optimizer>(std::vect
   using function::function;
   MakeOptimizer(const optim::SGDOptions& o) : function(from<optim::SGD>(o)) {}    // NOLINT(google-explicit-constructor)
   MakeOptimizer(const optim::AdamOptions& o) : function(from<optim::Adam>(o)) {}  // NOLINT(google-explicit-constructor)
-  MakeOptimizer(const optim::AdamWOptions& o)
-      : function(from<optim::AdamW>(o)) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  MakeOptimizer(const optim::AdamWOptions& o) : function(from<optim::AdamW>(o)) {}
 
  private:
   template <class T, class Options> static function from(Options options) {

@@ -15,16 +15,16 @@ class Products final : public Interceptor {
   explicit Products(std::vector<FormatSite>& sites) : sites_(sites) {}
   Outputs call(const OpCall& call) override {
     Outputs out = next_below_amp(call);
-    constexpr OpId kProducts[] = {OpId::matmul, OpId::linear, OpId::conv2d};
     const OpId op = fusion_of(call) ? fusion_of(call)->first : call.op;
-    if (std::ranges::find(kProducts, op) == std::end(kProducts) || !amp::is_parameter(call[1])) return out;
+    if (std::ranges::count(amp::kQuantisedOps, op) == 0 || !amp::is_parameter(call[1])) return out;
     const Tensor &x = call[0], &w = call[1];
     auto site = std::ranges::find(sites_, context().module, &FormatSite::layer);
     if (site == sites_.end()) site = sites_.insert(site, {.layer = context().module});
-    const std::int64_t summed = op == OpId::conv2d ? w.numel() / w.size(0) : x.sizes().back();
+    const bool transposed = op == OpId::conv2d_backward_input;  // each element of x is multiplied by a filter
+    const std::int64_t summed = op == OpId::conv2d || transposed ? w.numel() / w.size(0) : x.sizes().back();
     site->x += static_cast<double>(x.numel()), site->w += static_cast<double>(w.numel());
     site->y += static_cast<double>(out[0].numel());
-    site->multiplications += static_cast<double>(out[0].numel()) * static_cast<double>(summed);
+    site->multiplications += static_cast<double>((transposed ? x : out[0]).numel()) * static_cast<double>(summed);
     site->dgrad = site->dgrad || x.requires_grad();
     return out;
   }

@@ -45,6 +45,20 @@ double least_harm(const std::vector<inspect::FormatSite>& sites, double budget) 
 
 }  // namespace
 
+TEST_CASE("format_sites: a transposed convolution is a site like others") {
+  manual_seed(0);
+  nn::Sequential model(nn::Conv2d(1, 8, 3), nn::ConvTranspose2d(8, 4, 2, {.stride = 2}));
+  const Tensor x = randn({2, 1, 8, 8});
+  std::vector<amp::Recipe> formats = {amp::recipe("fp32"), amp::recipe("e8m7"), amp::recipe("e4m3")};
+  const auto sites = inspect::format_sites(
+      model, [&] { return square(model(x)).mean(); }, formats, inspect::Cost::bits);
+  REQUIRE(sites.size() == 2);
+  CHECK(sites[1].layer == "1");
+  CHECK(sites[1].multiplications == 2 * 8 * 6 * 6 * 4 * 2 * 2);  // each of x [2, 8, 6, 6] by 4 filters of 2 x 2
+  CHECK(sites[1].harm[0] > sites[1].harm[1]);
+  CHECK(sites[1].harm[2] == 0);
+}
+
 TEST_CASE("format_sites: the products of each layer, and what they cost") {
   const Digits digits;
   std::vector<amp::Recipe> formats = {amp::recipe("fp32"), amp::recipe("e8m7"), amp::recipe("mxfp4")};
