@@ -99,7 +99,6 @@ class DataParallel : Pinned {
   DataParallelOptions options_;
   int shards_, emulated_;
   std::vector<std::pair<std::string, Tensor>> parameters_, buffers_;
-  std::vector<Tensor> before_;                     // the buffers at the step's start
   std::int64_t about_ = 2;                         // numbers about a shard, before the gradients of the last bucket
   std::vector<std::vector<std::size_t>> buckets_;  // of parameters, ascending in each; the last waits for backward
   std::vector<std::size_t> order_;                 // of parameters, in rank 0's first backward

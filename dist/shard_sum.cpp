@@ -32,7 +32,7 @@ template <class T> std::vector<T> sum_shards(Communicator& ranks, int shards, Tr
     for (auto& node : nodes) sent.push_back(message(p, node.values, part_of(n, ranks.size(), p)));
     for (const auto& [level, index] : nodes_of(part_of(shards, ranks.size(), p))) {
       all.push_back({level, index, std::vector<T>(static_cast<std::size_t>(mine.size()))});
-      received.push_back(message(p, all.back().values, {0, mine.size()}));  // `all` may move them, in their memory
+      received.push_back(message(p, all.back().values, {0, mine.size()}));  // growth of `all` keeps this memory
     }
   }
   ranks.transfer(sent, received);

@@ -95,13 +95,16 @@ void add_model(const std::string& name, ModelFor model) {
   models().emplace_back(name, not_null(std::move(model), "add_model: the function that makes the model"));
 }
 
-MakeModel model_for(const std::string& name, const data::Dataset& d) {
+std::vector<std::string> model_names() {
   std::vector<std::string> names;
-  for (const auto& [known, model] : models()) {
+  for (const auto& [name, model] : models()) names.push_back(name);
+  return names;
+}
+
+MakeModel model_for(const std::string& name, const data::Dataset& d) {
+  for (const auto& [known, model] : models())
     if (known == name) return model(d);
-    names.push_back(known);
-  }
-  throwf("no model '{}'; allowed are {}", name, join(names));
+  throwf("no model '{}'; allowed are {}", name, join(model_names()));
 }
 
 }  // namespace gradual::lab

@@ -30,6 +30,7 @@ std::shared_ptr<nn::Module> make_gpt(const GptOptions& options);
 
 // The model of that name for this data; Error naming what is allowed, also if data and model do not match.
 MakeModel model_for(const std::string& name, const data::Dataset& data);
+std::vector<std::string> model_names();  // those that model_for knows
 // Makes a model known to model_for. A later one replaces an earlier one of that name.
 using ModelFor = std::function<MakeModel(const data::Dataset& data)>;
 void add_model(const std::string& name, ModelFor model);

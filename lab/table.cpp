@@ -11,16 +11,14 @@
 namespace gradual::lab {
 namespace {
 
-using Row = RecipeRuns;
-
-bool as_if(const Row& row) {  // losses are computed as if cast to f16
+bool as_if(const RecipeRuns& row) {  // losses are computed as if cast to f16
   return std::ranges::any_of(row.runs, [](const Result* r) {
     return std::ranges::any_of(r->histograms, [](const Histogram& h) { return h.as_if; });
   });
 }
 
 // The verdicts of a recipe's seeds, each once; without the numbers behind the words unless `whole`.
-std::string verdict_of(const Row& row, bool whole) {
+std::string verdict_of(const RecipeRuns& row, bool whole) {
   std::string text;
   for (const Result* r : row.runs) {
     std::string one = r->verdict.empty() ? r->status : r->verdict;
@@ -50,7 +48,7 @@ std::string megabytes(double bytes) {
 }
 
 // The mean, and with several seeds the deviation between them.
-std::string accuracy_cell(const Row& row) {
+std::string accuracy_cell(const RecipeRuns& row) {
   const Spread s = row.of(&Result::test_accuracy);
   const std::string mean = cell(100 * s.mean, 2, "%");
   return s.count > 1 ? fmt::format("{} ± {:.2f}", mean, 100 * s.deviation) : mean;
@@ -62,7 +60,7 @@ std::string cut(const std::string& text, std::size_t width) {
 }
 
 // The layer in which rounding makes most gradients zero, or too large; "-": none loses a thousandth.
-std::string worst_layer(const Row& row) {
+std::string worst_layer(const RecipeRuns& row) {
   double worst = 0.1;
   std::string layer = "-";
   for (const Result* r : row.runs)
@@ -96,14 +94,14 @@ std::string wrapped(const std::string& text, std::size_t indent) {
 
 constexpr const char* kAsIf = "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";
 
-std::string narrow_table(const std::vector<Row>& rows, bool colour) {
+std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
   std::size_t width = 12;
-  for (const Row& row : rows) width = std::max(width, row.first().recipe.size());
+  for (const RecipeRuns& row : rows) width = std::max(width, row.first().recipe.size());
   width = std::min<std::size_t>(width, 20);
   const std::size_t left = 80 - width - 55;  // of the last column
   std::string text = fmt::format("{:<{}} {:<18} {:>8}  {:<13} {:>9}  {}\n", "recipe", width, "verdict", "accuracy",
                                  "vs fp32", "underflow", cut("worst layer", left));
-  for (const Row& row : rows) {
+  for (const RecipeRuns& row : rows) {
     const std::optional<Difference>& d = row.first().difference;
     const std::string verdict = fmt::format("{:<18}", cut(verdict_of(row, false), 18));
     const std::string difference = d ? fmt::format("{:+.2f} ± {:.2f}", 100 * d->mean, 100 * d->half) : "";
@@ -120,16 +118,16 @@ std::string narrow_table(const std::vector<Row>& rows, bool colour) {
   return text;
 }
 
-std::string wide_table(const std::vector<Row>& rows, bool colour) {
+std::string wide_table(const std::vector<RecipeRuns>& rows, bool colour) {
   std::size_t width = 12, accuracy = 9;
-  for (const Row& row : rows) {
+  for (const RecipeRuns& row : rows) {
     width = std::max(width, row.first().recipe.size());
     accuracy = std::max(accuracy, accuracy_cell(row).size() - (row.runs.size() > 1));  // "±" has two bytes
   }
   std::string text = fmt::format("{:<{}} {:>{}} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}  {:>9}  {:>7}   {}\n",
                                  "recipe", width, "accuracy", accuracy, "test loss", "train loss", "ms/step", "peak",
                                  "scale", "skipped", "underflow", "overflow", "zero", "verdict");
-  for (const Row& row : rows) {
+  for (const RecipeRuns& row : rows) {
     const char* mark = as_if(row) ? "*" : " ";
     const std::string verdict = verdict_of(row, true);
     text +=
@@ -155,11 +153,11 @@ std::string to_string(const Finding& f) {
 }
 
 std::string table(const std::vector<Result>& results, const TableOptions& options) {
-  const std::vector<Row> rows = by_recipe(results);
+  const std::vector<RecipeRuns> rows = by_recipe(results);
   if (rows.empty()) return "no run has ended\n";
   std::string text = options.wide ? wide_table(rows, options.colour) : narrow_table(rows, options.colour);
   if (std::ranges::any_of(rows, as_if)) text += kAsIf;
-  for (const Row& row : rows)
+  for (const RecipeRuns& row : rows)
     if (const double sent = row.of(&Result::bytes_sent).mean; sent > 0)
       text += fmt::format("{}: the exchange sends {} in a step, all ranks together\n", row.first().recipe,
                           megabytes(sent / row.of(&Result::steps).mean));
@@ -170,7 +168,7 @@ std::string table(const std::vector<Result>& results, const TableOptions& option
     return std::ranges::any_of(r.findings, [](const Finding& f) { return f.tried.has_value(); });
   });
   if (!options.wide && !tried) return text;
-  for (const Row& row : rows) {  // of a recipe's seeds the first that has findings
+  for (const RecipeRuns& row : rows) {  // of a recipe's seeds the first that has findings
     const auto said = std::ranges::find_if(row.runs, [](const Result* r) { return !r->findings.empty(); });
     if (said == row.runs.end()) continue;
     text += fmt::format("\n{}: {}\n", (*said)->recipe, (*said)->verdict);

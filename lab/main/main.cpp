@@ -250,18 +250,17 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace gradual::lab
 
-using namespace gradual;
-using lab::run;
+using namespace gradual::lab;
 
 int main(int argc, char** argv) {
   int status = 2;
-  lab::on_large_stack([&] {
+  on_large_stack([&] {
     try {
-      lab::add_example_models();
+      add_example_models();
       status = run(argc, argv);
     } catch (const std::exception& e) {
       std::fflush(stdout);
-      lab::say(stderr, "\ngradual-lab: {}\n", e.what());
+      say(stderr, "\ngradual-lab: {}\n", e.what());
     }
   });
   return status;

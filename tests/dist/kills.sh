@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # kills.sh MPIEXEC PROGRAM FOLDER [KILLS [ARGUMENT...]]: trains with 3 ranks and kills one of them at a random moment,
-# again and again. The program gets the arguments too. Each time all ranks must end within 20 s, and the checkpoint must be whole. The training is then finished by 2
-# ranks and must have the bits of one that was never stopped. At last a rank is stopped: another one must name it after
-# one timeout, however many ranks have answered.
+# again and again. The program gets the arguments too. Each time all ranks must end within 20 s, and the checkpoint must
+# be whole. The training is then finished by 2 ranks and must have the bits of one that was never stopped. At last a rank
+# is stopped: another one must name it after one timeout, however many ranks have answered.
 set -euo pipefail
 
 mpiexec=$1 program=$2 folder=$3 kills=${4:-2} epochs=6
