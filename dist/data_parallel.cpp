@@ -437,7 +437,7 @@ StateDict DataParallel::state_dict() {
     const std::vector<std::string> names = ranks_.all_gather(name), all = ranks_.all_gather(own);
     for (std::size_t r = 0; r < all.size(); ++r) {
       RankSum::Values theirs(all[r].size() / sizeof(float));
-      std::memcpy(theirs.data(), all[r].data(), all[r].size());
+      if (!theirs.empty()) std::memcpy(theirs.data(), all[r].data(), all[r].size());
       state.set(names[r], from_data(theirs, {static_cast<std::int64_t>(theirs.size())}));
     }
   }

@@ -316,8 +316,9 @@ RankSum::Values RankSum::sum(Held values, double factor, RandomKey key, double u
   std::int64_t numbers = 0;
   for (std::size_t k = 0; k < (parameters.empty() ? starts_.size() - 1 : parameters.size()); ++k) {
     const std::size_t p = parameters.empty() ? k : parameters[k];
-    summed_.push_back({{starts_[p], starts_[p + 1]}, p, numbers});
-    numbers += summed_.back().range.size();
+    const Range range{starts_[p], starts_[p + 1]};
+    if (range.size() > 0) summed_.push_back({range, p, numbers});  // a parameter may have no elements
+    numbers += range.size();
   }
   const auto by = static_cast<float>(unit);
   // Adds what earlier roundings took. In the meantime a residual has what this sum's roundings take.
