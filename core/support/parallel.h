@@ -18,12 +18,9 @@ template <class F> void parallel_for(std::int64_t n, std::int64_t grain, const F
     return;
   }
   const auto chunk = [&](std::int64_t c) { f(c * grain, c * grain + grain < n ? c * grain + grain : n); };
-  if (const int threads = num_threads(); threads > 1) {
-    using Chunk = decltype(chunk);
-    const auto call = [](const void* loop, std::int64_t c) { (*static_cast<Chunk*>(loop))(c); };
-    return run_chunks(chunks, threads, {call, &chunk});
-  }
-  for (std::int64_t c = 0; c < chunks; ++c) chunk(c);
+  using Chunk = decltype(chunk);
+  const auto call = [](const void* loop, std::int64_t c) { (*static_cast<Chunk*>(loop))(c); };
+  run_chunks(chunks, num_threads(), {call, &chunk});
 }
 
 }  // namespace gradual
