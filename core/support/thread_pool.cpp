@@ -11,10 +11,6 @@
 
 #include "scoped.h"
 
-#if defined(__x86_64__) || defined(__i386__)
-#include <immintrin.h>
-#endif
-
 namespace gradual {
 namespace {
 
@@ -30,8 +26,8 @@ constexpr microseconds kLongestRest{256'000};  // that workers are late again so
 thread_local constinit bool in_loop = false;
 
 void pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  _mm_pause();
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
 #endif
 }
 
