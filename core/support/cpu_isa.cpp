@@ -47,12 +47,8 @@ bool asks_for_amx() {
   constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }
-bool runs_amx() {
-  static const bool runs = asks_for_amx();
-  return runs;
-}
 #else
-bool runs_amx() { return false; }
+bool asks_for_amx() { return false; }
 #endif
 
 // The isa of that name among cpu_isas(); `what` asks for it.
@@ -78,7 +74,8 @@ std::vector<CpuIsa> cpu_isas() {
   std::vector<CpuIsa> isas{detail::kBuiltFor};
   if (detail::kBuiltFor < CpuIsa::avx2 && runs_avx2()) isas.push_back(CpuIsa::avx2);
   if (detail::kBuiltFor < CpuIsa::avx512 && runs_avx512()) isas.push_back(CpuIsa::avx512);
-  if (runs_amx()) isas.push_back(CpuIsa::amx);
+  static const bool amx = asks_for_amx();
+  if (amx) isas.push_back(CpuIsa::amx);
   return isas;
 }
 
