@@ -75,10 +75,7 @@ template <class F> Tensor generated(const char* who, std::int64_t n, const Tenso
 
 // A row-major tensor without storage.
 Ref<TensorImpl> laid_out(const Shape& sizes, DType dtype) {
-  auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
-  impl->dtype = dtype;
-  impl->numel = numel(sizes);
-  impl->sizes = sizes;
+  auto impl = Ref<TensorImpl>::adopt(new TensorImpl(dtype, sizes));
   // In place: a copy of elements that were just written would stall (store forwarding).
   impl->strides = sizes;
   std::int64_t step = 1;
@@ -200,10 +197,7 @@ Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void
 }
 
 Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std::int64_t offset) {
-  auto impl = Ref<TensorImpl>::adopt(new TensorImpl);
-  impl->dtype = t.dtype();
-  impl->numel = numel(sizes);
-  impl->sizes = sizes;
+  auto impl = Ref<TensorImpl>::adopt(new TensorImpl(t.dtype(), sizes));
   impl->strides = strides;
   impl->offset = offset;
   impl->contiguous = is_contiguous(sizes, strides);

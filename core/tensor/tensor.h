@@ -34,21 +34,22 @@ struct GradMetaBase {
 };
 
 struct TensorImpl : Pooled<TensorImpl>, Pinned {
+  TensorImpl(DType type, const Shape& shape) : dtype(type), numel(gradual::numel(shape)), sizes(shape) {}
+  ~TensorImpl() {
+    if (grad_meta) grad_meta->~GradMetaBase();
+  }
+  static void destroy(TensorImpl* t);
+
   std::atomic<std::uint32_t> refs{1};
-  DType dtype = DType::f32;
+  DType dtype;
   bool contiguous = true;  // row-major without gaps
-  std::int64_t numel = 0;
+  std::int64_t numel;
   std::int64_t offset = 0;  // elements from the storage's start
   Ref<Storage> storage;
   Shape sizes;
   Shape strides;                      // elements; 0 for a broadcast dim
   GradMetaBase* grad_meta = nullptr;  // null, or an object in grad_space
   alignas(8) std::byte grad_space[GradMetaBase::kBytes];
-
-  ~TensorImpl() {
-    if (grad_meta) grad_meta->~GradMetaBase();
-  }
-  static void destroy(TensorImpl* t);
 };
 
 struct TensorOptions {
