@@ -3,8 +3,8 @@
 
 #include "../formats/accumulator.h"
 #include "../support/throwf.h"
+#include "derived_ops.h"
 #include "dispatch.h"
-#include "ops.h"
 
 namespace gradual {
 namespace {
@@ -12,10 +12,7 @@ namespace {
 // A composite op that reduces the loss of each element.
 template <Tensor (*each)(const Tensor& x, const Tensor& y, Loc at)> Outputs loss(const OpCall& c) {
   if (c[0].sizes() != c[1].sizes()) throw_error(c, "input and target must have the same shape");
-  const Tensor all = each(c[0], c[1], c.where);
-  const Reduction by = c.get<Reduction>();
-  if (by == Reduction::none) return {{all}};
-  return {{by == Reduction::sum ? sum(all, {}, false, c.where) : mean(all, {}, false, c.where)}};
+  return {{reduced_loss(each(c[0], c[1], c.where), c.get<Reduction>(), c.where)}};
 }
 
 Tensor each_mse_loss(const Tensor& x, const Tensor& y, Loc at) { return square(sub({x, at}, y), at); }

@@ -73,10 +73,6 @@ namespace {
 // f32 of half numbers; f64 and integers as they are.
 Tensor wide(const Tensor& x, Loc loc) { return is_half(x.dtype()) ? cast(x, DType::f32, loc) : x; }
 
-Tensor reduced(const Tensor& each, Reduction by, Loc loc) {
-  return by == Reduction::none ? each : by == Reduction::sum ? sum(each, {}, false, loc) : mean(each, {}, false, loc);
-}
-
 // The places of the first `count` of each row, in order.
 template <class T> Tensor sorted_places(const Tensor& x, std::int64_t count, bool descending) {
   const std::vector<T> all = x.to_vector<T>();
@@ -211,24 +207,27 @@ Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Int
   return cast(resized("interpolate", from, {height, width}, along), x.dtype(), loc);
 }
 
+Tensor reduced_loss(const Tensor& each, Reduction by, Loc loc) {
+  return by == Reduction::none ? each : by == Reduction::sum ? sum(each, {}, false, loc) : mean(each, {}, false, loc);
+}
 Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by, double delta, Loc loc) {
   if (x.sizes() != y.sizes() || !(delta > 0))
     throwf("huber_loss: {} and {} with delta {}; allowed are equal shapes and a delta above 0", to_string(x.sizes()),
            to_string(y.sizes()), delta);
   const Tensor d = abs(sub({wide(x, loc), loc}, wide(y, loc)), loc);
   const Tensor far = mul({sub({d, loc}, delta / 2), loc}, delta);
-  return reduced(where(le({d, loc}, delta), mul({square(d, loc), loc}, 0.5), far), by, loc);
+  return reduced_loss(where(le({d, loc}, delta), mul({square(d, loc), loc}, 0.5), far), by, loc);
 }
 Tensor nll_loss(const Tensor& log_p, const Tensor& classes, Reduction by, Loc loc) {
   if (log_p.dim() != 2 || classes.dim() != 1)
     throwf("nll_loss: {} and classes {}; allowed are [N, C] and [N]", to_string(log_p.sizes()),
            to_string(classes.sizes()));
   const Tensor chosen = squeeze(gather(wide(log_p, loc), 1, unsqueeze(classes, 1, loc), loc), 1, loc);
-  return reduced(neg(chosen, loc), by, loc);
+  return reduced_loss(neg(chosen, loc), by, loc);
 }
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction by, Loc loc) {
   const Tensor w = wide(p, loc), none = eq({w, loc}, 0), log_p = log(where(none, {1, loc}, {w, loc}), loc);
-  return reduced(where(none, {0, loc}, mul({w, loc}, sub({log_p, loc}, wide(log_q, loc)))), by, loc);
+  return reduced_loss(where(none, {0, loc}, mul({w, loc}, sub({log_p, loc}, wide(log_q, loc)))), by, loc);
 }
 
 // The largest of log w + Gumbel noise is a draw with weights w; the `count` largest are draws without replacement

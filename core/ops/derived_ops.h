@@ -71,6 +71,8 @@ Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Int
                    Loc loc = Loc::current());
 
 // Losses. They compute in f32 (f64 for f64).
+// `each`, their sum or their mean.
+Tensor reduced_loss(const Tensor& each, Reduction by, Loc loc = Loc::current());
 // Huber 1964: d^2/2 for |d| = |x - y| up to delta, then delta (|d| - delta/2).
 Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by = Reduction::mean, double delta = 1,
                   Loc loc = Loc::current());
