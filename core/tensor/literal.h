@@ -9,19 +9,14 @@
 namespace gradual {
 
 // A number, or a list of numbers or lists.
-class NestedList {
- public:
-  NestedList(double value) : value_(value) {}  // NOLINT(google-explicit-constructor)
-  NestedList(std::initializer_list<NestedList> list)
-      : is_list_(true), list_(list) {}  // NOLINT(google-explicit-constructor)
+struct NestedList {
+  NestedList(double number) : value(number) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  NestedList(std::initializer_list<NestedList> entries) : is_list(true), list(entries) {}
 
- private:
-  friend Tensor tensor(std::initializer_list<NestedList> list, TensorOptions options);
-  void append_to(std::vector<double>& values, const Shape& sizes, int dim) const;
-
-  double value_ = 0;
-  bool is_list_ = false;
-  std::vector<NestedList> list_;
+  double value = 0;
+  bool is_list = false;
+  std::vector<NestedList> list;
 };
 
 // Row-major, rounded to options.dtype (f32 by default; integers beyond 2^53 need from_data). Error if the lists of one
