@@ -15,6 +15,12 @@
 
 namespace gradual::math {
 
+// min(max(x, low), high). NaN stays. If low > high the result is high.
+template <class T> GRADUAL_HD T clamp(T x, T low, T high) {
+  const T raised = x < low ? low : x;
+  return raised > high ? high : raised;
+}
+
 namespace detail {
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -46,10 +52,7 @@ GRADUAL_HD inline float exp_of_difference(float c, float d) {
 
 }  // namespace detail
 
-GRADUAL_HD inline float exp(float x) {
-  const float low = x < -105.0f ? -105.0f : x;
-  return detail::exp_of_difference(low > 89.0f ? 89.0f : low, 0.0f);  // NaN stays
-}
+GRADUAL_HD inline float exp(float x) { return detail::exp_of_difference(clamp(x, -105.0f, 89.0f), 0.0f); }
 
 namespace detail {
 
@@ -167,8 +170,7 @@ GRADUAL_HD inline double gelu_slope(double x) {
 }
 template <class T> GRADUAL_HD T gelu_tanh_slope(T x) {
   constexpr T kFar = 30;  // there the slope is 0 or 1, and the cube is still finite
-  const T low = x < -kFar ? -kFar : x;
-  const T c = low > kFar ? kFar : low;  // NaN stays
+  const T c = clamp(x, -kFar, kFar);
   const T square = c * c;
   const T t = tanh(static_cast<T>(kGeluTanh) * (c + static_cast<T>(kGeluCube) * c * square));
   const T du = static_cast<T>(kGeluTanh) * (T{1} + static_cast<T>(3 * kGeluCube) * square);
@@ -220,11 +222,6 @@ template <class T, class F> GRADUAL_HD T whole(T x, F f) {
 // -1, 0 or 1. NaN gives 0, as in PyTorch.
 template <class T> GRADUAL_HD T sign(T x) { return static_cast<T>(x > 0) - static_cast<T>(x < 0); }
 template <class T> GRADUAL_HD T relu(T x) { return x < 0 ? T{0} : x; }  // NaN stays
-// min(max(x, low), high). NaN stays. If low > high the result is high.
-template <class T> GRADUAL_HD T clamp(T x, T low, T high) {
-  const T raised = x < low ? low : x;
-  return raised > high ? high : raised;
-}
 // x / 2 (1 + tanh(u)) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3).
 template <class T> GRADUAL_HD T gelu_tanh(T x) {
   constexpr T kTwiceRoot = static_cast<T>(1.5957691216057307);  // 2 sqrt(2/pi)
