@@ -18,9 +18,7 @@ template <class F> void parallel_for(std::int64_t n, std::int64_t grain, const F
     return;
   }
   const auto chunk = [&](std::int64_t c) { f(c * grain, c * grain + grain < n ? c * grain + grain : n); };
-  using Chunk = decltype(chunk);
-  const auto call = [](const void* loop, std::int64_t c) { (*static_cast<Chunk*>(loop))(c); };
-  run_chunks(chunks, num_threads(), {call, &chunk});
+  run_chunks(chunks, num_threads(), std::cref(chunk));  // a reference: no copy on the heap
 }
 
 }  // namespace gradual

@@ -45,12 +45,12 @@ template <class Done> bool spin(microseconds time, const Done& done) {
 
 struct Pool : Pinned {
   // Returns false and does nothing if the caller must run the loop alone.
-  bool run(std::int64_t chunks, int threads, ChunkCall chunk) {
+  bool run(std::int64_t chunks, int threads, const std::function<void(std::int64_t)>& chunk) {
     const std::unique_lock lock(caller_, std::try_to_lock);
     const Clock::time_point begin = lock ? Clock::now() : Clock::time_point();
     if (!lock || begin < rest_until_) return false;
     start_workers(threads - 1);
-    chunk_ = chunk;
+    chunk_ = &chunk;
     chunks_ = chunks;
     // A thread takes several chunks at a time: neighbours share cache lines, and the counter moves between cores.
     some_ = chunks / (std::int64_t{16} * threads) + 1;
@@ -74,7 +74,7 @@ struct Pool : Pinned {
   int workers_ = 0;
   bool can_start_ = true;
 
-  ChunkCall chunk_{};
+  const std::function<void(std::int64_t)>* chunk_ = nullptr;
   std::int64_t chunks_ = 0, some_ = 1;
   std::mutex error_mutex_;
   std::exception_ptr error_;
@@ -111,7 +111,7 @@ struct Pool : Pinned {
       if (first >= chunks_) return times;
       for (std::int64_t c = first; c < std::min(first + some_, chunks_); ++c) {
         try {
-          chunk_.call(chunk_.loop, c);
+          (*chunk_)(c);
         } catch (...) {
           const std::lock_guard lock(error_mutex_);
           if (!error_) error_ = std::current_exception();
@@ -146,10 +146,10 @@ Pool& pool() {
 
 bool in_parallel_loop() { return in_loop; }
 
-void run_chunks(std::int64_t chunks, int threads, ChunkCall chunk) {
+void run_chunks(std::int64_t chunks, int threads, const std::function<void(std::int64_t)>& chunk) {
   const Scoped<bool> scope(in_loop, true);
   if (threads > 1 && pool().run(chunks, threads, chunk)) return;
-  for (std::int64_t c = 0; c < chunks; ++c) chunk.call(chunk.loop, c);
+  for (std::int64_t c = 0; c < chunks; ++c) chunk(c);
 }
 
 }  // namespace gradual
