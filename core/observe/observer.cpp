@@ -22,10 +22,7 @@ struct Installed {
   std::vector<Observer*> observers;
   double inside = 0;  // seconds spent in observed calls within the current one, observers included
 };
-Installed& installed() {
-  thread_local Installed all;
-  return all;
-}
+thread_local Installed here;
 
 template <class F> void tell(const std::vector<Observer*>& observers, const F& f) {
   const StageScope mask(chain().observe, nullptr);
@@ -34,15 +31,14 @@ template <class F> void tell(const std::vector<Observer*>& observers, const F& f
 
 struct Observe final : Interceptor {
   Outputs call(const OpCall& call) override {
-    Installed& all = installed();
-    const std::vector<Observer*> observers = all.observers;  // an observer may be removed during the call
+    const std::vector<Observer*> observers = here.observers;  // an observer may be removed during the call
     CallRecord record;
     record.context = context();
     // The ops inside a user's function are observed and counted one by one.
     const bool custom = op_info(call.op).kind == OpKind::Custom;
     const bool counting = !custom && std::ranges::any_of(observers, &Observer::wants_counts);
     const Clock::time_point began = Clock::now();
-    const double outer = std::exchange(all.inside, 0);  // 0 for this call; later its whole time is added to `outer`
+    const double outer = std::exchange(here.inside, 0);  // 0 for this call; later its whole time is added to `outer`
     tell(observers, [&](Observer& o) { o.before(call); });
     Outputs out;
     {
@@ -52,7 +48,7 @@ struct Observe final : Interceptor {
       if (const Device device = computed_on(call); device.is_cuda() && !custom) watch.emplace(device);
       const Clock::time_point start = Clock::now();
       out = next_below_observe(call);
-      record.seconds = seconds_since(start) - all.inside;
+      record.seconds = seconds_since(start) - here.inside;
       if (watch) {
         device::Work work = watch->stop();
         record.seconds = work.seconds, record.kernels = std::move(work.kernels);
@@ -60,7 +56,7 @@ struct Observe final : Interceptor {
     }
     if (CastCounts* around = cast_counts(); around && counting) *around += record.counts;
     tell(observers, [&](Observer& o) { o.after(call, out, record); });
-    all.inside = outer + seconds_since(began);
+    here.inside = outer + seconds_since(began);
     return out;
   }
 };
@@ -74,17 +70,16 @@ std::string_view called(const OpCall& call) {
 
 ObserverScope::ObserverScope(Observer& observer) : observer_(&observer) {
   static Observe stage;
-  gradual::installed().observers.push_back(&observer);
+  here.observers.push_back(&observer);
   chain().observe = &stage;
 }
 
-const std::vector<Observer*>& ObserverScope::installed() { return gradual::installed().observers; }
+const std::vector<Observer*>& ObserverScope::installed() { return here.observers; }
 
 ObserverScope::~ObserverScope() {
-  auto& observers = gradual::installed().observers;
-  const auto last = std::find(observers.rbegin(), observers.rend(), observer_);
-  if (last != observers.rend()) observers.erase(std::next(last).base());
-  if (observers.empty()) chain().observe = nullptr;
+  const auto last = std::find(here.observers.rbegin(), here.observers.rend(), observer_);
+  if (last != here.observers.rend()) here.observers.erase(std::next(last).base());
+  if (here.observers.empty()) chain().observe = nullptr;
 }
 
 }  // namespace gradual
