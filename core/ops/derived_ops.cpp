@@ -200,7 +200,7 @@ Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Int
     if (nearest || size == n) return pixels(low);
     Shape sizes = Shape::filled(4, 1);
     sizes[dim] = size;
-    const Tensor part = from_data(share, sizes, {.dtype = t.dtype(), .device = t.device()});
+    const Tensor part = from_data(share, sizes, options_of(t));
     const Tensor first = pixels(low);
     return add({first, loc}, mul({sub({pixels(high), loc}, first), loc}, part));
   };
@@ -245,9 +245,7 @@ Tensor multinomial(const Tensor& weights, std::int64_t count, bool replacement, 
 }
 
 Tensor full_like(const Tensor& t, double value) { return empty_like(t).fill_(value); }
-Tensor randn_like(const Tensor& t, Generator& g) {
-  return randn(t.sizes(), {.dtype = t.dtype(), .device = t.device()}, g);
-}
+Tensor randn_like(const Tensor& t, Generator& g) { return randn(t.sizes(), options_of(t), g); }
 Tensor bernoulli(const Tensor& p, Generator& g) {
   return cast(lt(rand(p.sizes(), {.dtype = DType::f32, .device = p.device()}, g), p), p.dtype());
 }

@@ -183,11 +183,11 @@ Tensor eye(std::int64_t n, TensorOptions o) {
 }
 
 Tensor empty_like(const Tensor& t) {
-  const Tensor plain = empty(t.sizes(), {.dtype = t.dtype(), .device = t.device()});
+  const Tensor plain = empty(t.sizes(), options_of(t));
   return is_dense(t.sizes(), t.strides()) ? as_strided(plain, t.sizes(), t.strides(), 0) : plain;
 }
-Tensor zeros_like(const Tensor& t) { return zeros(t.sizes(), {.dtype = t.dtype(), .device = t.device()}); }
-Tensor ones_like(const Tensor& t) { return ones(t.sizes(), {.dtype = t.dtype(), .device = t.device()}); }
+Tensor zeros_like(const Tensor& t) { return zeros(t.sizes(), options_of(t)); }
+Tensor ones_like(const Tensor& t) { return ones(t.sizes(), options_of(t)); }
 
 Tensor from_blob(void* data, const Shape& sizes, DType dtype, std::function<void()> deleter) {
   auto impl = laid_out(sizes, dtype);

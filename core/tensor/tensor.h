@@ -209,6 +209,7 @@ template <class T>
 concept DTypeOrDevice = std::same_as<T, DType> || std::same_as<T, Device>;
 inline TensorOptions options_of(DType dtype) { return {.dtype = dtype}; }
 inline TensorOptions options_of(Device device) { return {.device = device}; }
+inline TensorOptions options_of(const Tensor& like) { return {.dtype = like.dtype(), .device = like.device()}; }
 
 // Creation. empty, zeros, ones, full, rand, randn and tensor also take a dtype or a device alone: zeros(2, DType::f16).
 // Integers take numbers in their range: the fraction is cut off, and NaN and larger numbers are an Error here and in
