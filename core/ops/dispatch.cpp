@@ -13,10 +13,7 @@ Columns& columns() {
   return all;
 }
 
-void ensure_registered() {
-  static const bool done = (register_columns(), true);
-  static_cast<void>(done);
-}
+void ensure_registered() { [[maybe_unused]] static const bool done = (register_columns(), true); }
 
 Chain& chain() {
   [[gnu::tls_model("initial-exec")]] thread_local Chain current{nullptr, default_autograd(), nullptr, nullptr};
