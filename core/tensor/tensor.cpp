@@ -86,11 +86,10 @@ Ref<TensorImpl> laid_out(const Shape& sizes, DType dtype) {
 
 // The bytes of a new tensor.
 std::size_t count_bytes(const TensorImpl& t) {
-  std::size_t bytes = 0;
-  if (__builtin_mul_overflow(static_cast<std::size_t>(t.numel), size_of(t.dtype), &bytes) ||
-      bytes > static_cast<std::size_t>(INT64_MAX))
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(t.numel, static_cast<std::int64_t>(size_of(t.dtype)), &bytes))
     throwf("too many bytes: {} {}", to_string(t.sizes), to_string(t.dtype));
-  return bytes;
+  return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace
