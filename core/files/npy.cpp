@@ -77,8 +77,7 @@ Tensor parse(std::string_view bytes) {
       refuse("it needs the keys descr, fortran_order and shape, no others");
   if (!header["descr"].is_string()) refuse("descr is not a string; structured arrays are not read");
   if (!header["fortran_order"].is_boolean()) refuse("fortran_order is neither True nor False");
-  const auto is_size = [](const nlohmann::json& n) { return n.is_number_integer(); };
-  if (!header["shape"].is_array() || !std::ranges::all_of(header["shape"], is_size))
+  if (!header["shape"].is_array() || !std::ranges::all_of(header["shape"], &nlohmann::json::is_number_integer))
     refuse("shape is not a tuple of sizes");
 
   const DType dtype = parse_descr(header["descr"].get<std::string>());
