@@ -15,14 +15,13 @@ void add(Profile::Entry& to, const Profile::Entry& e) {
   to.flops += e.flops, to.bytes += e.bytes;
   if (to.tensor_cores.empty()) to.tensor_cores = e.tensor_cores;
   for (const std::string& kernel : e.kernels)
-    if (std::find(to.kernels.begin(), to.kernels.end(), kernel) == to.kernels.end()) to.kernels.push_back(kernel);
+    if (std::ranges::find(to.kernels, kernel) == to.kernels.end()) to.kernels.push_back(kernel);
 }
 
 template <class Map> std::vector<Profile::Entry> sorted(const Map& map) {
   std::vector<Profile::Entry> entries;
-  entries.reserve(map.size());
   for (const auto& [key, entry] : map) entries.push_back(entry);
-  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(entries, std::greater(), &Profile::Entry::seconds);
   return entries;
 }
 
