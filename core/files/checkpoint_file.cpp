@@ -6,8 +6,6 @@
 #include <cmath>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "../support/message_text.h"
 #include "../support/throwf.h"
 #include "input_file.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include <nlohmann/json.hpp>
-
 #include "../support/message_text.h"
 #include "../support/throwf.h"
 #include "atomic_file.h"

@@ -1,6 +1,5 @@
 // Tensor's methods that are ops: each calls the function of ops.h. The ops in place have no function.
 #include "../support/throwf.h"
-#include "../tensor/tensor.h"
 #include "dispatch.h"
 #include "ops.h"
 

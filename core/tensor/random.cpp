@@ -1,10 +1,8 @@
 // Random numbers as tensors. Element i of a call is word i of its Philox stream (normals: words 2i, 2i+1).
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "../formats/convert.h"
-#include "../support/generator.h"
 #include "../support/parallel.h"
 #include "../support/philox.h"
 #include "../support/throwf.h"
