@@ -43,9 +43,7 @@ template <class T> class Ref {
     if (p) add_to(p->refs, 1);
     return adopt(p);
   }
-  Ref(const Ref& o) : p_(o.p_) {
-    if (p_) add_to(p_->refs, 1);
-  }
+  Ref(const Ref& o) : Ref(share(o.p_)) {}
   Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
   Ref& operator=(Ref o) noexcept {
     std::swap(p_, o.p_);
