@@ -1,7 +1,6 @@
 // Adam and AdamW.
 #pragma once
 
-#include "../core/kernels/update_rules.h"
 #include "optimizer.h"
 
 namespace gradual::optim {
@@ -22,16 +21,13 @@ template <bool kDecoupled> class AdamOf final : public Optimizer {
   explicit AdamOf(const std::vector<Tensor>& params, const Options& options = {})
       : AdamOf(one_group(params), options) {}
   explicit AdamOf(std::vector<ParamGroup> groups, const Options& o = {})
-      : Optimizer({kDecoupled ? "adamw" : "adam", OpId::adam_step_, {"exp_avg", "exp_avg_sq"}}, std::move(groups),
+      : Optimizer({kDecoupled ? "adamw" : "adam",
+                   OpId::adam_step_,
+                   {"exp_avg", "exp_avg_sq"},
+                   attrs_of<AdamAttrs>(kDecoupled)},
+                  std::move(groups),
                   {.lr = o.lr, .weight_decay = o.weight_decay, .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps},
                   o.precision) {}
-
- private:
-  Attrs attrs(const Rates& rates, std::int64_t steps, const UpdateAttrs& how) const override {
-    AdamAttrs attrs{rates, kDecoupled, how};
-    update_rules::count_steps(attrs, steps);
-    return attrs;
-  }
 };
 
 using AdamOptions = AdamOptionsOf<false>;

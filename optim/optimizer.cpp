@@ -224,7 +224,7 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
         .steps = static_cast<std::int64_t*>(device_steps_.raw()) + first.index,
         .rates = device::capturing() ? static_cast<const Rates*>(device_rates_.raw()) + first.group : nullptr};
   dispatch(*rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
-           attrs(rates_of(groups_[first.group]), counts_there ? 1 : steps, how), loc);
+           rule_.attrs(rates_of(groups_[first.group]), counts_there ? 1 : steps, how), loc);
   if (copies[0].defined()) first.param.copy_(copies[0], loc);
   for (const Live& l : run) {
     ParamState& s = *l.state;

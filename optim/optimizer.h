@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "../core/files/state_dict.h"
-#include "../core/ops/attrs.h"
+#include "../core/kernels/update_rules.h"
 #include "../core/ops/op.h"
 #include "../core/quantize/quantizer.h"
 #include "../core/tensor/device_mirror.h"
@@ -127,7 +128,7 @@ class Optimizer : Pinned {
   // the names of its state tensors, at most four. These have the parameter's shape and start as zeros.
   Optimizer(std::string kind, std::vector<std::string> state, std::vector<ParamGroup> groups,
             const ParamGroup& defaults, const UpdateOptions& options)
-      : Optimizer(Rule{std::move(kind), {}, std::move(state)}, std::move(groups), defaults, options) {}
+      : Optimizer(Rule{.kind = std::move(kind), .moments = std::move(state)}, std::move(groups), defaults, options) {}
   // One update of one parameter. The tensors are f32 (f64 for f64 parameters; the parameter's dtype under
   // pure_arithmetic).
   struct Update {
@@ -147,11 +148,19 @@ class Optimizer : Pinned {
   // (if a GPU counts steps, for any number above 0).
   struct Rule {
     std::string kind;
-    std::optional<OpId> op;  // none: update() is called
-    std::vector<std::string> moments;
+    std::optional<OpId> op = {};  // none: update() is called
+    std::vector<std::string> moments = {};
+    std::function<Attrs(const Rates& rates, std::int64_t steps, const UpdateAttrs& how)> attrs = {};  // with `op`
   };
+  // Rule::attrs of an op with attributes A, whose formula has one flag.
+  template <class A> static auto attrs_of(bool flag) {
+    return [flag](const Rates& rates, std::int64_t steps, const UpdateAttrs& how) -> Attrs {
+      A attrs{rates, flag, how};
+      update_rules::count_steps(attrs, steps);
+      return attrs;
+    };
+  }
   Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
-  virtual Attrs attrs(const Rates& rates, std::int64_t steps, const UpdateAttrs& how) const;
   virtual bool has_moments(const ParamGroup&) const { return true; }
 
   static std::vector<ParamGroup> one_group(const std::vector<Tensor>& params) { return {{.params = params}}; }

@@ -14,10 +14,6 @@ Tensor Optimizer::update(const Update&) {
   throwf("optimizer: {} has neither a fused row nor an update(); override update(const Update&)", rule_.kind);
 }
 
-Attrs Optimizer::attrs(const Rates&, std::int64_t, const UpdateAttrs&) const {
-  throwf("optimizer: {} names a fused row, but does not override attrs()", rule_.kind);
-}
-
 void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   const StageScope amp(chain().amp, nullptr);
   ParamState& s = *live.state;

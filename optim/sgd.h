@@ -1,7 +1,6 @@
 // Stochastic gradient descent.
 #pragma once
 
-#include "../core/kernels/update_rules.h"
 #include "optimizer.h"
 
 namespace gradual::optim {
@@ -20,23 +19,15 @@ class SGD final : public Optimizer {
  public:
   explicit SGD(const std::vector<Tensor>& params, const SGDOptions& options = {}) : SGD(one_group(params), options) {}
   explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& o = {})
-      : Optimizer({"sgd", OpId::sgd_step_, {"momentum"}}, std::move(groups),
+      : Optimizer({"sgd", OpId::sgd_step_, {"momentum"}, attrs_of<SgdAttrs>(o.nesterov)}, std::move(groups),
                   {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum, .dampening = o.dampening},
-                  o.precision),
-        nesterov_(o.nesterov) {
+                  o.precision) {
     if (o.nesterov && (o.momentum <= 0 || o.dampening != 0))
       throw_error("SGD: nesterov needs a momentum above 0 and a dampening of 0");
   }
 
  private:
   bool has_moments(const ParamGroup& group) const override { return group.momentum.value_or(0) != 0; }
-  Attrs attrs(const Rates& rates, std::int64_t steps, const UpdateAttrs& how) const override {
-    SgdAttrs attrs{rates, nesterov_, how};
-    update_rules::count_steps(attrs, steps);
-    return attrs;
-  }
-
-  bool nesterov_;
 };
 
 }  // namespace gradual::optim
