@@ -7,6 +7,7 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
+#include "../core/quantize/quantizer_kernels.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
@@ -15,8 +16,10 @@
 
 namespace gradual::optim {
 
-// Keeps the streams of stochastic rounding apart from those of a Generator with the same seed.
+// Keep the streams of stochastic rounding, of parameters and of moments, apart from those of a Generator with the same
+// seed.
 constexpr std::uint64_t kRoundingKey = 0x6772616475616c21;
+constexpr std::uint64_t kMomentKey = 0x6772616475616c22;
 
 void check_rates(const ParamGroup& group) {
   if (!group.names.empty() && group.names.size() != group.params.size())
@@ -84,10 +87,6 @@ bool overlap(const Tensor& a, const Tensor& b) {
   return max(as_strided(marks, b.sizes(), b.strides(), b.offset() - begin)).item() > 0;
 }
 
-bool codes_moments(const UpdateOptions& options, const Tensor& param) {
-  return moment_quantizer(options, param, 0) || moment_quantizer(options, param, 1);
-}
-
 // On a GPU codes keep their address, which a recorded step uses; a skipped step leaves them unchanged.
 bool overwritten(const std::optional<QuantizedTensor>& codes, const Tensor& param) {
   return codes && param.device().is_cuda() && codes->device() == param.device();
@@ -148,8 +147,8 @@ std::vector<Optimizer::Live> Optimizer::live_gradients() {
     Tensor g = s.param.grad();
     if (!g.defined()) continue;
     // Alone: parameters whose update needs temporary tensors, so that those of only one parameter exist at a time.
-    const bool alone =
-        !fused_rows() || codes_moments(options_, s.param) || !s.param.is_contiguous() || !g.is_contiguous();
+    const bool coded = moment_quantizer(options_, s.param, 0) || moment_quantizer(options_, s.param, 1);
+    const bool alone = !fused_rows() || coded || !s.param.is_contiguous() || !g.is_contiguous();
     out.push_back({&s, std::move(g), alone});
   }
   return out;
@@ -182,13 +181,20 @@ void Optimizer::prepare_state(ParamState& s) {
 }
 
 void Optimizer::encode_moments(ParamState& s, const DeviceStep& there) const {
-  if (!codes_moments(options_, s.param)) return;
-  for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k) {
+  for (std::size_t k = 0; k < std::size(s.codes); ++k) {
     const Quantizer* q = moment_quantizer(options_, s.param, k);
-    if (!q) continue;
-    QuantizedTensor codes = encode_moment(s.moments[k], *q, {options_.seed, s.steps, there.steps, s.index, k});
-    if (overwritten(s.codes[k], s.param)) replace_codes(*s.codes[k], codes, there.found);
-    else s.codes[k] = std::move(codes);
+    if (!q || k >= moments(s).size()) continue;
+    const CategoryScope category(Category::optimizer);
+    // A step count in GPU memory has been incremented by this step: one less is added to it.
+    const std::uint64_t steps = there.steps ? ~std::uint64_t{0} : static_cast<std::uint64_t>(s.steps);
+    const RandomKey key = {options_.seed ^ kMomentKey, (steps << 25) + 2 * s.index + k};
+    QuantizedTensor codes = quantize(s.moments[k], *q, {.key = key, .steps = there.steps});
+    if (overwritten(s.codes[k], s.param)) {
+      for (const auto part : kPartsOfCodes)
+        if (((*s.codes[k]).*part).defined()) device::copy_unless(there.found, (*s.codes[k]).*part, codes.*part);
+    } else {
+      s.codes[k] = std::move(codes);
+    }
     s.moments[k] = Tensor();
   }
 }

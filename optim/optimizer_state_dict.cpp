@@ -19,12 +19,6 @@ void keep_place(const Tensor& before, Tensor& loaded) {
   loaded = before;
 }
 
-void keep_place(const QuantizedTensor& before, QuantizedTensor& loaded) {
-  keep_place(before.codes, loaded.codes);
-  keep_place(before.scales, loaded.scales);
-  keep_place(before.global_scale, loaded.global_scale);
-}
-
 void load_group(ParamGroup& group, const StateDict& from) {
   if (const auto n = from.natural("params"); n != group.params.size())
     throwf("load_state_dict: a group of the state has {} parameters, the optimizer's has {}", n, group.params.size());
@@ -104,7 +98,8 @@ void Optimizer::load_state_dict(const StateDict& from) {
     const auto before = saved_tensors(states_[i]), after = saved_tensors(loaded[i]);
     for (std::size_t k = 0; k < after.size(); ++k) keep_place(*before[k].second, *after[k].second);
     for (std::size_t k = 0; k < std::size(loaded[i].codes); ++k)
-      if (states_[i].codes[k] && loaded[i].codes[k]) keep_place(*states_[i].codes[k], *loaded[i].codes[k]);
+      if (auto &was = states_[i].codes[k], &now = loaded[i].codes[k]; was && now)
+        for (const auto part : kPartsOfCodes) keep_place((*was).*part, (*now).*part);
   }
   states_ = std::move(loaded);
   device_steps_.host_changed();

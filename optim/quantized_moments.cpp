@@ -1,11 +1,8 @@
 #include "quantized_moments.h"
 
-#include "../core/quantize/quantizer_kernels.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::optim {
-
-constexpr std::uint64_t kMomentKey = 0x6772616475616c22;  // separates its streams from others with the same seed
 
 void check_moments(const UpdateOptions& options) {
   for (const auto& q : options.moments) {
@@ -21,17 +18,6 @@ void check_moments(const UpdateOptions& options) {
 const Quantizer* moment_quantizer(const UpdateOptions& options, const Tensor& param, std::size_t k) {
   const bool none = k >= std::size(options.moments) || param.dim() < 2 || param.dtype() == DType::f64;
   return !none && options.moments[k] ? &*options.moments[k] : nullptr;
-}
-
-QuantizedTensor encode_moment(const Tensor& moment, const Quantizer& q, const MomentPlace& p) {
-  const CategoryScope category(Category::optimizer);
-  const std::uint64_t steps = p.steps_there ? ~std::uint64_t{0} : static_cast<std::uint64_t>(p.steps);
-  return quantize(moment, q, {.key = {p.seed ^ kMomentKey, (steps << 25) + 2 * p.index + p.k}, .steps = p.steps_there});
-}
-
-void replace_codes(const QuantizedTensor& to, const QuantizedTensor& from, const std::int64_t* skipped) {
-  for (const auto part : {&QuantizedTensor::codes, &QuantizedTensor::scales, &QuantizedTensor::global_scale})
-    if ((to.*part).defined()) device::copy_unless(skipped, to.*part, from.*part);
 }
 
 void save_moment(StateDict& to, const std::string& key, const QuantizedTensor& codes, const Quantizer& q) {
