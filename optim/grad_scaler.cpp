@@ -33,8 +33,7 @@ GradScaler::GradScaler(GradScalerOptions o)
   remember();
 }
 
-GradScaler::GradScaler(const GradScaler& o)
-    : options_(o.options_), used_(o.used_), optimizers_(o.optimizers_), state_(o.now()), history_(o.history_) {}
+GradScaler::GradScaler(const GradScaler& o) { *this = o; }
 
 GradScaler& GradScaler::operator=(const GradScaler& o) {
   state_ = o.now();  // first: it adds what the GPU did to the history

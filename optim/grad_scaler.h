@@ -75,8 +75,7 @@ class GradScaler {
 
   // Each value of the scale, with the number of update()s before it. Between two reads of the state, at most the last
   // DeviceLossScale::kKept changes by a GPU are kept.
-  using Change = ScaleChange;
-  const std::vector<Change>& history() const {
+  const std::vector<ScaleChange>& history() const {
     there_.read();
     return history_;
   }
@@ -113,7 +112,7 @@ class GradScaler {
   bool used_ = false;  // scale() was called
   std::vector<PerOptimizer> optimizers_;
   mutable LossScale state_;
-  mutable std::vector<Change> history_;
+  mutable std::vector<ScaleChange> history_;
   mutable std::int64_t seen_ = 0;  // of the GPU's changes
   mutable DeviceMirror there_{[this](void* to, Device device) { upload(to, device); },
                               [this](const void* bytes) { take(bytes); }};  // a DeviceLossScale
