@@ -24,11 +24,6 @@ BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const Ba
       min_dims_(min_dims),
       max_dims_(max_dims) {}
 
-std::optional<OpId> BatchNorm::ends_in() const {
-  const auto one = only<BatchNorm1d>(OpId::batch_norm);
-  return one ? one : only<BatchNorm2d>(OpId::batch_norm);
-}
-
 // As batch_norm: y, mean, invstd. count: of the values of a channel in this part; then in all parts.
 Outputs BatchNorm::over_parts(const Tensor& x, bool relu, double& count) const {
   Shape along = x.sizes(), others;

@@ -27,7 +27,6 @@ struct BatchNormOptions {
 class BatchNorm : public Norm {
  public:
   Tensor forward(const Tensor& x) override { return run(x, nullptr, {}); }
-  std::optional<OpId> ends_in() const override;
   Tensor forward_fused(const Operand& x, const Fusion& fusion, const Attrs& second, const Tensor&) override {
     return run(*x.tensor, &fusion, second);
   }
@@ -51,10 +50,12 @@ class BatchNorm : public Norm {
 
 struct BatchNorm1d : BatchNorm {  // x [N, C] or [N, C, L]
   explicit BatchNorm1d(std::int64_t channels, BatchNormOptions options = {}) : BatchNorm(channels, 2, 3, options) {}
+  std::optional<OpId> ends_in() const override { return only<BatchNorm1d>(OpId::batch_norm); }
 };
 
 struct BatchNorm2d : BatchNorm {  // x [N, C, H, W]
   explicit BatchNorm2d(std::int64_t channels, BatchNormOptions options = {}) : BatchNorm(channels, 4, 4, options) {}
+  std::optional<OpId> ends_in() const override { return only<BatchNorm2d>(OpId::batch_norm); }
 };
 
 // The base of LayerNorm and RMSNorm.
