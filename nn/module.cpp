@@ -7,7 +7,6 @@
 #include <unordered_set>
 
 #include "../autograd/grad_mode.h"
-#include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::nn {

@@ -18,11 +18,7 @@
 
 #include "../core/files/state_dict.h"
 #include "../core/ops/fusions.h"
-#include "../core/tensor/tensor.h"
-
-namespace gradual {
-class Operand;  // core/ops/ops.h
-}
+#include "../core/ops/ops.h"
 
 namespace gradual::nn {
 

@@ -1,7 +1,5 @@
 #include "sequential.h"
 
-#include "../core/ops/ops.h"
-
 namespace gradual::nn {
 
 Tensor Sequential::forward(const Tensor& x) {
