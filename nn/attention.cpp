@@ -59,18 +59,14 @@ TransformerBlock::TransformerBlock(std::int64_t embed_dim, std::int64_t heads, T
 
 // gelu(layer(x)), as one op if the two fuse.
 static Tensor gelu_after(Linear& layer, const Tensor& x, Gelu form) {
-  const Fusion* const fusion = layer.fusion_with(OpId::gelu);
-  if (!fusion) return gelu(layer(x), form);
-  const ModuleCall call(layer, SourceLocation::current());
-  return layer.forward_fused(x, *fusion, form, {});
+  const Tensor y = layer.call_fused(x, OpId::gelu, form);
+  return y.defined() ? y : gelu(layer(x), form);
 }
 
 // residual + layer(x), as one op if the two fuse.
-static Tensor add_dropped(Dropout& layer, Tensor x, const Tensor& residual) {
-  const Fusion* const fusion = layer.fusion_with(OpId::add);
-  if (!fusion) return residual + layer(x);
-  const ModuleCall call(layer, SourceLocation::current());
-  return layer.forward_fused(std::move(x), *fusion, {}, residual);
+static Tensor add_dropped(Dropout& layer, const Operand& x, const Tensor& residual) {
+  const Tensor y = layer.call_fused(x, OpId::add, {}, residual);
+  return y.defined() ? y : residual + layer(*x.tensor);
 }
 
 Tensor TransformerBlock::forward(const Tensor& x, const Tensor& mask) {

@@ -190,6 +190,14 @@ ModuleCall::ModuleCall(Module& module, SourceLocation loc)
   if (module.hook_) guard_ = module.hook_(module);
 }
 
+Tensor Module::call_fused(const Operand& x, OpId second, const Attrs& attrs, const Tensor& other, SourceLocation loc) {
+  const std::optional<OpId> first = fused_rows() && !has_hooks() ? ends_in() : std::nullopt;
+  const Fusion* const fusion = first ? find_fusion(*first, second) : nullptr;
+  if (!fusion) return {};
+  const ModuleCall call(*this, loc);
+  return forward_fused(x, *fusion, attrs, other);
+}
+
 Tensor ModuleCall::leave(const Tensor& input, Tensor output) const {
   for (std::size_t i = 0; i < module_.forward_hooks_.size(); ++i) {
     const ForwardHook hook = module_.forward_hooks_[i].second;  // a copy: it may remove itself

@@ -131,12 +131,10 @@ class Module {
   virtual std::optional<std::pair<OpId, Attrs>> as_op() const { return std::nullopt; }
   // The last op of forward, if forward_fused can run a fusion in its place; none by default.
   virtual std::optional<OpId> ends_in() const { return std::nullopt; }
-  // The fusion of ends_in() and `second`; null if there is none, a hook must see the tensor between the two, or an
-  // UnfusedScope is active.
-  const Fusion* fusion_with(OpId second) const {
-    const std::optional<OpId> first = fused_rows() && !has_hooks() ? ends_in() : std::nullopt;
-    return first ? find_fusion(*first, second) : nullptr;
-  }
+  // Calls the module and then `second`, as one op: second(this(x), other). Undefined, and nothing runs, if ends_in() and
+  // `second` do not fuse, a hook must see the tensor between the two, or an UnfusedScope is active.
+  Tensor call_fused(const Operand& x, OpId second, const Attrs& attrs, const Tensor& other = {},
+                    SourceLocation loc = SourceLocation::current());
   // second(forward(x), other) for a fusion whose first op is ends_in(). `other`: the further input of `second`, if any.
   virtual Tensor forward_fused(const Operand& x, const Fusion& fusion, const Attrs& second, const Tensor& other);
 

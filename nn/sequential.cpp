@@ -8,13 +8,9 @@ Tensor Sequential::forward(const Tensor& x) {
     Module& layer = *children()[i].module;
     const Module* const next = i + 1 < size() ? children()[i + 1].module.get() : nullptr;
     const auto second = next && !next->has_hooks() ? next->as_op() : std::nullopt;
-    if (const Fusion* const fusion = second ? layer.fusion_with(second->first) : nullptr) {
-      const ModuleCall call(layer, SourceLocation::current());
-      y = layer.forward_fused(y, *fusion, second->second, {});
-      ++i;
-    } else {
-      y = layer(y);
-    }
+    const Tensor fused = second ? layer.call_fused(y, second->first, second->second) : Tensor();
+    if (fused.defined()) ++i;
+    y = fused.defined() ? fused : layer(y);
   }
   return y;
 }
