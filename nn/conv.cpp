@@ -12,8 +12,7 @@ static Shape weight_sizes(const char* layer, std::int64_t in, std::int64_t out, 
   Shape sizes = transposed ? Shape{in, out / groups} : Shape{out, in / groups};
   for (const std::int64_t size : kernel) {
     const char* const what = kernel.size() == 1 ? "kernel" : sizes.size() == 2 ? "kernel height" : "kernel width";
-    if (size < 1) throwf("{}: {} is {}; it must be at least 1", layer, what, size);
-    sizes.push_back(size);
+    sizes.push_back(count(layer, what, size));
   }
   return sizes;
 }

@@ -180,7 +180,7 @@ static SourceLocation place(bool layer, SourceLocation loc) {
   return outer.line() ? outer : loc;
 }
 
-std::int64_t Layer::count(const char* layer, const char* what, std::int64_t n) {
+std::int64_t count(const char* layer, const char* what, std::int64_t n) {
   if (n < 1) throwf("{}: {} is {}; it must be at least 1", layer, what, n);
   return n;
 }

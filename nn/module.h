@@ -182,9 +182,10 @@ class Layer : public Module {
   template <class L, class T> std::optional<T> only(const T& value) const {
     return typeid(*this) == typeid(L) ? std::optional(value) : std::nullopt;
   }
-  // Returns n, a size of the layer; Error naming the layer and `what` if it is less than one.
-  static std::int64_t count(const char* layer, const char* what, std::int64_t n);
 };
+
+// Returns n, a size of a layer; Error naming the layer and `what` if it is less than one.
+std::int64_t count(const char* layer, const char* what, std::int64_t n);
 
 // A running call of a module: its scope and its hook's guard. Module::operator() uses it; a layer with more inputs
 // writes its own:

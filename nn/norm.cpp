@@ -59,15 +59,15 @@ Tensor BatchNorm::run(const Tensor& x, const Fusion* fusion, const Attrs& second
   return out[0];
 }
 
+static const Shape& counts(const char* layer, const Shape& normalized) {
+  for (const std::int64_t size : normalized) count(layer, "a normalized size", size);
+  return normalized;
+}
+
 TrailingNorm::TrailingNorm(const char* layer, const Shape& normalized, bool affine, double eps)
     : weight(register_parameter("weight", full_or_none(affine, counts(layer, normalized), 1))),
       normalized_(normalized),
       eps_(eps) {}
-
-const Shape& TrailingNorm::counts(const char* layer, const Shape& normalized) {
-  for (const std::int64_t size : normalized) count(layer, "a normalized size", size);
-  return normalized;
-}
 
 int TrailingNorm::dims(const Tensor& x) const {
   const int n = normalized_.size();

@@ -68,9 +68,6 @@ class TrailingNorm : public Norm {
   int dims(const Tensor& x) const;  // number of normalised dims; Error if their sizes differ from `normalized`
   Shape normalized_;
   double eps_;
-
- private:
-  static const Shape& counts(const char* layer, const Shape& normalized);
 };
 
 struct LayerNormOptions {
