@@ -11,8 +11,6 @@
 namespace gradual {
 namespace {
 
-thread_local bool running = false, inside = false;
-
 // Input 0 is a dummy tensor that requires grad. It makes the call recorded even if no real input requires grad (token
 // indices), so that parameters captured by fn get gradients.
 struct Checkpoint final : Function {
@@ -22,7 +20,7 @@ struct Checkpoint final : Function {
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
     save_for_backward(inputs);
     const DrawScope draws(draws_, DrawScope::Mode::record);
-    const Scoped here(inside, true);
+    const Scoped here(in_checkpoint(), true);
     return fn_({inputs.begin() + 1, inputs.end()});
   }
 
@@ -53,7 +51,7 @@ struct Checkpoint final : Function {
     const MatmulPrecisionScope precision(precision_);
     const FastF8Scope f8(fast_f8_);
     const AccumulatorScope sums(accumulator_);
-    const Scoped again(running, true), here(inside, true);
+    const Scoped again(recomputing(), true), here(in_checkpoint(), true);
     const EnableGrad recording;
     context().line = state().context.line;
     context().backward_of = "";
@@ -69,9 +67,6 @@ struct Checkpoint final : Function {
 };
 
 }  // namespace
-
-bool recomputing() { return running; }
-bool in_checkpoint() { return inside; }
 
 std::vector<Tensor> checkpoint(SegmentFn fn, const std::vector<Tensor>& inputs, SourceLocation loc) {
   not_null(fn, "checkpoint: the function");

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "../core/support/scoped.h"
 #include "../core/tensor/tensor.h"
 
 namespace gradual {
@@ -25,8 +26,8 @@ Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input,
 
 // True while this thread recomputes a segment. State such as batch norm's running statistics and amax histories must
 // not advance then.
-bool recomputing();
+inline constexpr auto recomputing = per_thread<bool, struct Recomputing>;
 // True while this thread runs a segment, the first time (with grad mode off) or again.
-bool in_checkpoint();
+inline constexpr auto in_checkpoint = per_thread<bool, struct InCheckpoint>;
 
 }  // namespace gradual
