@@ -5,7 +5,6 @@
 
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
-#include "engine.h"
 #include "function.h"
 
 namespace gradual {
@@ -42,11 +41,6 @@ Tensor RuleContext::output(int i) const {
   Tensor t = detached(node_.saved_outputs[i]);
   set_history(t, Ref<Node>::share(&node_), static_cast<std::uint32_t>(i));
   return t;
-}
-
-bool RuleContext::put_slice(const SliceAttrs& attrs, const Tensor& g) const {
-  autograd::Engine* const engine = autograd::Engine::current();
-  return engine && needs(0) && engine->put_slice(node_, attrs, g);
 }
 
 Tensor times_slope(const RuleContext& c, OpId op, const Attrs& attrs, const Tensor& saved) {

@@ -39,9 +39,6 @@ class RuleContext {
   void set(int i, Tensor g) const {
     if (needs(i)) results_[i] = std::move(g);
   }
-  // Replaces set(0, ..) for a slice: writes the gradient into its place in the gradient of input 0. Returns false and
-  // does nothing if the rule must call set() (Engine::put_slice).
-  bool put_slice(const SliceAttrs& attrs, const Tensor& g) const;
 
  private:
   Node& node_;

@@ -4,6 +4,7 @@
 
 #include "../core/ops/infer.h"
 #include "../core/ops/ops.h"
+#include "engine.h"
 #include "rule.h"
 
 namespace gradual {
@@ -87,7 +88,9 @@ void register_shape_rules() {
   set_rule(OpId::expand, {}, [](const C& c) { c.set(0, c.grad()); });
   set_rule(OpId::slice, {}, [](const C& c) {  // the slices of one tensor share one gradient buffer
     const auto& a = c.get<SliceAttrs>();
-    if (!c.put_slice(a, c.grad())) c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
+    autograd::Engine* const engine = autograd::Engine::current();
+    if (engine && c.needs(0) && engine->put_slice(c.node(), a, c.grad())) return;
+    c.set(0, call_row(OpId::slice_backward, a, c.grad())[0]);
   });
   set_rule(OpId::slice_backward, {}, [](const C& c) {
     const auto& a = c.get<SliceAttrs>();
