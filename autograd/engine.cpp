@@ -49,10 +49,17 @@ void Engine::capture(const std::vector<Tensor>& inputs) {
   captured_.resize(inputs.size());
 }
 
-void Engine::deliver(const Edge& edge, Tensor grad) {
-  if (edge.node->sequence < segment_.since) return segment_.outer->deliver(edge, std::move(grad));
-  Pending& waiting = pending_[edge.node->sequence];
+// The gradients that the edge's node has received, in the backward that will run it.
+Engine::Pending& Engine::waiting_for(const Edge& edge) {
+  Engine* engine = this;
+  while (edge.node->sequence < engine->segment_.since) engine = engine->segment_.outer;
+  Pending& waiting = engine->pending_[edge.node->sequence];
   waiting.node = edge.node;
+  return waiting;
+}
+
+void Engine::deliver(const Edge& edge, Tensor grad) {
+  Pending& waiting = waiting_for(edge);
   waiting.complete();
   Tensor& sum = waiting.grads[edge.output];
   if (!sum.defined()) {
@@ -65,20 +72,12 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
 }
 
 bool Engine::put_slice(Node& node, const SliceAttrs& a, const Tensor& grad) {
-  const Node::Input& sliced = node.input(0);
-  if (options_.create_graph || !write_slice(sliced.edge, sliced, a, grad)) return false;
+  if (options_.create_graph || !waiting_for(node.input(0).edge).write_slice(node.input(0), a, grad)) return false;
   if (!report_ && !GradientObserver::any()) return true;
   // for the observer alone, not a part of backward
   const StageScope unseen(chain().observe, nullptr), exact(chain().results, nullptr);
   hand_on(node, 0, call_row(OpId::slice_backward, a, grad)[0]);
   return true;
-}
-
-bool Engine::write_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& a, const Tensor& grad) {
-  if (edge.node->sequence < segment_.since) return segment_.outer->write_slice(edge, sliced, a, grad);
-  Pending& waiting = pending_[edge.node->sequence];
-  waiting.node = edge.node;
-  return waiting.write_slice(static_cast<int>(edge.output), sliced, a, grad);
 }
 
 static void run_hooks(Node& node, Tensor* grads) {

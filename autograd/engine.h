@@ -66,7 +66,7 @@ class Engine : Pinned {
     int sliced = -1, dim = 0;
     std::int64_t begin = 0, end = 0;
 
-    bool write_slice(int output, const Node::Input& input, const SliceAttrs& a, const Tensor& grad);
+    bool write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad);
     void complete() {
       if (sliced >= 0) fill_rest();
     }
@@ -74,8 +74,8 @@ class Engine : Pinned {
   };
 
   void seed(const Tensor& output, Tensor grad);
+  Pending& waiting_for(const Edge& edge);
   void deliver(const Edge& edge, Tensor grad);
-  bool write_slice(const Edge& edge, const Node::Input& sliced, const SliceAttrs& attrs, const Tensor& grad);
   void hand_on(Node& node, int input, const Tensor& grad);
   bool capture_gradients(Node& node, const Tensor* grads);
   void gather(Node& node, Tensor grad) const;

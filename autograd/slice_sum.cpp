@@ -14,7 +14,8 @@ bool sole_owner(const Tensor& t) {
 
 // Copies adjacent slices, adds others. Returns false and does nothing if the buffer has another handle, or if the first
 // slice neither starts nor ends the dim.
-bool Engine::Pending::write_slice(int to, const Node::Input& input, const SliceAttrs& a, const Tensor& grad) {
+bool Engine::Pending::write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad) {
+  const auto to = static_cast<int>(input.edge.output);
   if (is_f8(grad.dtype()) || grad.dtype() != input.dtype || grad.device() != input.device) return false;
   Tensor& sum = grads[to];
   const auto place = [&] { return slice(sum, a.dim, {a.start, a.stop, a.step}); };
