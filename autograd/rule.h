@@ -39,6 +39,10 @@ class RuleContext {
   void set(int i, Tensor g) const {
     if (needs(i)) results_[i] = std::move(g);
   }
+  // The same for the first inputs, from the outputs of a gradient op.
+  void set_all(const Outputs& gradients) const {
+    for (int i = 0; i < kMaxOutputs; ++i) set(i, gradients[i]);
+  }
 
  private:
   Node& node_;

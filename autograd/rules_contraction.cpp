@@ -91,12 +91,9 @@ template <OpId kGradient> void average_rule(const C& c) {
 // Half operands are widened, so that the gradients of these gradients are rounded once too.
 void flash_attention_rule(const C& c) {
   const auto& a = c.get<AttentionAttrs>();
-  if (!c.create_graph()) {
-    const Outputs all = call_row(OpId::flash_attention_backward, a, c.grad(), c.input(0), c.input(1), c.input(2),
-                                 c.output(0), c.output(1));
-    for (int i = 0; i < 3; ++i) c.set(i, all[i]);
-    return;
-  }
+  if (!c.create_graph())
+    return c.set_all(call_row(OpId::flash_attention_backward, a, c.grad(), c.input(0), c.input(1), c.input(2),
+                              c.output(0), c.output(1)));
   const auto wide = [](const Tensor& t) { return is_half(t.dtype()) ? cast(t, DType::f32) : t; };
   const Tensor q = wide(c.input(0)), k = wide(c.input(1)), v = wide(c.input(2)), g = wide(c.grad());
   const double scale = attention_scale(a, q.size(-1));

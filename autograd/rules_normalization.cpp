@@ -44,10 +44,6 @@ void composed(const C& c, const Norm& n, const Tensor& gradient) {
   if (c.needs(2)) c.set(2, over_others(dy));
 }
 
-void set_all(const C& c, const Outputs& gradients) {
-  for (int i = 0; i < c.inputs() && i < 3; ++i) c.set(i, gradients[i]);
-}
-
 // Recomputes the input of relu by forward's steps, so with the same bits; off the tape.
 Tensor before_relu(const C& c, const Shape& along) {
   const NoGrad off;
@@ -63,8 +59,8 @@ Tensor before_relu(const C& c, const Shape& along) {
 void batch_norm_rule(const C& c) {
   const auto& a = c.get<NormAttrs>();
   if (!c.create_graph())
-    return set_all(c, call_row(OpId::batch_norm_backward, a, c.grad(), c.input(0), c.optional_input(1), c.output(1),
-                               c.output(2), a.relu ? c.optional_input(2) : Tensor()));
+    return c.set_all(call_row(OpId::batch_norm_backward, a, c.grad(), c.input(0), c.optional_input(1), c.output(1),
+                              c.output(2), a.relu ? c.optional_input(2) : Tensor()));
   Norm n{.dims = {0}, .weight = Shape::filled(c.sizes(0).size(), 1), .statistics = a.training};
   for (int i = 2; i < c.sizes(0).size(); ++i) n.dims.push_back(i);
   n.others = n.dims;
@@ -78,8 +74,8 @@ template <bool kCentre> void trailing_norm_rule(const C& c) {
     const Tensor x = c.input(0);
     const Tensor weight = c.optional_input(1);
     if (kCentre)
-      return set_all(c, call_row(OpId::layer_norm_backward, a, c.grad(), x, weight, c.output(1), c.output(2)));
-    return set_all(c, call_row(OpId::rms_norm_backward, a, c.grad(), x, weight, c.output(1)));
+      return c.set_all(call_row(OpId::layer_norm_backward, a, c.grad(), x, weight, c.output(1), c.output(2)));
+    return c.set_all(call_row(OpId::rms_norm_backward, a, c.grad(), x, weight, c.output(1)));
   }
   Norm n{.centre = kCentre};
   for (int i = 0; i < c.sizes(0).size(); ++i) {
