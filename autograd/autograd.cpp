@@ -1,7 +1,5 @@
 #include "autograd.h"
 
-#include <algorithm>
-
 #include "../core/support/throwf.h"
 #include "engine.h"
 #include "node.h"

@@ -1,7 +1,6 @@
 #include "function.h"
 
 #include "../core/support/throwf.h"
-#include "autograd.h"
 #include "rule.h"
 
 namespace gradual {

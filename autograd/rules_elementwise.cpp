@@ -2,7 +2,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "rule.h"
 

@@ -1,7 +1,6 @@
 // The update of a parameter by an optimizer that is written with ops (Optimizer::update).
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
-#include "../core/quantize/quantizer.h"
 #include "../core/support/throwf.h"
 #include "optimizer.h"
 

@@ -4,7 +4,6 @@
 
 #include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
-#include "../core/tensor/memory.h"
 #include "optimizer.h"
 
 namespace gradual::optim {

@@ -4,7 +4,6 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
-#include "../core/tensor/memory.h"
 #include "optimizer.h"
 
 namespace gradual::optim {
