@@ -1,7 +1,7 @@
 // The rates of a parameter group by name: for defaults, checks and state dicts.
 #pragma once
 
-#include <limits>
+#include <cmath>
 #include <optional>
 
 #include "optimizer.h"
@@ -13,12 +13,11 @@ struct Rate {
   std::optional<double> ParamGroup::*value;
   double below;  // valid: 0 <= rate < below
 };
-inline constexpr double kInf = std::numeric_limits<double>::infinity();
 inline constexpr Rate kRates[] = {
-    {"lr", &ParamGroup::lr, kInf},          {"weight_decay", &ParamGroup::weight_decay, kInf},
+    {"lr", &ParamGroup::lr, INFINITY},      {"weight_decay", &ParamGroup::weight_decay, INFINITY},
     {"momentum", &ParamGroup::momentum, 1}, {"dampening", &ParamGroup::dampening, 1},
     {"beta1", &ParamGroup::beta1, 1},       {"beta2", &ParamGroup::beta2, 1},
-    {"eps", &ParamGroup::eps, kInf}};
+    {"eps", &ParamGroup::eps, INFINITY}};
 
 // Error for a rate out of range, or if the numbers of names and parameters differ.
 void check_rates(const ParamGroup& group);
