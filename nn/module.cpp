@@ -78,8 +78,8 @@ void Module::add_child(const std::string& name, const std::shared_ptr<Module>& m
 
 // --- listing ---
 
-std::vector<std::pair<std::string, Tensor>> Module::list(Kind kind, bool recurse) const {
-  std::vector<std::pair<std::string, Tensor>> all;
+NamedTensors Module::list(Kind kind, bool recurse) const {
+  NamedTensors all;
   std::unordered_set<const TensorImpl*> seen;
   walk(*this, [&](const std::string& path, const Module& m) {
     if (!recurse && &m != this) return;

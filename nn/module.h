@@ -31,6 +31,8 @@ using ModuleHook = std::function<std::shared_ptr<void>(Module& module)>;
 // Receives each call's first input and its output.
 using ForwardHook = std::function<void(Module& module, const Tensor& input, const Tensor& output)>;
 
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+
 // The keys that load_state_dict(.., strict = false) ignored.
 struct LoadResult {
   std::vector<std::string> missing;     // in the module, not in the state dict
@@ -71,12 +73,8 @@ class Module {
 
   // Dotted paths in the order of registration, a module's own before its children's. A shared tensor is listed
   // once, under its first name. recurse = false: only the module's own.
-  std::vector<std::pair<std::string, Tensor>> named_parameters(bool recurse = true) const {
-    return list(Kind::parameter, recurse);
-  }
-  std::vector<std::pair<std::string, Tensor>> named_buffers(bool recurse = true) const {
-    return list(Kind::buffer, recurse);
-  }
+  NamedTensors named_parameters(bool recurse = true) const { return list(Kind::parameter, recurse); }
+  NamedTensors named_buffers(bool recurse = true) const { return list(Kind::buffer, recurse); }
   std::vector<std::pair<std::string, Module*>> named_modules();  // the module itself first, under ""
   std::vector<Tensor> parameters() const {
     std::vector<Tensor> all;
@@ -156,7 +154,7 @@ class Module {
   };
   // visit(path of the module, module), each module once, or as often as it was registered.
   template <class M, class F> static void walk(M& root, const F& visit, bool once = true);
-  std::vector<std::pair<std::string, Tensor>> list(Kind kind, bool recurse) const;
+  NamedTensors list(Kind kind, bool recurse) const;
   void check_name(const std::string& name, const char* what) const;
   Tensor& add_slot(const std::string& name, const Tensor& value, Kind kind);
   void add_child(const std::string& name, const std::shared_ptr<Module>& module);
