@@ -6,12 +6,6 @@
 
 namespace gradual::data {
 
-// Observers do not see this, on the loader's thread or on this one.
-static Tensor take_rows(const Tensor& t, const Tensor& indices) {
-  const Scoped<Chain> bare(chain(), {});
-  return index_select(t, 0, indices);
-}
-
 std::int64_t Dataset::size() const {
   if (!inputs.defined() || !targets.defined()) throw_error("dataset: it has no inputs or targets; it was not filled");
   const Shape& a = inputs.sizes();
@@ -28,7 +22,8 @@ Batch take(const Dataset& dataset, const std::vector<std::int64_t>& indices) {
   if (!dataset.inputs.device().is_cpu() || !dataset.targets.device().is_cpu())
     throw_error("take: a dataset lives on the CPU; move the batches instead");
   const Tensor rows = from_data(indices, {static_cast<std::int64_t>(indices.size())}, {.dtype = DType::i64});
-  return {take_rows(dataset.inputs, rows), take_rows(dataset.targets, rows)};
+  const Scoped<Chain> bare(chain(), {});  // observers do not see this, on the loader's thread or on this one
+  return {index_select(dataset.inputs, 0, rows), index_select(dataset.targets, 0, rows)};
 }
 
 Split split(const Dataset& dataset, std::int64_t train_count, std::uint64_t seed) {
