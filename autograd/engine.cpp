@@ -10,10 +10,6 @@ namespace gradual {
 
 namespace autograd {
 
-static thread_local Engine* current_engine = nullptr;
-
-Engine* Engine::current() { return current_engine; }
-
 Engine::Engine(std::span<const Tensor> outputs, std::span<const Tensor> grad_outputs, GradOptions options,
                Segment segment)
     : options_(options), segment_(segment) {
@@ -193,7 +189,7 @@ void Engine::step(Step* report, const Node* leaf) {
   Node& node = *taken.mapped().node;
   Tensor* grads = taken.mapped().grads;
   // Below amp, recording only under create_graph, with the line and module of the forward op.
-  const Scoped engine(current_engine, this);
+  const Scoped engine(current(), this);
   const Scoped reporting(report_, report);
   saw_gradient_ = saw_gradient_ || node.of_backward;
   const StageScope no_amp(chain().amp, nullptr);

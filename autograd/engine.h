@@ -39,7 +39,7 @@ class Engine : Pinned {
   const std::vector<Tensor>& captured() const { return captured_; }
 
   // The engine whose step is running on this thread, or null.
-  static Engine* current();
+  static constexpr auto current = per_thread<Engine*, struct CurrentEngine>;
 
   // Writes the gradient of a slice into the buffer that all slices of one tensor share; `node` is the slice's node.
   // Copies adjacent slices; only elements that no slice covers are set to zero. Returns false and does nothing under
