@@ -90,11 +90,10 @@ void softmax_rule(const C& c) {
   const int dim = c.get<DimAttrs>().dim;
   const Tensor& g = c.grad();
   const Tensor y = c.output(0);
-  if (c.node().op == OpId::softmax)
-    return c.set(0, c.create_graph() ? y * (g - sum(g * y, {dim}, true))
-                                     : call_row(OpId::softmax_backward, DimAttrs{dim}, g, y)[0]);
-  c.set(0, c.create_graph() ? g - exp(y) * sum(g, {dim}, true)
-                            : call_row(OpId::log_softmax_backward, DimAttrs{dim}, g, y)[0]);
+  const bool log = c.node().op == OpId::log_softmax;
+  const OpId fused = log ? OpId::log_softmax_backward : OpId::softmax_backward;
+  if (!c.create_graph()) return c.set(0, call_row(fused, DimAttrs{dim}, g, y)[0]);
+  c.set(0, log ? g - exp(y) * sum(g, {dim}, true) : y * (g - sum(g * y, {dim}, true)));
 }
 
 // dx = weight_of_row (softmax(x) - target distribution).
