@@ -1,5 +1,7 @@
 #include "function.h"
 
+#include <algorithm>
+
 #include "../core/support/throwf.h"
 #include "rule.h"
 
@@ -7,10 +9,8 @@ namespace gradual {
 
 // True if `from` broadcasts to `to`, so that a gradient of shape `to` can be summed to `from`.
 static bool expands_to(const Shape& from, const Shape& to) {
-  const int lead = to.size() - from.size();
-  for (int d = 0; d < from.size(); ++d)
-    if (lead < 0 || (from[d] != to[lead + d] && from[d] != 1)) return false;
-  return lead >= 0;
+  const auto fits = [](std::int64_t own, std::int64_t wide) { return own == wide || own == 1; };
+  return from.size() <= to.size() && std::ranges::equal(from, to.last(from.size()), fits);
 }
 
 // The kernel and the rule of the op `custom`.
