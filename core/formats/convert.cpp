@@ -9,21 +9,12 @@
 #include <tuple>
 
 #include "../support/multiversion.h"
-#include "cast_element.h"
 #include "convert_kernels.h"
 #include "rounding.h"
 
 namespace gradual {
 
 namespace {
-
-template <class To, class From> void cast_array(const From* in, To* out, std::int64_t n) {
-  vectorized([=] {
-    const From* __restrict from = in;
-    To* __restrict to = out;
-    for (std::int64_t i = 0; i < n; ++i) to[i] = cast_element<To>(from[i]);
-  });
-}
 
 // Elements in a buffer on the stack: small enough for the first-level cache.
 constexpr std::int64_t kBlock = 1024;
@@ -34,10 +25,7 @@ template <class F> void for_blocks(std::int64_t n, F&& body) {
 }
 
 template <class To> void load_contiguous(DType src, const void* p, To* out, std::int64_t n) {
-  if constexpr (std::same_as<To, float>) {
-    if (detail::is_narrow(src)) return detail::decode_array(src, p, out, n);
-  }
-  visit_dtype(src, [&]<class From> { cast_array(static_cast<const From*>(p), out, n); });
+  visit_dtype(src, [&]<class From> { detail::cast_array(static_cast<const From*>(p), out, n); });
 }
 
 // To an integer, or to bool or f64 (which loses nothing).
@@ -93,10 +81,7 @@ template <class From> void count_cast(DType dst, const From* in, const void* out
 }
 
 template <class From> void store_contiguous(DType dst, const From* in, void* p, std::int64_t n) {
-  if constexpr (std::same_as<From, float>) {
-    if (detail::is_narrow(dst)) return detail::encode_array(dst, in, p, n);
-  }
-  visit_dtype(dst, [&]<class To> { cast_array(in, static_cast<To*>(p), n); });
+  visit_dtype(dst, [&]<class To> { detail::cast_array(in, static_cast<To*>(p), n); });
 }
 
 // Through a buffer of the type From that holds every value of src.

@@ -145,7 +145,6 @@ template <DType kType, class Bits, class Layout> struct NarrowFloat {
   explicit constexpr NarrowFloat(float value) : bits(static_cast<Bits>(detail::encode<Layout>(value))) {}
   explicit constexpr operator float() const { return detail::decode<Layout>(bits); }
   static constexpr NarrowFloat from_double(double value) { return NarrowFloat(detail::round_to_odd(value)); }
-  static constexpr NarrowFloat from_bits(Bits bits) { return std::bit_cast<NarrowFloat>(bits); }
 };
 
 // IEEE binary16: largest value 65504, smallest 2^-24.
