@@ -18,21 +18,24 @@ namespace {
 // The cache of cast weights. It holds detached values: a cached copy with a history would have no gradient if the first
 // use ran under NoGrad. The key includes storage and version, so an edited weight is cast again.
 struct CastCache {
-  Tensor find(const Tensor& t, DType to) {
-    const std::lock_guard lock(mutex_);
-    const auto found = std::ranges::find(entries_, key_of(t, to), &Entry::first);
-    return found == entries_.end() ? Tensor() : found->second;
-  }
-
-  void keep(const Tensor& t, const Tensor& buffer) {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return;
-    const Key key = key_of(t, buffer.dtype());
+  // The kept copy, or a new one.
+  Tensor cast(const Tensor& t, DType to, SourceLocation where) {
+    const Key key{storage_id(t), t.version(), t.offset(), t.sizes(), t.strides(), t.dtype(), to};
+    std::unique_lock lock(mutex_);
+    const auto found = std::ranges::find(entries_, key, &Entry::first);
+    if (found != entries_.end()) return found->second;
+    lock.unlock();
+    const NoGrad off;
+    const CategoryScope category(Category::casts);
+    const Tensor buffer = gradual::cast(t, to, where);
+    lock.lock();
+    if (closed_) return buffer;
     // Older versions of the storage are no longer needed.
     std::erase_if(entries_, [&](const Entry& e) {
       return std::get<0>(e.first) == std::get<0>(key) && std::get<1>(e.first) != std::get<1>(key);
     });
     entries_.emplace_back(key, buffer);
+    return buffer;
   }
 
   // The outermost region has ended; a snapshot that still holds it casts again.
@@ -45,9 +48,6 @@ struct CastCache {
   // Storage, version, view and dtypes.
   using Key = std::tuple<std::uint64_t, std::uint32_t, std::int64_t, Shape, Shape, DType, DType>;
   using Entry = std::pair<Key, Tensor>;
-  static Key key_of(const Tensor& t, DType to) {
-    return {t.unsafe_impl()->storage->id, t.version(), t.offset(), t.sizes(), t.strides(), t.dtype(), to};
-  }
 
   std::mutex mutex_;  // a snapshot may share the region with other threads
   std::vector<Entry> entries_;
@@ -56,14 +56,7 @@ struct CastCache {
 
 // The cast weight. On the tape it is a cast whose values come from the cache; its gradient is cast back.
 Tensor cast_leaf(CastCache& cache, const Tensor& leaf, DType dtype, SourceLocation where) {
-  Tensor buffer = cache.find(leaf, dtype);
-  if (!buffer.defined()) {
-    const NoGrad off;
-    const CategoryScope category(Category::casts);
-    buffer = gradual::cast(leaf, dtype, where);
-    cache.keep(leaf, buffer);
-  }
-  Tensor y = detached(buffer);
+  Tensor y = detached(cache.cast(leaf, dtype, where));
   if (!grad_enabled()) return y;
   const Attrs attrs = dtype;
   const Ref<Node> node = make_node({OpId::cast, {&leaf}, &attrs, where});
