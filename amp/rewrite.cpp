@@ -43,23 +43,8 @@ std::uint64_t mixed(std::uint64_t z) {
   return z ^ z >> 31;
 }
 
-// An interceptor above a running rule: rewrites its contractions too.
-struct Contractions final : Interceptor {
-  explicit Contractions(const CastPolicy& policy) : policy_(policy) {}
-  Outputs call(const OpCall& call) override {
-    const OpKind kind = op_info(call.op).kind;
-    if (kind == OpKind::Contraction) return run_rewritten(policy_, call);
-    Outputs out = next_below_amp(call);
-    // A copy keeps the role of its source.
-    if (kind == OpKind::Movement && call.inputs.size() == 1)
-      if (const Known* from = current_backward->find(call[0])) current_backward->know(out[0], from->role, from->scale);
-    return out;
-  }
-
-  const CastPolicy& policy_;
-};
-
-struct Rewritten final : Function {
+// While its backward runs, it intercepts the calls of the op's rule.
+struct Rewritten final : Function, Interceptor {
   Rewritten(const CastPolicy& policy, const OpCall& call) : policy_(policy), node_(make_node(call)) {
     const Backward* outer = current_backward;
     context_.gradient = outer != nullptr;
@@ -93,7 +78,7 @@ struct Rewritten final : Function {
     return {out[0]};
   }
 
-  // The op's own rule, under an interceptor that rewrites its contractions.
+  // The op's own rule, with its contractions rewritten too.
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
     const std::vector<Tensor>& kept = saved();
     Backward here{.known = {}, .data = context_.data, .key = context_.backward_key, .depth = depth_};
@@ -113,9 +98,8 @@ struct Rewritten final : Function {
       node_->save_input(static_cast<int>(i), operand);
       if (operand.defined()) here.know(operand, roles_[i], scale);
     }
-    Contractions rewriting(policy_);
     const UnfusedScope parts;  // each product of the gradient is a call of its own
-    const StageScope amp(chain().amp, &rewriting);
+    const StageScope amp(chain().amp, this);
     const Scoped scope(current_backward, &here);
     std::vector<Tensor> results(kept.size());
     std::vector<Tensor> dy = grads;
@@ -125,6 +109,15 @@ struct Rewritten final : Function {
       if (Tensor& g = results[static_cast<std::size_t>(i)]; g.defined())
         g = cast(sum_to(g, node_->input(i).sizes), node_->input(i).dtype);
     return results;
+  }
+  Outputs call(const OpCall& call) override {
+    const OpKind kind = op_info(call.op).kind;
+    if (kind == OpKind::Contraction) return run_rewritten(policy_, call);
+    Outputs out = next_below_amp(call);
+    // A copy keeps the role of its source.
+    if (kind == OpKind::Movement && call.inputs.size() == 1)
+      if (const Known* from = current_backward->find(call[0])) current_backward->know(out[0], from->role, from->scale);
+    return out;
   }
   std::string name() const override {
     return fmt::format("{} rewritten by {}", gradual::to_string(node_->op), policy_.text);
