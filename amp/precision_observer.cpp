@@ -1,5 +1,7 @@
 #include "precision_observer.h"
 
+#include <set>
+
 #include "../autograd/autograd.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/node.h"
@@ -43,9 +45,7 @@ struct Watch final : Observer, autograd::GradientObserver {
     const std::uint64_t id = storage_id(grad);
     CastCounts counts;
     if (as_if_) {
-      const auto [seen, fresh] = seen_.try_emplace(id, grad.version());
-      if (!fresh && seen->second == grad.version()) return;
-      seen->second = grad.version();
+      if (!seen_.emplace(id, grad.version()).second) return;
     } else {
       if (!is_half(grad.dtype())) return;
       const auto store = stores_.find(id);
@@ -106,7 +106,7 @@ struct Watch final : Observer, autograd::GradientObserver {
   std::optional<DType> as_if_;
   // Stores of backward whose result was not passed on yet, by storage; outputs of one kernel share an entry.
   std::unordered_map<std::uint64_t, std::shared_ptr<CastCounts>> stores_;
-  std::unordered_map<std::uint64_t, std::uint32_t> seen_;          // as if: storages and versions counted already
+  std::set<std::pair<std::uint64_t, std::uint32_t>> seen_;         // as if: storages and versions counted already
   std::unordered_map<std::uint64_t, std::string> layers_;          // of parameters, by storage
   std::unordered_map<const Node*, std::string> layers_of_leaves_;  // where their last gradient came from
   ObserverScope scope_;
@@ -122,8 +122,8 @@ std::optional<Format> counted_format(const Recipe& recipe, Role role) {
 }
 
 PrecisionObserver::PrecisionObserver(CastStatsTable& table, const Recipe& recipe) {
-  if (recipe.quantization) quantisers_.emplace(table);
-  else watch_ = std::make_shared<Watch>(table, counted_as_if(recipe) ? std::optional(DType::f16) : std::nullopt);
+  if (recipe.quantization) counting_ = std::make_shared<CastStatsScope>(table);
+  else counting_ = std::make_shared<Watch>(table, counted_as_if(recipe) ? std::optional(DType::f16) : std::nullopt);
 }
 
 }  // namespace gradual::amp

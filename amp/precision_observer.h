@@ -34,8 +34,7 @@ class PrecisionObserver : Pinned {
   PrecisionObserver(CastStatsTable& table, const Recipe& recipe);
 
  private:
-  std::optional<CastStatsScope> quantisers_;
-  std::shared_ptr<void> watch_;  // observes while it lives; null if the quantisers count
+  std::shared_ptr<void> counting_;  // counts while it lives
 };
 
 // True if a recipe's numbers are counted as if they were cast.
