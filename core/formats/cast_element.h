@@ -65,20 +65,6 @@ template <std::integral To, class From> GRADUAL_HD To saturate(From value) {
   }
 }
 
-namespace detail {
-// A NaN of f64 as f32, and of f32 as f64. The result is quiet and has the sign and the upper bits of the payload, as on
-// CPUs. The result of a GPU's own conversion is unspecified.
-constexpr float nan_as_f32(double nan) {
-  const auto bits = std::bit_cast<std::uint64_t>(nan);
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits >> 32 & 0x80000000) | 0x7fc00000 |
-                              static_cast<std::uint32_t>(bits >> 29 & 0x003fffff));
-}
-constexpr double nan_as_f64(float nan) {
-  const std::uint64_t bits = std::bit_cast<std::uint32_t>(nan);
-  return std::bit_cast<double>((bits & 0x80000000) << 32 | 0x7ff8000000000000 | (bits & 0x003fffff) << 29);
-}
-}  // namespace detail
-
 // One element converted between a storage type and a compute type.
 template <class To, class From> GRADUAL_HD To cast_element(From value) {
   if constexpr (std::same_as<To, From>) {

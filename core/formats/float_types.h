@@ -108,30 +108,26 @@ template <class L> constexpr float decode(std::uint32_t code) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) | sign);
 }
 
+// A NaN of f64 as f32, and of f32 as f64. The result is quiet and has the sign and the upper bits of the payload, as on
+// CPUs. The result of a GPU's own conversion is unspecified.
+constexpr float nan_as_f32(double nan) {
+  const auto bits = std::bit_cast<std::uint64_t>(nan);
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits >> 32 & 0x80000000) | 0x7fc00000 |
+                              static_cast<std::uint32_t>(bits >> 29 & 0x003fffff));
+}
+constexpr double nan_as_f64(float nan) {
+  const std::uint64_t bits = std::bit_cast<std::uint32_t>(nan);
+  return std::bit_cast<double>((bits & 0x80000000) << 32 | 0x7ff8000000000000 | (bits & 0x003fffff) << 29);
+}
+
 // A double rounded to odd: truncated to a float, whose last bit is set if the truncation is not exact. Rounding the
 // result to a format at least two bits narrower gives the same as rounding the double itself (Boldo and Melquiond,
 // "When double rounding is odd", 2005). Rounding to nearest even twice does not.
 constexpr float round_to_odd(double value) {
-  const auto bits = std::bit_cast<std::uint64_t>(value);
-  const std::uint64_t magnitude = bits & 0x7fffffffffffffff;
-  const auto exponent = static_cast<int>(magnitude >> 52);
-  std::uint32_t result = 0;
-  if (exponent == 0x7ff) {
-    const auto payload = static_cast<std::uint32_t>(magnitude >> 29) & 0x007fffff;
-    result = kFloatInfBits | payload | (magnitude << 12 != 0 ? kFloatQuietBit : 0);
-  } else if (exponent > 1023 + 127) {
-    result = kFloatInfBits - 1;
-  } else if (exponent >= 1023 - 126) {
-    const bool lost = (magnitude & 0x1fffffff) != 0;
-    result = static_cast<std::uint32_t>((magnitude >> 29) - (std::uint64_t{1023 - 127} << 23)) | (lost ? 1 : 0);
-  } else {
-    const std::uint64_t significand = (magnitude & 0x000fffffffffffff) | (exponent > 0 ? 1ull << 52 : 0);
-    const int shift = 29 + (1023 - 126) - exponent;
-    const std::uint64_t kept = shift < 64 ? significand >> shift : 0;
-    const bool lost = shift < 64 ? kept << shift != significand : significand != 0;
-    result = static_cast<std::uint32_t>(kept) | (lost ? 1 : 0);
-  }
-  return std::bit_cast<float>(result | (static_cast<std::uint32_t>(bits >> 32) & 0x80000000));
+  const float nearest = value != value ? nan_as_f32(value) : static_cast<float>(value);
+  const double size = value < 0 ? -value : value, rounded = value < 0 ? -nearest : nearest;
+  const bool above = rounded > size, below = rounded < size;  // above: the truncation is the float before it
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(nearest) - above) | (above | below));
 }
 
 }  // namespace detail
