@@ -81,10 +81,9 @@ struct Region final : Interceptor, std::enable_shared_from_this<Region> {
     if (options.dtype && !is_half(*options.dtype))
       throwf("Autocast: casts to f16 or bf16, not to {}; {{.enabled = false}} computes in f32",
              to_string(*options.dtype));
-    const auto* region = dynamic_cast<const Region*>(outer.get());
-    outermost = region == nullptr;
-    cache = region ? region->cache : std::make_shared<CastCache>();
+    cache = parent() ? parent()->cache : std::make_shared<CastCache>();
   }
+  const Region* parent() const { return dynamic_cast<const Region*>(outer.get()); }  // null: it is the outermost one
 
   std::shared_ptr<Interceptor> share() override { return shared_from_this(); }
 
@@ -136,7 +135,6 @@ struct Region final : Interceptor, std::enable_shared_from_this<Region> {
   AutocastOptions options;
   std::shared_ptr<Interceptor> outer;
   std::shared_ptr<CastCache> cache;
-  bool outermost;
 
   Outputs call_in(DType dtype, const std::string& cause, const OpCall& call) const {
     const auto n = static_cast<std::size_t>(call.inputs.size());
@@ -163,7 +161,7 @@ Autocast::Autocast(const AutocastOptions& options)
       stage_(chain().amp, region_.get()) {}
 
 Autocast::~Autocast() {
-  if (!region_->outermost) return;
+  if (region_->parent()) return;
   region_->cache->close();
   if (region_->options.at_end && std::uncaught_exceptions() == exceptions_) region_->options.at_end();
 }
@@ -175,7 +173,7 @@ const AutocastOptions* current_autocast() {
 
 std::optional<DType> autocast_dtype(Device device) {
   const auto* region = dynamic_cast<const Region*>(chain().amp);
-  while (region && !region->covers(device)) region = dynamic_cast<const Region*>(region->outer.get());
+  while (region && !region->covers(device)) region = region->parent();
   return region && region->options.enabled ? std::optional(region->dtype_on(device)) : std::nullopt;
 }
 
