@@ -208,22 +208,22 @@ Outputs in_high_precision(const OpCall& call) {
 }
 
 Outputs quantized(QuantizationState& state, const OpCall& call) {
-  auto& data = rewrite_context().data;
-  if (!data) data = std::shared_ptr<void>(&state.site(call[1]), [](void*) {});  // the state owns it
-  Site& site = *static_cast<Site*>(data.get());
+  RewriteContext& context = rewrite_context();
+  if (!context.data) context.data = std::shared_ptr<void>(&state.site(call[1]), [](void*) {});  // the state owns it
+  Site& site = *static_cast<Site*>(context.data.get());
   if (!site.quantization || call[0].dtype() == DType::f64 || call[1].dtype() == DType::f64)
     return in_high_precision(call);
   const Quantization& q = *site.quantization;
   const StageScope exact(chain().results, nullptr);  // the rewritten op's own result is rounded
   // Evaluation draws nothing for backward; a checkpointed segment does, although it is not recorded at first.
-  if (RewriteContext& context = rewrite_context(); context.recorded || in_checkpoint())
+  if (context.recorded || in_checkpoint())
     if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy))
       context.backward_key = rewrite_key();
   std::optional<Accumulator> how = q.accumulator ? q.accumulator : current_accumulator();
   if (q.accumulator && how->rounding.mode == RoundingMode::stochastic) how->key = rewrite_key();
   const AccumulatorScope accumulator(how);
-  Operand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = saved_scale(0)};
-  Operand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = saved_scale(1)};
+  Operand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = context.saved_scales[0]};
+  Operand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = context.saved_scales[1]};
   a.quantizer = quantizer_of(q, a.role, b.role), b.quantizer = quantizer_of(q, b.role, a.role);
   Outputs out;
   switch (call.op) {

@@ -57,7 +57,7 @@ struct Rewritten final : Function, Interceptor {
       const Known* k = outer ? outer->find(call[i]) : nullptr;
       // In backward, a tensor without data was computed from the gradient by the rule.
       roles_.push_back(k ? k->role : outer ? Role::error : i == 0 ? Role::activation : Role::weight);
-      scales_.push_back(k ? k->scale : std::nullopt);
+      context_.saved_scales.push_back(k ? k->scale : std::nullopt);
     }
     codes_.resize(roles_.size()), again_.resize(roles_.size());
   }
@@ -85,7 +85,7 @@ struct Rewritten final : Function, Interceptor {
     if (grads[0].defined()) here.know(grads[0], Role::error, {});
     for (std::size_t i = 0; i < kept.size(); ++i) {
       Tensor operand = kept[i];
-      std::optional<Tensor> scale = scales_[i];
+      std::optional<Tensor> scale = context_.saved_scales[i];
       if (codes_[i]) {
         if (grad_enabled())
           throwf("{}: operands saved as codes have no second derivative; quantise with save_codes off", name());
@@ -147,7 +147,6 @@ struct Rewritten final : Function, Interceptor {
   Backward* outer_ = nullptr;  // while forward runs
   std::uint32_t depth_ = 1;    // of Gradual's own backward
   std::vector<Role> roles_;
-  std::vector<std::optional<Tensor>> scales_;
   std::vector<std::optional<QuantizedTensor>> codes_;
   std::vector<bool> again_;
 };
@@ -178,9 +177,6 @@ void save_as_codes(int input, QuantizedTensor codes, bool again) {
   Rewritten& r = running("save_as_codes");
   r.codes_.at(static_cast<std::size_t>(input)) = std::move(codes);
   r.again_.at(static_cast<std::size_t>(input)) = again;
-}
-const std::optional<Tensor>& saved_scale(int input) {
-  return running("saved_scale").scales_.at(static_cast<std::size_t>(input));
 }
 
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call) {

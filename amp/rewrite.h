@@ -29,6 +29,8 @@ struct RewriteContext {
   bool gradient = false;       // a contraction in the backward of a rewritten op, not the op itself
   bool recorded = false;       // a backward may follow
   std::shared_ptr<void> data;  // the function's own data, shared by an op and the contractions of its backward
+  // By input: the scale of one that was saved as codes, f32 [] (undefined: 1); none for other inputs.
+  std::vector<std::optional<Tensor>> saved_scales = {};
   std::optional<RandomKey> backward_key = {};  // if backward draws: the key of its draws, a rewrite_key()
 };
 RewriteContext& rewrite_context();
@@ -39,11 +41,9 @@ RewriteContext& rewrite_context();
 RandomKey rewrite_key();
 
 // Inside the rewrite of an op: saves these codes for backward instead of input `input`. Contractions there receive the
-// codes' values as f32, unscaled, and get the scale (one element) from saved_scale; `again`: the scaled values, as any
-// other operand. Codes have no second derivative.
+// codes' values as f32, unscaled, and get the scale (one element) from RewriteContext::saved_scales; `again`: the
+// scaled values, as any other operand. Codes have no second derivative.
 void save_as_codes(int input, QuantizedTensor codes, bool again = false);
-// Inside a rewrite: the scale of an input that was saved as codes, f32 [] (undefined: 1); none for other inputs.
-const std::optional<Tensor>& saved_scale(int input);
 
 // Runs `call` by policy.function; called by Autocast. Error if the result does not have the op's shape.
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call);
