@@ -9,8 +9,8 @@ namespace gradual::amp {
 
 using optim::GradScalerOptions, optim::LowPrecisionUpdate;
 
-template <> std::vector<Mode> choices() { return first_choices(Mode::pure); }
-template <> std::vector<Masters> choices() { return first_choices(Masters::flat); }
+template <> std::vector<Mode> choices() { return {Mode::full, Mode::autocast, Mode::half, Mode::pure}; }
+template <> std::vector<Masters> choices() { return {Masters::none, Masters::per_tensor, Masters::flat}; }
 template <> std::vector<DType> choices() { return {DType::f32, DType::f16, DType::bf16}; }
 template <> std::vector<LowPrecisionUpdate> choices() {
   return {LowPrecisionUpdate::none, LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic};

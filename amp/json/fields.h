@@ -20,13 +20,12 @@ namespace gradual::amp {
 using Json = nlohmann::ordered_json;
 using Names = std::vector<std::string>;
 
-template <class E> std::vector<E> first_choices(E last) {
+// The values of an enumeration that a file may have: all with kEnumNames, or what a specialisation says.
+template <class E> std::vector<E> choices() {
   std::vector<E> all;
-  for (int i = 0; i <= static_cast<int>(last); ++i) all.push_back(static_cast<E>(i));
+  for (std::size_t i = 0; i < std::size(kEnumNames<E>); ++i) all.push_back(static_cast<E>(i));
   return all;
 }
-// The values of an enumeration that a file may have: all with kEnumNames, or what a specialisation says.
-template <class E> std::vector<E> choices() { return first_choices(static_cast<E>(std::size(kEnumNames<E>) - 1)); }
 
 // The fields of an object, in order: of(object, field) calls field(key, member) for each. kNeeded, if present, is the
 // required key. Specialised for each type.
