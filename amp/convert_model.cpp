@@ -20,10 +20,8 @@ StateDict master_state_dict(const nn::Module& model, optim::Optimizer& optimizer
   const NoGrad off;
   std::unordered_map<std::uint64_t, Tensor> masters;  // by the parameter's storage
   for (const optim::ParamGroup& group : optimizer.param_groups())
-    for (const Tensor& p : group.params) {
-      const Tensor master = optimizer.master(p);
-      if (!master.is_same(p)) masters[p.unsafe_impl()->storage->id] = master;
-    }
+    for (const Tensor& p : group.params)
+      if (const Tensor master = optimizer.master(p); !master.is_same(p)) masters[p.unsafe_impl()->storage->id] = master;
   StateDict wide;
   for (const auto& [name, value] : model.state_dict()) {
     const Tensor& stored = std::get<Tensor>(value);
