@@ -127,10 +127,7 @@ struct Rewritten final : Function, Interceptor {
 
   // The tensors that the op's rule reads; codes replace operands that were saved as codes.
   void save(const OpCall& call) {
-    std::uint32_t needs = 0;
-    for (int i = 0; i < node_->input_count; ++i)
-      if (needs_input_grad(i)) needs |= input_bit(i);
-    const int saves = saves_of(rules()[static_cast<int>(call.op)], needs);
+    const int saves = saves_of(rules()[static_cast<int>(call.op)], needs());
     std::vector<Tensor> kept(codes_.size());
     for (std::size_t i = 0; i < kept.size(); ++i) {
       const bool read = i < 8 && (saves & in(static_cast<int>(i)));
