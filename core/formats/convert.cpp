@@ -24,10 +24,6 @@ template <class F> void for_blocks(std::int64_t n, F&& body) {
   for (std::int64_t first = 0; first < n; first += kBlock) body(first, std::min(kBlock, n - first));
 }
 
-template <class To> void load_contiguous(DType src, const void* p, To* out, std::int64_t n) {
-  visit_dtype(src, [&]<class From> { detail::cast_array(static_cast<const From*>(p), out, n); });
-}
-
 // To an integer, or to bool or f64 (which loses nothing).
 template <class To, class From> void count_wide(const From* in, std::int64_t n, CastCounts& counts) {
   counts.elements += static_cast<std::uint64_t>(n);
@@ -50,7 +46,7 @@ template <class To, class From> void count_wide(const From* in, std::int64_t n, 
   }
 }
 
-// To a float of at most 32 bits, by the bits of n numbers and of what was stored of them.
+// To a float of at most 32 bits, by the bits of n numbers, at most kBlock, and of what was stored of them.
 template <class To, class From> CastCounts count_bits(const From* in, const To* out, std::int64_t n, const Format& f) {
   using Bits = std::conditional_t<sizeof(From) == 4, std::uint32_t, std::uint64_t>;
   constexpr auto kInf = static_cast<Bits>(sizeof(From) == 4 ? 0x7f800000 : 0x7ff0000000000000);
@@ -71,19 +67,6 @@ template <class To, class From> CastCounts count_bits(const From* in, const To* 
   });
 }
 
-// At most kBlock elements, and what was stored of them.
-template <class From> void count_cast(DType dst, const From* in, const void* out, std::int64_t n, CastCounts& counts) {
-  visit_dtype(dst, [&]<class To> {
-    if constexpr (Narrow<To> || std::same_as<To, float>)
-      counts += count_bits(in, static_cast<const To*>(out), n, format_of(dst));
-    else count_wide<To>(in, n, counts);
-  });
-}
-
-template <class From> void store_contiguous(DType dst, const From* in, void* p, std::int64_t n) {
-  visit_dtype(dst, [&]<class To> { detail::cast_array(in, static_cast<To*>(p), n); });
-}
-
 // Through a buffer of the type From that holds every value of src.
 template <class From>
 void convert_through(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
@@ -92,7 +75,7 @@ void convert_through(DType src, const void* in, DType dst, void* out, std::int64
   for_blocks(n, [&](std::int64_t first, std::int64_t count) {
     const auto* from = static_cast<const std::byte*>(in) + first * static_cast<std::int64_t>(size_of(src));
     auto* to = static_cast<std::byte*>(out) + first * static_cast<std::int64_t>(size_of(dst));
-    load_contiguous(src, from, buffer, count);
+    fetch_and_cast(src, from, 1, buffer, count);
     cast_and_store(dst, buffer, to, 1, count, counts);
     if (src == dst) std::memcpy(to, from, static_cast<std::size_t>(count) * size_of(src));  // a NaN keeps its bits
   });
@@ -102,32 +85,33 @@ void convert_through(DType src, const void* in, DType dst, void* out, std::int64
 
 template <class To> void fetch_and_cast(DType src, const void* p, std::int64_t stride, To* out, std::int64_t n) {
   if (n <= 0) return;
-  if (stride == 1) return load_contiguous(src, p, out, n);
-  if (stride == 0) {
-    load_contiguous(src, p, out, 1);
-    return void(std::fill_n(out + 1, n - 1, *out));
-  }
   visit_dtype(src, [&]<class From> {
+    const auto* from = static_cast<const From*>(p);
+    if (stride == 1) return detail::cast_array(from, out, n);
+    if (stride == 0) return void(std::fill_n(out, n, cast_element<To>(*from)));
     From gathered[kBlock];
     for_blocks(n, [&](std::int64_t first, std::int64_t count) {
-      const From* from = static_cast<const From*>(p) + first * stride;
-      for (std::int64_t i = 0; i < count; ++i) gathered[i] = from[i * stride];
-      load_contiguous(src, gathered, out + first, count);
+      for (std::int64_t i = 0; i < count; ++i) gathered[i] = from[(first + i) * stride];
+      detail::cast_array(gathered, out + first, count);
     });
   });
 }
 
 template <class From>
 void cast_and_store(DType dst, const From* in, void* p, std::int64_t stride, std::int64_t n, CastCounts* counts) {
-  if (stride == 1 && counts == nullptr) return store_contiguous(dst, in, p, n);
   visit_dtype(dst, [&]<class To> {
+    auto* const out = static_cast<To*>(p);
+    if (stride == 1 && counts == nullptr) return detail::cast_array(in, out, n);
     To rounded[kBlock];
     for_blocks(n, [&](std::int64_t first, std::int64_t count) {
-      To* to = static_cast<To*>(p) + first * stride;
+      To* const to = out + first * stride;
       To* const stored = stride == 1 ? to : rounded;
-      store_contiguous(dst, in + first, stored, count);
+      detail::cast_array(in + first, stored, count);
       for (std::int64_t i = 0; stride != 1 && i < count; ++i) to[i * stride] = rounded[i];
-      if (counts != nullptr) count_cast(dst, in + first, stored, count, *counts);
+      if (counts == nullptr) return;
+      if constexpr (Narrow<To> || std::same_as<To, float>)
+        *counts += count_bits(in + first, stored, count, format_of(dst));
+      else count_wide<To>(in + first, count, *counts);
     });
   });
 }
@@ -149,7 +133,7 @@ template void cast_and_store(DType, const std::int64_t*, void*, std::int64_t, st
 void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
   if (n <= 0) return;
   if (src == dst && !counts) return void(std::memcpy(out, in, static_cast<std::size_t>(n) * size_of(src)));
-  if (dst == DType::f32 && !counts) return load_contiguous(src, in, static_cast<float*>(out), n);
+  if (dst == DType::f32 && !counts) return fetch_and_cast(src, in, 1, static_cast<float*>(out), n);
   if (src == DType::f64) return convert_through<double>(src, in, dst, out, n, counts);
   if (is_floating(src)) return convert_through<float>(src, in, dst, out, n, counts);
   convert_through<std::int64_t>(src, in, dst, out, n, counts);
