@@ -148,13 +148,9 @@ std::optional<std::uint32_t> Format::inf_code() const {
 
 std::optional<std::uint32_t> Format::nan_code() const {
   if (table) return table->nan;
-  switch (nan) {
-    case NanEncoding::none: return {};
-    case NanEncoding::ieee: return max_code() + 1 + (1u << (mantissa_bits - 1));
-    case NanEncoding::all_ones: return max_code() + 1;
-    case NanEncoding::negative_zero: return sign_bit();
-  }
-  return {};
+  if (nan == NanEncoding::none) return {};
+  if (nan == NanEncoding::negative_zero) return sign_bit();
+  return max_code() + 1 + (nan == NanEncoding::ieee ? 1u << (mantissa_bits - 1) : 0);
 }
 
 double Format::min() const { return table ? table->values.front() : is_signed ? -max() : 0; }
