@@ -95,13 +95,6 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
   }
 }
 
-// Plain casts to f16 and bf16 have faster loops.
-std::optional<DType> plain_half(const Rounder& r, CastStats stats) {
-  if (r.rounding.mode != RoundingMode::nearest_even || r.overflow != Overflow::ieee || stats.counts) return {};
-  const std::optional<DType> dtype = dtype_of_format(r.format);
-  return dtype && is_half(*dtype) ? dtype : std::nullopt;
-}
-
 }  // namespace
 
 bool stays_finite(const Rounder& r, bool negative) {
@@ -257,9 +250,11 @@ void Rounder::round(const double* in, double* out, std::int64_t n, std::int64_t 
 }
 
 void Rounder::encode(const float* in, void* codes, std::int64_t n, std::int64_t first_element, CastStats stats) const {
-  const std::optional<DType> half = detail::plain_half(*this, stats);
-  if (!half) return detail::round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
-  cast_and_store(*half, in, codes, 1, n);
+  // Plain casts to f16 and bf16 have faster loops.
+  const bool plain = rounding.mode == RoundingMode::nearest_even && overflow == Overflow::ieee && !stats.counts;
+  const std::optional<DType> dtype = plain ? dtype_of_format(format) : std::nullopt;
+  if (!dtype || !is_half(*dtype)) return detail::round_all<float>(*this, in, nullptr, codes, n, first_element, stats);
+  cast_and_store(*dtype, in, codes, 1, n);
   if (stats.exponents) stats.exponents->add(in, n);
 }
 
