@@ -54,7 +54,6 @@ template <class T>
 void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64_t n, std::int64_t first_element,
                CastStats stats) {
   using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-  constexpr std::int64_t kExponents = kExponentBlock;
   const bool powers = !r.format.has_zero, table = r.format.table != nullptr;
   if (table) check_valid(r.rounding);
   const RoundingSpec<U> spec = powers || table ? RoundingSpec<U>{} : rounding_spec<U>(r, codes != nullptr);
@@ -65,8 +64,8 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
     const std::int64_t count = std::min(kRoundingBlock, n - first);
     const T* from = in + first;
     const bool in_place = in == values;
-    if (stats.exponents && in_place && first % kExponents == 0)
-      add_exponents(from, std::min(kExponents, n - first), *stats.exponents);
+    if (stats.exponents && in_place && first % kExponentBlock == 0)
+      add_exponents(from, std::min(kExponentBlock, n - first), *stats.exponents);
     const std::uint32_t* random = nullptr;
     if (r.rounding.mode == RoundingMode::stochastic) {
       philox_fill(r.key.seed, r.key.stream, static_cast<std::uint64_t>(first_element + first), words, count);
@@ -89,8 +88,9 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
       round_block(rounding_loop(r, spec), spec, from, random, to, codes_to, code_bytes(r.format), count,
                   stats.counts ? &counts : nullptr);
     if (stats.counts) add_counts(counts, count, *stats.counts);
-    const std::int64_t end = first + count, start = first / kExponents * kExponents;
-    if (stats.exponents && !in_place && (end == n || end % kExponents == 0))  // quicker once the source is in the cache
+    const std::int64_t end = first + count, start = first / kExponentBlock * kExponentBlock;
+    // Quicker once the source is in the cache.
+    if (stats.exponents && !in_place && (end == n || end % kExponentBlock == 0))
       add_exponents(in + start, end - start, *stats.exponents);
   }
 }
