@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <memory>
 #include <mutex>
 
 #include "../support/multiversion.h"
@@ -39,6 +38,8 @@ constexpr int kBuckets = 4096;
 // How a table rounds in one mode. Its values, with one more at each end for overflow, are parted by cuts: the number of
 // cuts at or below a source is the index of its value. A bucket of sources has few cuts, which are searched.
 template <class U> struct Cuts {
+  Cuts(const ValueTable& t, RoundingMode mode);
+
   std::vector<U> keys;                        // padded with the largest key
   std::array<std::uint32_t, kBuckets> first;  // cuts below the bucket
   U low = 0, high = 0;                        // the first and the last key
@@ -62,51 +63,46 @@ template <class T> T cut_between(double a, double b, double bound, RoundingMode 
   return std::clamp(cut, above<T>(a), at_least<T>(b));  // values stay what they are
 }
 
-template <class U> std::unique_ptr<Cuts<U>> make_cuts(const ValueTable& t, RoundingMode mode) {
+template <class U> Cuts<U>::Cuts(const ValueTable& t, RoundingMode mode) {
   using T = Value<U>;
-  auto made = std::make_unique<Cuts<U>>();
-  Cuts<U>& c = *made;
   const std::size_t n = t.values.size();
-  c.values.push_back(t.values.front() + 2 * (*t.lowest - t.values.front()));
-  c.values.insert(c.values.end(), t.values.begin(), t.values.end());
-  c.values.push_back(t.values.back() + 2 * (*t.highest - t.values.back()));
+  values.push_back(t.values.front() + 2 * (*t.lowest - t.values.front()));
+  values.insert(values.end(), t.values.begin(), t.values.end());
+  values.push_back(t.values.back() + 2 * (*t.highest - t.values.back()));
   for (std::size_t i = 0; i <= n; ++i) {
     const double bound = i == 0 ? *t.lowest : i == n ? *t.highest : t.bounds[i - 1];
     // Beyond the ends codes go on with the other parity.
     const bool below_odd = i > 0 ? (t.codes[i - 1] & 1) != 0 : (t.codes[0] & 1) == 0;
     const bool above_odd = i < n ? (t.codes[i] & 1) != 0 : !below_odd;
-    const bool first = i == 0, ends = !std::isfinite(c.values[first ? 0 : i + 1]) && (first || i == n);
-    const T cut = ends ? (first ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::infinity())
-                       : cut_between<T>(c.values[i], c.values[i + 1], bound, mode, below_odd && !above_odd,
-                                        above_odd && !below_odd);
-    c.keys.push_back(key_of(std::bit_cast<U>(cut == 0 ? T(-0.0) : cut)));
+    const bool start = i == 0, ends = !std::isfinite(values[start ? 0 : i + 1]) && (start || i == n);
+    const T cut =
+        ends ? (start ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::infinity())
+             : cut_between<T>(values[i], values[i + 1], bound, mode, below_odd && !above_odd, above_odd && !below_odd);
+    keys.push_back(key_of(std::bit_cast<U>(cut == 0 ? T(-0.0) : cut)));
   }
-  c.low = c.keys.front(), c.high = c.keys.back();
-  while ((c.high - c.low) >> c.shift >= kBuckets) ++c.shift;
+  low = keys.front(), high = keys.back();
+  while ((high - low) >> shift >= kBuckets) ++shift;
   std::size_t most = 0, at = 0;
   for (std::uint32_t b = 0; b < kBuckets; ++b) {
-    c.first[b] = static_cast<std::uint32_t>(at);
-    while (at < c.keys.size() && (c.keys[at] - c.low) >> c.shift == b) ++at;
-    most = std::max(most, at - c.first[b]);
+    first[b] = static_cast<std::uint32_t>(at);
+    while (at < keys.size() && (keys[at] - low) >> shift == b) ++at;
+    most = std::max(most, at - first[b]);
   }
-  c.steps = static_cast<int>(std::bit_width(most));
-  c.keys.insert(c.keys.end(), std::size_t{1} << c.steps, ~U{0});
-  c.values.push_back(c.values.back());
-  c.bits.resize(n + 2), c.codes.resize(n + 2);
-  for (std::size_t i = 0; i < n; ++i) c.bits[i + 1] = std::bit_cast<U>(T{t.values[i]}), c.codes[i + 1] = t.codes[i];
+  steps = static_cast<int>(std::bit_width(most));
+  keys.insert(keys.end(), std::size_t{1} << steps, ~U{0});
+  values.push_back(values.back());
+  bits.resize(n + 2), codes.resize(n + 2);
+  for (std::size_t i = 0; i < n; ++i) bits[i + 1] = std::bit_cast<U>(T{t.values[i]}), codes[i + 1] = t.codes[i];
   const auto least = std::ranges::min_element(t.values, {}, [](float v) { return std::abs(v); });
-  c.zero = static_cast<std::uint32_t>(least - t.values.begin()) + 1;
-  return made;
+  zero = static_cast<std::uint32_t>(least - t.values.begin()) + 1;
 }
 
 // Made once for a table and a mode.
 template <class U> const Cuts<U>& cuts_of(const ValueTable& t, RoundingMode mode) {
   static std::mutex mutex;
-  static std::map<std::pair<const ValueTable*, RoundingMode>, std::unique_ptr<Cuts<U>>> all;
+  static std::map<std::pair<const ValueTable*, RoundingMode>, Cuts<U>> all;
   const std::lock_guard lock(mutex);
-  auto& made = all[{&t, mode}];
-  if (!made) made = make_cuts<U>(t, mode);
-  return *made;
+  return all.try_emplace({&t, mode}, t, mode).first->second;
 }
 
 // What a rounder gives at the ends, for Inf and for NaN: values' bits, or codes.
