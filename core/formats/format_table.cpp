@@ -18,32 +18,29 @@ constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::num
 bool is_normal_or_zero(double v) { return v == 0 || (std::abs(v) >= 0x1p-126 && std::abs(v) < 0x1p128); }
 
 void check_values(const ValueTable& t) {
-  const auto bad = [&]<class... A>(fmt::format_string<A...> why, A&&... a) {
-    throwf("format '{}': {}", t.name, fmt::format(why, std::forward<A>(a)...));
-  };
   if (t.name.empty() || t.name.find_first_of(" ,:") != std::string::npos)
-    bad("a name has at least one character, and no space, comma or colon");
+    throw_error("a name has at least one character, and no space, comma or colon");
   const std::size_t n = t.values.size();
-  if (n < 2 || n > 65536) bad("a table has 2 to 65536 values, not {}", n);
+  if (n < 2 || n > 65536) throwf("a table has 2 to 65536 values, not {}", n);
   for (const float v : t.values)
-    if (!is_normal_or_zero(v)) bad("{} is neither 0 nor a normal number of f32, 2^-126 to below 2^128", v);
+    if (!is_normal_or_zero(v)) throwf("{} is neither 0 nor a normal number of f32, 2^-126 to below 2^128", v);
   if (const auto at = std::ranges::adjacent_find(t.values, std::greater_equal()); at != t.values.end())
-    bad("values ascend; {} comes after {}", at[1], at[0]);
-  if (!(t.values.back() > 0)) bad("it has no value above zero");
-  if (t.codes.size() != n) bad("{} values have {} codes", n, t.codes.size());
-  if (t.bounds.size() != n - 1) bad("{} values have {} bounds, not {}", n, n - 1, t.bounds.size());
+    throwf("values ascend; {} comes after {}", at[1], at[0]);
+  if (!(t.values.back() > 0)) throw_error("it has no value above zero");
+  if (t.codes.size() != n) throwf("{} values have {} codes", n, t.codes.size());
+  if (t.bounds.size() != n - 1) throwf("{} values have {} bounds, not {}", n, n - 1, t.bounds.size());
   for (std::size_t i = 0; i + 1 < n; ++i)
     if (!(t.bounds[i] >= t.values[i] && t.bounds[i] <= t.values[i + 1]))
-      bad("the bound {} is not from {} to {}", t.bounds[i], t.values[i], t.values[i + 1]);
-  if (t.bits < 1 || t.bits > 16) bad("codes have 1 to 16 bits, not {}", t.bits);
+      throwf("the bound {} is not from {} to {}", t.bounds[i], t.values[i], t.values[i + 1]);
+  if (t.bits < 1 || t.bits > 16) throwf("codes have 1 to 16 bits, not {}", t.bits);
   if (!(*t.lowest <= t.values.front() && *t.highest >= t.values.back()))
-    bad("lowest and highest are beyond the values, or the first and the last of them");
+    throw_error("lowest and highest are beyond the values, or the first and the last of them");
   std::vector<std::uint32_t> all = t.codes;
   for (const auto& code : {t.nan, t.inf, t.negative_inf})
     if (code) all.push_back(*code);
   std::ranges::sort(all);
-  if (all.back() >> t.bits != 0) bad("code {} has more than {} bits", all.back(), t.bits);
-  if (const auto twice = std::ranges::adjacent_find(all); twice != all.end()) bad("code {} is there twice", *twice);
+  if (all.back() >> t.bits != 0) throwf("code {} has more than {} bits", all.back(), t.bits);
+  if (const auto twice = std::ranges::adjacent_find(all); twice != all.end()) throwf("code {} is there twice", *twice);
 }
 
 void complete(ValueTable& t) {
@@ -201,10 +198,9 @@ struct Known {
 
   Format add(ValueTable table) {
     complete(table);
-    check_values(table);
+    in_context(fmt::format("format '{}'", table.name), [&] { check_values(table); });
     tables.push_back(std::move(table));
-    Format f{.has_negative_zero = false, .subnormals = false};
-    f.table = &tables.back();
+    const Format f{.has_negative_zero = false, .subnormals = false, .table = &tables.back()};
     formats.push_back({f.table->name, f, f.table->about, false});
     return f;
   }
