@@ -27,11 +27,6 @@ CastTally total(const CastStatsTable& table, std::initializer_list<Role> roles) 
   return sum;
 }
 
-CastStatsTable*& cast_stats() {
-  thread_local CastStatsTable* table = nullptr;
-  return table;
-}
-
 CastTally* cast_tally(Role role, const std::string& layer) {
   CastStatsTable* table = cast_stats();
   return table ? &(*table)[{role, layer}] : nullptr;

@@ -28,7 +28,7 @@ CastTally total(const CastStatsTable& table, std::initializer_list<Role> roles);
 inline constexpr std::initializer_list<Role> kGradients = {Role::error, Role::weight_gradient};
 
 // The table that casts and quantisers of this thread add their counts to, or null.
-CastStatsTable*& cast_stats();
+inline constexpr auto cast_stats = per_thread<CastStatsTable*, struct OfCasts>;
 
 struct CastStatsScope : Scoped<CastStatsTable*> {
   explicit CastStatsScope(CastStatsTable& table) : Scoped(cast_stats(), &table) {}
