@@ -53,7 +53,7 @@ void AmaxHistory::advance(const Scaling& s, const Format& f) {
   is_staged = false;
   if (there_.in_use()) {
     const Device gpu = there_.memory().device();
-    return device::advance_amax(on_device(gpu, s.history), gpu, s.history, s.most_recent, spec);
+    return device::advance_amax(on_device(gpu, s.history), gpu, spec);
   }
   amax.insert(amax.begin(), staged);
   amax.resize(std::min(amax.size(), static_cast<std::size_t>(s.history)));

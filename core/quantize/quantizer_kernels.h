@@ -190,9 +190,8 @@ void amax(const Tensor& x, const Tensor& to);
 void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to);
 // The same from a history. Stages `amax` if it is defined. keep, again: see QuantizeOptions.
 void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, bool keep, bool again, const Tensor& to);
-// AmaxHistory::advance() for a history of `length` amaxes.
-void advance_amax(DeviceAmaxHistory* history, Device device, int length, bool most_recent,
-                  const detail::ScaleSpec& spec);
+// AmaxHistory::advance() for a history of spec.history amaxes.
+void advance_amax(DeviceAmaxHistory* history, Device device, const detail::ScaleSpec& spec);
 // Copies the bytes of `from` to `to`, unless *skipped on the GPU is not 0 (null: always). Both have one size and no
 // gaps.
 void copy_unless(const std::int64_t* skipped, const Tensor& to, const Tensor& from);

@@ -60,13 +60,11 @@ struct DelayedScale {
 // Runs as one block.
 struct AdvanceAmax {
   DeviceAmaxHistory* history;
-  int length;
-  bool most_recent;
   detail::ScaleSpec spec;
   __device__ void operator()(const Block& block) const {
     auto* const ring = reinterpret_cast<float*>(history + 1);
-    const std::int64_t count = history->count + 1, kept = count < length ? count : length;
-    if (block.thread == 0) ring[(count - 1) % length] = history->staged;
+    const std::int64_t count = history->count + 1, kept = count < spec.history ? count : spec.history;
+    if (block.thread == 0) ring[(count - 1) % spec.history] = history->staged;
     __syncthreads();
     std::uint32_t most = 0;
     for (std::int64_t i = block.thread; i < kept; i += block.threads) {
@@ -75,7 +73,8 @@ struct AdvanceAmax {
     }
     most = reduce_block(block, most, 0u, LargerBits{});
     if (block.thread != 0) return;
-    history->scale = delayed_scale(most_recent ? history->staged : std::bit_cast<float>(most), history->scale, spec);
+    history->scale =
+        delayed_scale(spec.most_recent ? history->staged : std::bit_cast<float>(most), history->scale, spec);
     history->staged = 0;
     history->count = count;
   }
@@ -132,10 +131,9 @@ void copy_unless(const std::int64_t* skipped, const Tensor& to, const Tensor& fr
   for_each((bytes + 3) / 4, CopyUnless{skipped, bytes, static_cast<char*>(to.raw()), static_cast<char*>(from.raw())});
 }
 
-void advance_amax(DeviceAmaxHistory* history, Device device, int length, bool most_recent,
-                  const detail::ScaleSpec& spec) {
+void advance_amax(DeviceAmaxHistory* history, Device device, const detail::ScaleSpec& spec) {
   select(device);
-  for_blocks(1, AdvanceAmax{history, length, most_recent, spec});
+  for_blocks(1, AdvanceAmax{history, spec});
 }
 
 }  // namespace gradual::device
