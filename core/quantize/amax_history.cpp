@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "../tensor/device_recording.h"
-#include "quantizer_kernels.h"
+#include "block_scales.h"
 
 namespace gradual {
 
@@ -57,9 +57,7 @@ void AmaxHistory::advance(const Scaling& s, const Format& f) {
   }
   amax.insert(amax.begin(), staged);
   amax.resize(std::min(amax.size(), static_cast<std::size_t>(s.history)));
-  float most = staged;
-  if (!s.most_recent)
-    for (const float a : amax) most = detail::larger_magnitude(a, most);
+  const float most = s.most_recent ? staged : detail::largest(amax.data(), std::ssize(amax), staged);
   staged = 0;
   scale = detail::delayed_scale(most, scale, spec);
 }

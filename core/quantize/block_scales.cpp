@@ -46,18 +46,16 @@ template <class T> double error_of(const T* x, std::int64_t rows, const Grid& g,
 void part_scales(const float* most, std::int64_t parts, const Grid& g, std::vector<Scale>& scales) {
   const int levels = g.levels[2] ? 2 : 1;
   const auto cells = [&](int level) { return g.levels[static_cast<std::size_t>(level)] / g.block_cols; };
-  const auto largest = [&](std::int64_t from, std::int64_t count) {
-    float m = 0;
-    for (std::int64_t i = from; i < std::min(from + count, parts); ++i) m = larger_magnitude(most[i], m);
-    return m;
+  const auto amax_of = [&](std::int64_t from, std::int64_t count) {
+    return largest(most + from, std::min(count, parts - from), 0);
   };
   ScaleSpec base = g.spec;
   base.most *= 1 << levels, base.emax += levels;
   for (std::int64_t i = 0; i < parts; ++i) {
-    const Scale block = scale_of(largest(i / cells(0) * cells(0), cells(0)), base);
+    const Scale block = scale_of(amax_of(i / cells(0) * cells(0), cells(0)), base);
     float times = 1;
     for (int level = 1; level <= levels; ++level) {
-      const float amax = largest(i / cells(level) * cells(level), cells(level));
+      const float amax = amax_of(i / cells(level) * cells(level), cells(level));
       if (amax * block.forward >= times * static_cast<float>(1 << (levels - level + 1)) * std::ldexp(1.0F, g.spec.emax))
         times *= 2;
     }
