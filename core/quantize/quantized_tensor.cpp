@@ -34,7 +34,7 @@ const std::uint8_t* loose(const QuantizedTensor& q, std::optional<Scratch>& byte
 Tensor decoded(const QuantizedTensor& q, const Shape& sizes) {
   const std::int64_t n = q.numel();
   Tensor values = empty(sizes, {.device = q.device()});
-  if (q.device().is_cuda()) return device::decode(q, values), values;
+  if (q.device().is_cuda()) return device::dequantize(q, {}, {}, values), values;
   std::optional<Scratch> bytes;
   decode(q.format, loose(q, bytes), values.data<float>(), n);
   return values;
@@ -140,7 +140,7 @@ Tensor QuantizedTensor::unpack() const {
 
 Tensor QuantizedTensor::dequantize() const {
   const Tensor flat = device().is_cuda() ? empty({numel()}, {.device = device()}) : decoded(*this, {numel()});
-  if (device().is_cuda()) device::dequantize(*this, scale_values(), flat);
+  if (device().is_cuda()) device::dequantize(*this, scale_values(), global_scale, flat);
   else unscale(*this, flat);
   Tensor values = in_order(*this, flat);
   QuantizerCall{QuantizerCall::decode, codes, values, {}, nullptr, axis}.tell_observers();

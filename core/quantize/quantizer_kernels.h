@@ -180,10 +180,9 @@ struct RoundingPass : detail::ScaleGrid {
   bool scaled_exponents = false;
 };
 void round_scaled(const RoundingPass& pass);
-// Writes the values of a QuantizedTensor's codes on a GPU, in their order, to `values`, f32 with q.numel() elements.
-void decode(const QuantizedTensor& q, const Tensor& values);
-// The same times `scale_values`, which may be undefined, and times q's global scale.
-void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& values);
+// Writes the values of a QuantizedTensor's codes on a GPU, in their order, to `values`, f32 with q.numel() elements:
+// times `scale_values` and times `global`, which may be undefined.
+void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& global, const Tensor& values);
 // Writes the largest magnitude of a GPU's tensor to `to`, f32 [] on that GPU.
 void amax(const Tensor& x, const Tensor& to);
 // Writes the scale of a tensor with this amax, by spec.kind (tensor or nvfp4), and its inverse to `to`, f32 [2].

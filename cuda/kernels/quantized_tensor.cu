@@ -83,19 +83,15 @@ struct Dequantize {
 
 namespace gradual::device {
 
-void decode(const QuantizedTensor& q, const Tensor& values) {
+void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& global, const Tensor& values) {
   select(q.device());
-  cuda::for_each(values.numel(), cuda::Decode{cuda::Codes(q), static_cast<float*>(values.raw())});
-}
-
-void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& values) {
-  if (!scale_values.defined() && !q.global_scale.defined()) return decode(q, values);
-  select(q.device());
+  if (!scale_values.defined() && !global.defined())
+    return cuda::for_each(values.numel(), cuda::Decode{cuda::Codes(q), static_cast<float*>(values.raw())});
   const Tensor scales = scale_values.defined() ? scale_values.contiguous() : scale_values;
   const std::int64_t k = q.shape.empty() ? 1 : q.shape[q.axis];
   const auto floats = [](const Tensor& t) { return t.defined() ? static_cast<const float*>(t.raw()) : nullptr; };
   cuda::for_each(values.numel(),
-                 cuda::Dequantize{cuda::Codes(q), floats(scales), floats(q.global_scale), k, q.block_rows, q.block_cols,
+                 cuda::Dequantize{cuda::Codes(q), floats(scales), floats(global), k, q.block_rows, q.block_cols,
                                   scales.defined() ? scales.size(1) : 1, static_cast<float*>(values.raw())});
 }
 

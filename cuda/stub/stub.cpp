@@ -68,8 +68,7 @@ void whole_scale(const Tensor& amax, const detail::ScaleSpec&, const Tensor&) { 
 void delayed_scale(DeviceAmaxHistory*, const Tensor&, bool, bool, const Tensor& to) { fail_no_cuda(to.device()); }
 void copy_unless(const std::int64_t*, const Tensor& to, const Tensor&) { fail_no_cuda(to.device()); }
 void advance_amax(DeviceAmaxHistory*, Device device, const detail::ScaleSpec&) { fail_no_cuda(device); }
-void decode(const QuantizedTensor& q, const Tensor&) { fail_no_cuda(q.device()); }
-void dequantize(const QuantizedTensor& q, const Tensor&, const Tensor&) { fail_no_cuda(q.device()); }
+void dequantize(const QuantizedTensor& q, const Tensor&, const Tensor&, const Tensor&) { fail_no_cuda(q.device()); }
 bool capturing() { return false; }
 void need_no_capture(const std::string&) {}
 KeptMemory::KeptMemory() : before_(false) {}
