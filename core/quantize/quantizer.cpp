@@ -261,8 +261,7 @@ struct Call {
     device::RoundingPass pass;
     static_cast<ScaleGrid&>(pass) = g;
     pass.x = as_strided(x.x, x.sizes, x.strides, x.x.offset());
-    pass.rows = x.rows, pass.k = x.k, pass.wide = wide, pass.rounder = rounder;
-    pass.steps = o.steps, pass.stats = o.stats, pass.scaled_exponents = o.scaled_exponents;
+    pass.rows = x.rows, pass.k = x.k, pass.rounder = rounder, pass.options = o;
     return pass;
   }
 

@@ -168,16 +168,13 @@ namespace gradual::device {
 struct RoundingPass : detail::ScaleGrid {
   Tensor x;  // floating, with the axis last
   std::int64_t rows = 1, k = 1;
-  bool wide = false;  // x is f64
   Rounder rounder = {};
-  const std::int64_t* steps = nullptr;  // QuantizeOptions::steps
-  Tensor values;                        // the output, f32 (wide and without a scale: f64) [rows, k], or
-  Tensor codes;                         // the output as packed codes, u8
-  bool unscale = false;                 // multiply values by the inverse of their scale
-  bool last = false;                    // then multiply them by the inverse of the tensor's scale
-  Tensor scales;  // not fixed: the output for the inverse scales, f32 or u8 codes; may be undefined
-  CastStats stats = {};
-  bool scaled_exponents = false;
+  QuantizeOptions options = {};
+  Tensor values;         // the output, f32 (x is f64 and has no scale: f64) [rows, k], or
+  Tensor codes;          // the output as packed codes, u8
+  bool unscale = false;  // multiply values by the inverse of their scale
+  bool last = false;     // then multiply them by the inverse of the tensor's scale
+  Tensor scales;         // not fixed: the output for the inverse scales, f32 or u8 codes; may be undefined
 };
 void round_scaled(const RoundingPass& pass);
 // Writes the values of a QuantizedTensor's codes on a GPU, in their order, to `values`, f32 with q.numel() elements:

@@ -100,9 +100,9 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
         random_bits(p.rounder.rounding.mode == RoundingMode::stochastic ? p.rounder.rounding.random_bits : 0),
         unscale(p.unscale),
         last(p.last),
-        scaled_exponents(p.scaled_exponents),
-        key(p.steps ? DeviceKey{p.rounder.key} : device_key(p.rounder.key)),
-        steps(p.steps),
+        scaled_exponents(p.options.scaled_exponents),
+        key(p.options.steps ? DeviceKey{p.rounder.key} : device_key(p.rounder.key)),
+        steps(p.options.steps),
         whole(p.one),
         whole_there(p.whole.defined() ? static_cast<const float*>(p.whole.raw()) : nullptr),
         values(kCodes ? nullptr : static_cast<Value*>(p.values.raw())),
@@ -277,16 +277,17 @@ template <class Round> void start_tiles(const Round& round, const device::Roundi
 template <bool kCodes, bool kCount>
 void start_pass(const device::RoundingPass& p, char* codes, const Tallies& tallies) {
   const std::int64_t n = p.rows * p.k;
+  const bool wide = p.x.dtype() == DType::f64;
   const auto all = [&]<class By>(std::type_identity<By>) {
     start_all(RoundElement<kCodes, kCount, By>(p, codes, tallies), n);
   };
   using Floats = ByFormat<kCodes, kCount, std::uint32_t>;
   using Doubles = ByFormat<kCodes, kCount, std::uint64_t>;
-  if (!p.rounder.format.has_zero && p.wide) all(std::type_identity<ByPowers<kCodes, std::uint64_t>>());
+  if (!p.rounder.format.has_zero && wide) all(std::type_identity<ByPowers<kCodes, std::uint64_t>>());
   else if (!p.rounder.format.has_zero) all(std::type_identity<ByPowers<kCodes, std::uint32_t>>());
-  else if (p.wide && p.fixed) all(std::type_identity<Doubles>());
+  else if (wide && p.fixed) all(std::type_identity<Doubles>());
   else if (p.fixed) all(std::type_identity<Floats>());
-  else if (p.wide) start_tiles(RoundElement<kCodes, kCount, Doubles>(p, codes, tallies), p);
+  else if (wide) start_tiles(RoundElement<kCodes, kCount, Doubles>(p, codes, tallies), p);
   else start_tiles(RoundElement<kCodes, kCount, Floats>(p, codes, tallies), p);
 }
 
@@ -314,13 +315,13 @@ void round_scaled(const RoundingPass& p) {
   const std::int64_t n = p.rows * p.k;
   if (n == 0) return;
   select(p.x.device());
-  const bool tallied = p.stats.counts || p.stats.exponents;
+  const bool tallied = p.options.stats.counts || p.options.stats.exponents;
   const Workspace tally((kSums + kBins) * (tallied ? sizeof(unsigned long long) : 0));
   Tallies tallies;
   if (tallied) {
     clear(tally.as<void>(), (kSums + kBins) * sizeof(unsigned long long));
     tallies.sums = tally.as<unsigned long long>();
-    if (p.stats.exponents) tallies.bins = tallies.sums + kSums;
+    if (p.options.stats.exponents) tallies.bins = tallies.sums + kSums;
   }
   const int bits = p.rounder.format.storage_bits();
   const bool coded = p.codes.defined(), packed = coded && bits < 8;
@@ -334,7 +335,7 @@ void round_scaled(const RoundingPass& p) {
              PackCodes{reinterpret_cast<const std::uint8_t*>(codes), static_cast<std::uint8_t*>(p.codes.raw()), n,
                        packed_bytes(n, bits), bits, group});
   }
-  if (tallied) add_tallies(tally, n, p.stats);
+  if (tallied) add_tallies(tally, n, p.options.stats);
 }
 
 }  // namespace gradual::device
