@@ -72,13 +72,10 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
 
 // Saves forward's operands with one scale per tensor as codes, if backward uses the same quantizer.
 void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand& v) {
-  const auto& later = q.*kOperandQuantizers[static_cast<int>(o.role)][1];
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
+  if (q.*kOperandQuantizers[static_cast<int>(o.role)][1] != *o.quantizer || is_identity(*o.quantizer)) return;
   const Format format = detail::rounded_format(*o.quantizer);
-  if (!per_tensor(o.quantizer->scaling.kind) || o.quantizer->hadamard || is_identity(*o.quantizer) ||
-      format.bits() > 16)
-    return;
-  if (!later || !(*later == *o.quantizer)) return;
+  if (!per_tensor(o.quantizer->scaling.kind) || o.quantizer->hadamard || format.bits() > 16) return;
   // The values are the codes' own: encoding them is exact in any mode.
   QuantizedTensor codes = quantize(v.values, format, {}, Overflow::ieee);
   if (v.scale.defined()) codes.scales = as_strided(v.scale, {1, 1}, {1, 1}, v.scale.offset());
