@@ -110,11 +110,9 @@ template <class F>
 Tensor multiplied(const Operand& a, const Tensor& scale_a, const Operand& b, const Tensor& scale_b, const F& multiply) {
   const std::optional<DType> left = f8_of(a), right = f8_of(b);
   if (!fast_f8() || !left || !right) return scaled(scaled(multiply(), scale_a), scale_b);
-  const auto at = [](const Tensor& scale) {
-    return scale.defined() ? static_cast<const float*>(scale.raw()) : nullptr;
-  };
+  const auto floats = [](const Tensor& t) { return t.defined() ? static_cast<const float*>(t.raw()) : nullptr; };
   bool in_it = false;
-  const F8Operands f8{*left, *right, at(scale_a), at(scale_b), &in_it};
+  const F8Operands f8{*left, *right, floats(scale_a), floats(scale_b), &in_it};
   const F8OperandsScope scope(&f8);
   const Tensor y = multiply();
   return in_it ? y : scaled(scaled(y, scale_a), scale_b);
