@@ -168,8 +168,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
     save_codes(q, *o, r);
     *o = {.tensor = &r.values, .input = o->input, .role = o->role};
   }
-  const bool biased = call.inputs.size() > 2 && call[2].defined();
-  const Tensor bias = biased ? call[2].to(DType::f32) : Tensor();
+  const Tensor bias = call.inputs.size() > 2 && call[2].defined() ? call[2].to(DType::f32) : Tensor();
   const bool unscaled = !done[0].scale.defined() && !done[1].scale.defined();
   if (whole && unscaled && call.op == OpId::conv2d && a.tensor->dtype() == DType::f32)
     return conv2d(*a.tensor, *b.tensor, bias, attrs);
@@ -188,7 +187,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand
     y = dispatch(call.op, TensorRefs(refs, call.inputs.size()), attrs, call.where)[0];
   }
   y = scaled(scaled(y, done[0].scale), done[1].scale);
-  return biased ? y.add_(bias.to(y.dtype()).reshape({-1, 1, 1})) : y;
+  return bias.defined() ? y.add_(bias.to(y.dtype()).reshape({-1, 1, 1})) : y;
 }
 
 // The product in high precision, for excluded modules and f64.
