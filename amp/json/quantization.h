@@ -112,8 +112,7 @@ template <> struct InFile<std::optional<Overflow>> {
 template <> struct Fields<Scaling> {
   template <class F> static void of(Scaling& s, F field) {
     field("kind", s.kind);
-    const ScalingKind kind = s.kind;
-    const auto any = [kind](auto... kinds) { return ((kind == kinds) || ...); };
+    const auto any = [&s](auto... kinds) { return ((s.kind == kinds) || ...); };
     using enum ScalingKind;
     if (any(fixed)) field("value", s.value);
     if (any(tensor, delayed, row, block)) field("margin", s.margin);
