@@ -65,13 +65,12 @@ void unscale(const QuantizedTensor& q, const Tensor& values) {
 
 void pack_codes(const std::uint8_t* codes, std::int64_t n, int storage_bits, std::uint8_t* packed) {
   const std::int64_t bytes = packed_bytes(n, storage_bits);
-  const int group = storage_bits == 4 ? 2 : storage_bits == 6 ? 4 : 1;  // codes that fill whole bytes
-  for (std::int64_t i = 0, at = 0; i < n; i += group, at += group * storage_bits / 8) {
+  for (std::int64_t i = 0, at = 0; i < n; i += 4) {  // four codes fill whole bytes
     std::uint32_t word = 0;
-    for (std::int64_t k = 0; k < group && i + k < n; ++k)
+    for (std::int64_t k = 0; k < 4 && i + k < n; ++k)
       word |= static_cast<std::uint32_t>(codes[i + k]) << (k * storage_bits);
-    for (std::int64_t b = 0; b < group * storage_bits / 8 && at + b < bytes; ++b)
-      packed[at + b] = static_cast<std::uint8_t>(word >> (8 * b));
+    for (const std::int64_t end = std::min(bytes, at + storage_bits / 2); at < end; word >>= 8)
+      packed[at++] = static_cast<std::uint8_t>(word);
   }
 }
 
