@@ -68,6 +68,7 @@
 #include "nn/module.h"
 #include "nn/norm.h"
 #include "nn/pool.h"
+#include "nn/recurrent.h"
 #include "nn/sequential.h"
 #include "nn/summary.h"
 #include "optim/adam.h"

@@ -27,7 +27,7 @@ struct CastCache {
     lock.unlock();
     const NoGrad off;
     const CategoryScope category(Category::casts);
-    const Tensor buffer = gradual::cast(t, to, where);
+    Tensor buffer = gradual::cast(t, to, where);
     lock.lock();
     if (closed_) return buffer;
     // Older versions of the storage are no longer needed.

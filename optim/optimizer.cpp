@@ -44,6 +44,7 @@ ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named)
 Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults,
                      const UpdateOptions& options)
     : rule_(std::move(rule)), defaults_(defaults), options_(options) {
+  if (rule_.op) not_null(rule_.attrs, "optimizer: the attributes of a fused row");
   if (options.pure_arithmetic && options.update != LowPrecisionUpdate::none)
     throwf("optimizer: pure_arithmetic needs LowPrecisionUpdate::none, not {}", to_string(options.update));
   if (options.state_dtype && (!is_floating(*options.state_dtype) || is_f8(*options.state_dtype)))

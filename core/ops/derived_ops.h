@@ -2,6 +2,7 @@
 // PyTorch's.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "ops.h"
@@ -47,6 +48,11 @@ ValuesAndIndices topk(const Tensor& x, std::int64_t count, int dim = -1, bool la
 Tensor cumsum(const Tensor& x, int dim, Loc loc = Loc::current());
 Tensor prod(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
 Tensor prod(const Tensor& x, Loc loc = Loc::current());  // of all elements
+
+// Einstein's summation of one or two tensors: einsum("bij,bjk->bik", {a, b}). Without "->" the result has the letters
+// that occur once, sorted. Two operands are one matmul, so autocast and recipes see it as one. Error for a letter twice
+// in one operand, and for sizes that differ.
+Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands, Loc loc = Loc::current());
 
 // x [N, C, L] -> [N, out, L']; weight [out, C/groups, kernel]. A conv2d of height 1.
 struct Conv1dOptions {

@@ -1,8 +1,8 @@
 // The models of this folder that classify images, by name in gradual-lab (--model).
 #include <gradual/lab/models.h>
 
-#include "lstm.h"
 #include "resnet20.h"
+#include "row_reader.h"
 #include "vit.h"
 
 namespace gradual::lab {

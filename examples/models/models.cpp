@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "../example.h"
-#include "lstm.h"
 #include "resnet20.h"
+#include "row_reader.h"
 #include "unet.h"
 #include "vae.h"
 #include "vit.h"

@@ -5,8 +5,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "../../examples/models/lstm.h"
 #include "../../examples/models/resnet20.h"
+#include "../../examples/models/row_reader.h"
 #include "../../examples/models/unet.h"
 #include "../../examples/models/vae.h"
 #include "../../examples/models/vit.h"

@@ -1,12 +1,10 @@
-// Layers and functions made of other ops, and those of examples/models: results and gradients of PyTorch
+// Layers and functions made of other ops: results and gradients of PyTorch
 // (golden/make_layers.py), precision, and what bad arguments give.
 #include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "../../examples/models/einsum.h"
-#include "../../examples/models/recurrent.h"
 #include "helpers.h"
 #include "support/source_dir.h"
 
@@ -41,9 +39,9 @@ Tensor run(nn::Module&& net, Inputs& in) {
 }
 
 // The outputs and the last states. in: x, `states` of the state, the parameters.
-Tensor run(models::Recurrent&& net, Inputs& in, std::size_t states) {
+Tensor run(nn::Recurrent&& net, Inputs& in, std::size_t states) {
   use(net, in, 1 + states);
-  models::RecurrentState state{states > 0 ? in[1] : Tensor(), states > 1 ? in[2] : Tensor()};
+  nn::RecurrentState state{states > 0 ? in[1] : Tensor(), states > 1 ? in[2] : Tensor()};
   const Tensor y = net(in[0], state);
   if (states == 0) CHECK(same_bits(net(in[0]), y));
   std::vector<Tensor> all = {y.reshape(-1), state.hidden.reshape(-1)};
@@ -52,7 +50,7 @@ Tensor run(models::Recurrent&& net, Inputs& in, std::size_t states) {
 }
 
 std::map<std::string, std::function<Tensor(Inputs&)>> cases() {
-  using models::GRU, models::LSTM;
+  using nn::GRU, nn::LSTM;
   const Tensor classes = tensor({2, 0, 1, 2}).to(DType::i64);
   return {
       {"conv1d",
@@ -100,7 +98,7 @@ TEST_CASE("layers and derived functions have PyTorch's results and gradients") {
   for (const auto& [name, want] : golden.items()) {
     CAPTURE(name);
     if (name.starts_with("einsum "))
-      functions[name] = [equation = name.substr(7)](Inputs& in) { return models::einsum(equation, in); };
+      functions[name] = [equation = name.substr(7)](Inputs& in) { return einsum(equation, in); };
     REQUIRE(functions.contains(name));
     Inputs in;
     for (const auto& sizes : want.at("sizes")) in.push_back(numbers(sizes.get<std::vector<std::int64_t>>(), in.size()));
@@ -199,26 +197,20 @@ TEST_CASE("bad arguments of layers and functions") {
   CHECK(contains(message_of([] { nll_loss(zeros(2), zeros(2)); }), "nll_loss: [2] and classes [2]"));
 }
 
-TEST_CASE("bad arguments of the examples' recurrent layers and einsum") {
-  using models::einsum, models::GRU, models::LSTM;
-  const auto refused = [](const auto& call) {
-    try {
-      call();
-    } catch (const std::invalid_argument& e) { return std::string(e.what()); }
-    return std::string("no error");
-  };
-  CHECK(refused([] { LSTM(3, 0); }) == "LSTM: hidden must be at least 1");
-  CHECK(refused([] { GRU(3, 2)(zeros({1, 2, 4})); }) == "GRU: input [1, 2, 4]; allowed is [N, L, 3]");
-  CHECK(refused([] {
-          models::RecurrentState state{zeros({1, 3, 2}), {}};
+TEST_CASE("bad arguments of recurrent layers and einsum") {
+  using nn::GRU, nn::LSTM;
+  CHECK(message_of([] { LSTM(3, 0); }) == "LSTM: hidden is 0; it must be at least 1");
+  CHECK(message_of([] { GRU(3, 2)(zeros({1, 2, 4})); }) == "GRU: input [1, 2, 4]; allowed is [N, L, 3]");
+  CHECK(message_of([] {
+          nn::RecurrentState state{zeros({1, 3, 2}), {}};
           GRU(3, 2)(zeros({1, 2, 3}), state);
         }) == "GRU: a state [1, 3, 2]; allowed is [1, 1, 2]");
   const Tensor a = zeros({2, 3});
-  CHECK(contains(refused([&] { einsum("ij,jk->ik", {a, a}); }), "a letter has one size"));
-  CHECK(contains(refused([&] { einsum("ii", {zeros({2, 2})}); }), "a letter is twice in one operand"));
-  CHECK(contains(refused([&] { einsum("ij->ik", {a}); }), "the result has letters of operands, each once"));
-  CHECK(contains(refused([&] { einsum("ijk", {a}); }), "an operand has a letter for each dim"));
-  CHECK(contains(refused([&] { einsum("ij,ij,ij", {a, a, a}); }), "one or two operands"));
+  CHECK(contains(message_of([&] { einsum("ij,jk->ik", {a, a}); }), "a letter has one size"));
+  CHECK(contains(message_of([&] { einsum("ii", {zeros({2, 2})}); }), "a letter is twice in one operand"));
+  CHECK(contains(message_of([&] { einsum("ij->ik", {a}); }), "the result has letters of operands, each once"));
+  CHECK(contains(message_of([&] { einsum("ijk", {a}); }), "an operand has a letter for each dim"));
+  CHECK(contains(message_of([&] { einsum("ij,ij,ij", {a, a, a}); }), "one or two operands"));
 }
 
 TEST_CASE("ModuleList holds modules for a forward of one's own") {
