@@ -126,7 +126,7 @@ Format Format::fixed_point(int integer_bits, int fraction_bits, bool is_signed) 
           .has_negative_zero = false};
 }
 
-int Format::bits() const { return table ? table->bits : static_cast<int>(is_signed) + exponent_bits + mantissa_bits; }
+int Format::table_bits() const { return table->bits; }
 
 int Format::storage_bits() const {
   for (const int width : {4, 6, 8, 16})

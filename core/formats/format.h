@@ -59,7 +59,7 @@ struct Format {
   // upper half counts as normal, the lower as subnormal: its values have fewer significant bits. Error for other sizes.
   static Format fixed_point(int integer_bits, int fraction_bits, bool is_signed = true);
 
-  int bits() const;
+  int bits() const { return table ? table_bits() : static_cast<int>(is_signed) + exponent_bits + mantissa_bits; }
   int storage_bits() const;  // bits that one code takes in memory: 4, 6, 8, 16 or 32
   std::uint32_t sign_bit() const { return is_signed && !table ? 1u << (exponent_bits + mantissa_bits) : 0; }
   std::uint32_t max_code() const;                 // the code of the largest finite value
@@ -74,6 +74,9 @@ struct Format {
   float decode(std::uint32_t code) const;
 
   bool operator==(const Format&) const = default;
+
+ private:
+  int table_bits() const;
 };
 
 // Throws Error that names the wrong field and what is allowed. Every value must be exact in f32, and the smallest
