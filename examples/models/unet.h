@@ -20,6 +20,7 @@ struct ResidualBlock : nn::Module {
         conv2(register_module("conv2", nn::Conv2d(out, out, 3, {.padding = 1}))),
         shortcut(in == out ? nullptr : &register_module("shortcut", nn::Conv2d(in, out, 1))) {}
 
+  using Module::forward;
   Tensor forward(const Tensor& x, const Tensor& time) {
     const Tensor shift = project(silu(time));
     const Tensor h = conv1(silu(norm1(x))) + shift.reshape({x.size(0), -1, 1, 1});
@@ -54,6 +55,7 @@ struct UNet : nn::Module {
         norm(register_module("norm", nn::GroupNorm(8, kWidth))),
         last(register_module("last", nn::Conv2d(kWidth, channels, 3, {.padding = 1}))) {}
 
+  using Module::forward;
   Tensor forward(const Tensor& x, const Tensor& t) {
     const Tensor time = time2(silu(time1(waves(t))));
     const Tensor wide = before(first(x), time);
