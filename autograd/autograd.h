@@ -50,7 +50,8 @@ struct GradientObserver : Pinned {
   virtual void gradient(const GradientEvent& event) = 0;
 
   static inline thread_local std::vector<GradientObserver*> installed;  // on this thread
-  static void tell(const GradientEvent& event) {                        // calls all observers of this thread
+  // Calls all observers of this thread.
+  static void tell(const GradientEvent& event) {
     for (GradientObserver* o : installed) o->gradient(event);
   }
 };

@@ -64,7 +64,7 @@ DataLoader::DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions o) {
   if (samples < 0) throwf("DataLoader: {} samples", samples);
   if (o.batch < 1) throwf("DataLoader: batch {} is not allowed; it must be at least 1", o.batch);
   impl_ =
-      std::make_shared<Impl>(Impl{.samples = samples,
+      std::make_unique<Impl>(Impl{.samples = samples,
                                   .fetch = not_null(std::move(fetch), "DataLoader: the function that makes a batch"),
                                   .options = o});
 }
@@ -73,6 +73,10 @@ DataLoader::DataLoader(Dataset dataset, DataLoaderOptions options)
     : DataLoader(
           dataset.size(), [dataset](const std::vector<std::int64_t>& indices) { return take(dataset, indices); },
           options) {}
+
+DataLoader::~DataLoader() = default;
+DataLoader::DataLoader(DataLoader&&) noexcept = default;
+DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 
 bool DataLoader::next(Batch& batch) {
   if (impl_->position >= size()) {

@@ -28,8 +28,9 @@ class DataLoader {
 
   explicit DataLoader(Dataset dataset, DataLoaderOptions options = {});
   DataLoader(std::int64_t samples, Fetch fetch, DataLoaderOptions options = {});
-  DataLoader(DataLoader&&) = default;
-  DataLoader& operator=(DataLoader&&) = default;
+  ~DataLoader();
+  DataLoader(DataLoader&&) noexcept;
+  DataLoader& operator=(DataLoader&&) noexcept;
 
   // The next batch of this epoch. Returns false at its end; the following call begins the next epoch. Rethrows
   // exceptions of `fetch`, also from the background thread; the next call then tries the same batch again.
@@ -69,7 +70,7 @@ class DataLoader {
 
  private:
   struct Impl;
-  std::shared_ptr<Impl> impl_;  // never shared: unlike unique_ptr it destroys a type that is incomplete here
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace gradual::data

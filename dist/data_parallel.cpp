@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <future>
 #include <map>
 
@@ -437,7 +436,7 @@ StateDict DataParallel::state_dict() {
     const std::vector<std::string> names = ranks_.all_gather(name), all = ranks_.all_gather(own);
     for (std::size_t r = 0; r < all.size(); ++r) {
       RankSum::Values theirs(all[r].size() / sizeof(float));
-      if (!theirs.empty()) std::memcpy(theirs.data(), all[r].data(), all[r].size());
+      std::ranges::copy(all[r], reinterpret_cast<char*>(theirs.data()));
       state.set(names[r], from_data(theirs, {static_cast<std::int64_t>(theirs.size())}));
     }
   }

@@ -129,7 +129,7 @@ class Module {
   virtual std::optional<std::pair<OpId, Attrs>> as_op() const { return std::nullopt; }
   // The last op of forward, if forward_fused can run a fusion in its place; none by default.
   virtual std::optional<OpId> ends_in() const { return std::nullopt; }
-  // Calls the module and then `second`, as one op: second(this(x), other). Undefined, and nothing runs, if ends_in() and
+  // Calls the module and then `second` as one op: second(this(x), other). Undefined, and nothing runs, if ends_in() and
   // `second` do not fuse, a hook must see the tensor between the two, or an UnfusedScope is active.
   Tensor call_fused(const Operand& x, OpId second, const Attrs& attrs, const Tensor& other = {},
                     SourceLocation loc = SourceLocation::current());

@@ -11,8 +11,8 @@ namespace gradual::nn {
 Recurrent::Recurrent(const char* layer, std::int64_t gates, std::int64_t in, std::int64_t hidden, RecurrentOptions o)
     : in_(count(layer, "in", in)), hidden_(count(layer, "hidden", hidden)) {
   const double bound = 1 / std::sqrt(static_cast<double>(hidden));
-  const std::int64_t rows = gates * hidden;
-  for (std::int64_t l = 0; l < count(layer, "layers", o.layers); ++l) {
+  const std::int64_t rows = gates * hidden, layers = count(layer, "layers", o.layers);
+  for (std::int64_t l = 0; l < layers; ++l) {
     const auto add = [&](const char* name, const Shape& sizes, bool exists = true) {
       Tensor& t = register_parameter(fmt::format("{}_l{}", name, l), exists ? empty(sizes) : Tensor());
       if (exists) init::uniform_(t, -bound, bound);
@@ -45,8 +45,7 @@ Tensor Recurrent::run(const Tensor& x, RecurrentState& state) const {
   for (const Weights& w : layers_) {
     const Tensor inputs = linear(y, *w.of_x, *w.bias_x);  // of all steps at once
     const auto first = [&](const Tensor& t) {
-      return t.defined() ? select(t, 0, std::ssize(hidden))
-                         : zeros({x.size(0), hidden_}, {.dtype = inputs.dtype(), .device = x.device()});
+      return t.defined() ? select(t, 0, std::ssize(hidden)) : zeros({x.size(0), hidden_}, options_of(inputs));
     };
     RecurrentState at{first(state.hidden), first(state.cell)};
     std::vector<Tensor> states;

@@ -1,5 +1,8 @@
 // LSTM and GRU. Parameters are named, ordered and initialised as in PyTorch with batch_first: weight_ih_l0
 // [gates hidden, in], weight_hh_l0 [gates hidden, hidden], bias_ih_l0 and bias_hh_l0 [gates hidden], then those of l1.
+//
+//   nn::LSTM lstm(8, 64, {.layers = 2});
+//   const Tensor states = lstm(x);  // [N, L, 8] -> [N, L, 64]
 #pragma once
 
 #include <vector>

@@ -186,7 +186,7 @@ void Optimizer::encode_moments(ParamState& s, const DeviceStep& there) const {
     const Quantizer* q = moment_quantizer(options_, s.param, k);
     if (!q || k >= moments(s).size()) continue;
     const CategoryScope category(Category::optimizer);
-    // A step count in GPU memory has been incremented by this step: one less is added to it.
+    // A step count in GPU memory includes this step already. The key must not: -1 is added to that count.
     const std::uint64_t steps = there.steps ? ~std::uint64_t{0} : static_cast<std::uint64_t>(s.steps);
     const RandomKey key = {options_.seed ^ kMomentKey, (steps << 25) + 2 * s.index + k};
     QuantizedTensor codes = quantize(s.moments[k], *q, {.key = key, .steps = there.steps});

@@ -25,8 +25,11 @@ bool Optimizer::count_on_device(bool skips) {
     throw_error(
         "cuda::Graph: an optimizer can be recorded that has a fused row (SGD, Adam, AdamW) and whose parameters lie on "
         "one GPU");
-  if (!can) device_steps_.leave();
-  if (!can || (!skips && !device::capturing() && !device_steps_.current())) return false;
+  if (!can) {
+    device_steps_.leave();
+    return false;
+  }
+  if (!skips && !device::capturing() && !device_steps_.current()) return false;
   device_steps_.move_to(device(), states_.size() * sizeof(std::int64_t));
   if (!device::capturing()) {
     upload_rates();

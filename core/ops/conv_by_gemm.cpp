@@ -36,8 +36,7 @@ Tensor spread(const Tensor& dy, const std::int64_t* kernel, const ConvAttrs& a) 
     length[i] = std::max(margin[i] + size[i], at[i] + a.stride[i] * (dy.size(2 + i) - 1) + 1);
   }
   // Puts element (y, x) of dy at before + stride * (y, x) of a field of zeros; elements outside affect no input.
-  const Tensor field =
-      zeros({dy.size(0), dy.size(1), length[0], length[1]}, {.dtype = dy.dtype(), .device = dy.device()});
+  const Tensor field = zeros({dy.size(0), dy.size(1), length[0], length[1]}, options_of(dy));
   const Shape& s = field.strides();
   as_strided(field, dy.sizes(), {s[0], s[1], s[2] * a.stride[0], a.stride[1]}, at[0] * s[2] + at[1]).copy_(dy);
   return field.narrow(2, margin[0], size[0]).narrow(3, margin[1], size[1]);

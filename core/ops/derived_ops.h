@@ -76,9 +76,9 @@ enum class Interpolation : std::uint8_t { nearest, bilinear };
 Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Interpolation by = Interpolation::nearest,
                    Loc loc = Loc::current());
 
-// Losses. They compute in f32 (f64 for f64).
-// `each`, their sum or their mean.
+// The losses `each` of the elements as they are, or their sum or mean.
 Tensor reduced_loss(const Tensor& each, Reduction by, Loc loc = Loc::current());
+// Losses. They compute in f32 (f64 for f64).
 // Huber 1964: d^2/2 for |d| = |x - y| up to delta, then delta (|d| - delta/2).
 Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by = Reduction::mean, double delta = 1,
                   Loc loc = Loc::current());

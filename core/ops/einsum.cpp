@@ -10,6 +10,7 @@ namespace {
 
 bool has(const std::string& letters, char c) { return letters.find(c) != std::string::npos; }
 
+// The letters of each operand and of the result, and the size of each letter.
 struct Equation {
   std::vector<std::string> operands = {""};
   std::string result;

@@ -85,7 +85,7 @@ struct UNet : nn::Module {
   // Sines and cosines of the time [N], in kWidth / 2 frequencies from 1 to 1/10000 -> [N, kWidth].
   static Tensor waves(const Tensor& t) {
     constexpr double kCount = kWidth / 2.0;
-    const Tensor i = arange(0, kCount, 1, {.dtype = t.dtype(), .device = t.device()});
+    const Tensor i = arange(0, kCount, 1, options_of(t));
     const Tensor angle = t.reshape({-1, 1}) * exp(i * (-std::log(10000.0) / kCount));
     return cat({sin(angle), cos(angle)}, 1);
   }

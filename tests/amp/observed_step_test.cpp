@@ -34,7 +34,7 @@ struct Observers {
   explicit Observers(const amp::Recipe& recipe) : precision(table, recipe) {}
 };
 
-// What steps leave: losses, and all that a checkpoint holds.
+// What three steps leave: losses, and all that a checkpoint holds.
 struct Left {
   std::vector<Tensor> losses;
   StateDict state;
@@ -50,8 +50,7 @@ Left after_steps(const amp::Recipe& recipe, Device device, double eps, bool obse
                                           optim::AdamWOptions{.lr = 0.01, .eps = eps, .precision = precision});
   });
   Left left;
-  const std::uint64_t steps = device.is_cuda() ? 2 : 3;  // the emulator is slow
-  for (std::uint64_t i = 0; i < steps; ++i) {
+  for (std::uint64_t i = 0; i < 3; ++i) {
     const Tensor x = drawn({16, 32}, 10 + i).to(device), y = zeros({16}, {.dtype = DType::i64, .device = device});
     std::optional<Observers> observers;
     if (observed) observers.emplace(recipe);

@@ -72,8 +72,8 @@ void check_recorded(const amp::Recipe& recipe, bool images, int bad = -1) {
   CAPTURE(images);
   Training plain(recipe, images), recorded(recipe, images);
   cuda::Graph graph;
-  const int steps = bad < 0 ? 4 : 6;
-  for (int i = 0; i < steps; ++i) {
+  constexpr int kSteps = 6;
+  for (int i = 0; i < kSteps; ++i) {
     for (Training* t : {&plain, &recorded}) {
       const GeneratorScope scope(t->generator);
       t->feed(static_cast<std::uint64_t>(i), i == bad);

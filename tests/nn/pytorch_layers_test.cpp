@@ -1,5 +1,5 @@
-// Layers and functions made of other ops: results and gradients of PyTorch
-// (golden/make_layers.py), precision, and what bad arguments give.
+// Layers and functions made of other ops: results and gradients of PyTorch (golden/make_layers.py), precision, and what
+// bad arguments give.
 #include <fstream>
 #include <functional>
 #include <map>
