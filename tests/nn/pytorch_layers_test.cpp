@@ -95,7 +95,9 @@ TEST_CASE("layers and derived functions have PyTorch's results and gradients") {
       nlohmann::json::parse(std::ifstream(source_dir() + "/tests/golden/layers.json")).at("cases");
   auto functions = cases();
   const TensorOptions wide{.dtype = DType::f64};
-  for (const auto& [name, want] : golden.items()) {
+  for (const auto& item : golden.items()) {
+    const std::string& name = item.key();
+    const nlohmann::json& want = item.value();
     CAPTURE(name);
     if (name.starts_with("einsum "))
       functions[name] = [equation = name.substr(7)](Inputs& in) { return einsum(equation, in); };
