@@ -8,11 +8,6 @@ static double percent(std::uint64_t part, std::uint64_t whole) {
   return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
-CastTally& CastTally::operator+=(const CastTally& other) {
-  counts += other.counts;
-  exponents += other.exponents;
-  return *this;
-}
 double CastTally::underflow_percent() const { return percent(counts.underflow, counts.elements); }
 double CastTally::overflow_percent() const { return percent(counts.overflow, counts.elements); }
 

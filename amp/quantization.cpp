@@ -54,9 +54,9 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   QuantizeOptions options{.axis = axis, .history = &(site.*kHistories[static_cast<int>(o.role)].second), .stats = {}};
   options.again = (recomputing() || context.gradient) && o.role != Role::error;  // with the scale of the first time
   // Forward stages amaxes of x and w, backward of dy, each once. A checkpointed segment does not record at first.
-  const bool first = !context.gradient && !recomputing() && (context.recorded || site.state->training());
+  const bool first = !context.gradient && !recomputing() && (context.recorded || site.state->training);
   options.keep = first;
-  options.stage = (context.gradient ? o.role == Role::error : first) && !site.state->frozen();
+  options.stage = (context.gradient ? o.role == Role::error : first) && !site.state->frozen;
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = rewrite_key();
   CastTally* tally = cast_tally(o.role, site.name);
   if (tally) options.stats = {&tally->counts, &tally->exponents}, options.scaled_exponents = true;
@@ -332,14 +332,14 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
 }
 
 void QuantizationState::end_forward() {
-  training_ = training_ && held_;
+  training = training && held;
   for (const auto& s : sites_)
-    if (s->quantization && !held_) advance(s->x, s->quantization->forward_x), advance(s->w, s->quantization->forward_w);
+    if (s->quantization && !held) advance(s->x, s->quantization->forward_x), advance(s->w, s->quantization->forward_w);
 }
 
 void QuantizationState::end_backward() {
   for (const auto& s : sites_)
-    if (s->quantization && !held_) advance(s->dy, s->quantization->dgrad_dy), advance(s->dy, s->quantization->wgrad_dy);
+    if (s->quantization && !held) advance(s->dy, s->quantization->dgrad_dy), advance(s->dy, s->quantization->wgrad_dy);
 }
 
 StateDict QuantizationState::state_dict() const {
@@ -377,7 +377,7 @@ void quantize_region(AutocastOptions& options, const Quantization& quantization,
                      std::shared_ptr<QuantizationState> state) {
   if (!state) state = std::make_shared<QuantizationState>(quantization);
   quantize_contractions(options.table, state);
-  state->begin_forward(grad_enabled());
+  state->training = grad_enabled();
   options.at_end = [state] { state->end_forward(); };
 }
 

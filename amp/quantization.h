@@ -109,13 +109,9 @@ class QuantizationState : Pinned {
 
   // Amaxes are staged if gradients are recorded, and in a region with `training` (for segments that are computed
   // again). Histories take them in at the end of the outermost autocast region (x, w) and of backward (dy).
-  void begin_forward(bool training) { training_ = training; }
-  bool training() const { return training_; }
-  // true: histories do not change. A RecipeRun sets it while its model is in eval mode.
-  void freeze(bool on) { frozen_ = on; }
-  bool frozen() const { return frozen_; }
-  // true: histories stage amaxes and do not advance; the caller advances them.
-  bool& held() { return held_; }
+  bool training = false;
+  bool frozen = false;  // histories do not change. A RecipeRun sets it while its model is in eval mode
+  bool held = false;    // histories stage amaxes and do not advance; the caller advances them
   void end_forward();
   void end_backward();
 
@@ -124,7 +120,6 @@ class QuantizationState : Pinned {
 
  private:
   Site& find(const std::string& name);
-  bool training_ = false, frozen_ = false, held_ = false;
   Quantization quantization_;
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;

@@ -223,7 +223,7 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
 }
 
 void RecipeRun::freeze_histories() const {
-  if (quantization_) quantization_->freeze(!model_.training());
+  if (quantization_) quantization_->frozen = !model_.training();
 }
 
 void RecipeRun::check_model() const {

@@ -184,7 +184,7 @@ void Engine::run_rule(Node& node, Tensor* grads) {
 
 void Engine::step(Step* report, const Node* leaf) {
   ensure_registered();
-  auto taken = pending_.extract(leaf ? leaf->sequence : newest());
+  auto taken = leaf ? pending_.extract(leaf->sequence) : pending_.extract(pending_.begin());
   if (taken.empty()) return;
   Node& node = *taken.mapped().node;
   Tensor* grads = taken.mapped().grads;

@@ -390,7 +390,7 @@ template <class T> struct DataParallel::Step {
     for (const auto& [name, b] : all.buffers_) before.push_back(b.detach().clone());
     amp::QuantizationState* const quantization = all.run_ ? all.run_->quantization() : nullptr;
     std::optional<Scoped<bool>> held;
-    if (quantization) held.emplace(quantization->held(), true);
+    if (quantization) held.emplace(quantization->held, true);
     if (all.options_.synchronized_batch_norm) run_together();
     for (std::int64_t k = own.first; k < own.last && !all.options_.synchronized_batch_norm; ++k) run_shard(k);
     if (thread.valid()) thread.get();

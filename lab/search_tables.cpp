@@ -19,7 +19,7 @@ std::string difference(const Trial& t, const Trial& found) {
   for (std::size_t i = 0; i < std::min(t.loss.size(), found.loss.size()); ++i)
     differences.push_back(t.loss[i] - found.loss[i]);
   const Spread s = spread(differences);
-  return fmt::format("{:+.4f} +- {:.4f}, higher in {} of {}", s.mean,
+  return fmt::format("{:+.2g} +- {:.2g}, higher in {} of {}", s.mean,
                      s.count > 1 ? s.deviation / std::sqrt(s.count) : 0,
                      std::ranges::count_if(differences, [](double d) { return d > 0; }), differences.size());
 }
@@ -55,7 +55,7 @@ std::string to_string(const Search& s) {
     if (t.first_seed != s.proof_seed) continue;
     const bool compared = proof && &t != proof;
     rows.push_back({t.why, s.to_string(t.assignment), fmt::format("{:.1f}%", 100 * t.cost),
-                    fmt::format("{:.2f}%", 100 * spread(t.accuracy).mean), fmt::format("{:.4f}", spread(t.loss).mean),
+                    fmt::format("{:.2f}%", 100 * spread(t.accuracy).mean), fmt::format("{:.3g}", spread(t.loss).mean),
                     t.verdict, compared ? difference(t, *proof) : ""});
   }
   return text + "\n" + table_of(rows);

@@ -136,9 +136,7 @@ float add_group(const Spec& spec, const float* factors, std::int64_t step, const
     _mm512_storeu_ps(sums + v * kLanes, sum[v]);
     most[0] = _mm512_range_ps(most[0], most[v], 0xb);
   }
-  float each[kLanes];
-  _mm512_storeu_ps(each, most[0]);
-  return *std::max_element(each, each + kLanes);
+  return _mm512_reduce_max_ps(most[0]);
 }
 #else
 constexpr Add<float> add_floats = nullptr;

@@ -45,10 +45,9 @@ void read_count(std::string_view text, Accumulator& a, Accumulator& given) {
   const std::size_t equals = std::min(text.find('='), text.size());
   for (const auto& [name, count] : kCounts) {
     if (text.substr(0, equals) != name) continue;
-    const std::string_view digits = text.substr(std::min(equals + 1, text.size()));
-    const char* const end = digits.data() + digits.size();
+    const char* const end = text.data() + text.size();
     int n = 0;
-    const auto [stop, error] = std::from_chars(digits.data(), end, n);
+    const auto [stop, error] = std::from_chars(text.data() + std::min(equals + 1, text.size()), end, n);
     if (error != std::errc() || stop != end || n < 1)
       throwf("{}=N takes a whole number from 1 on, not '{}'", name, text);
     if (given.*count != 0) throwf("{} is given twice", name);

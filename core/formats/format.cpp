@@ -216,14 +216,14 @@ Format format(std::string_view text) {
   std::string_view wanted = text;
   for (const auto& [alias, target] : kAliases)
     if (text == alias) wanted = target;
-  for (const auto* list : {&named_formats(), &table_formats()})
-    for (const NamedFormat& n : *list)
-      if (n.name == wanted) return n.format;
-  if (const auto fixed = parse_fixed_point(text)) return *fixed;
-  if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
   std::vector<std::string> names;
   for (const auto* list : {&named_formats(), &table_formats()})
-    for (const NamedFormat& n : *list) names.emplace_back(n.name);
+    for (const NamedFormat& n : *list) {
+      if (n.name == wanted) return n.format;
+      names.emplace_back(n.name);
+    }
+  if (const auto fixed = parse_fixed_point(text)) return *fixed;
+  if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
   throwf("no format '{}'; there are {}, eXmY with X 1 to 8 and Y 0 to 23, qI.F, uqI.F, intN and uintN{}", text,
          join(names), did_you_mean(text, names, format_synonyms()));
 }

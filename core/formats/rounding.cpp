@@ -36,18 +36,28 @@ void round_powers(const PowerSpec& spec, const T* in, const std::uint32_t* rando
   }
 }
 
-void add_exponents(const float* in, std::int64_t n, ExponentHistogram& exponents) { exponents.add(in, n); }
-// Replaces the doubles by floats that fall into the same bins.
-void add_exponents(const double* in, std::int64_t n, ExponentHistogram& exponents) {
-  float narrow[kExponentBlock];
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint64_t magnitude = std::bit_cast<std::uint64_t>(in[i]) << 1;
-    const auto exponent =
-        std::clamp(static_cast<std::int64_t>(magnitude >> 53) - 1023 + 127, std::int64_t{0}, std::int64_t{255});
-    narrow[i] = std::bit_cast<float>(magnitude == 0 ? 0 : static_cast<std::uint32_t>(exponent << 23) + 1);
+// Counts for an ExponentHistogram, in four tables: increments of one bin in a row do not wait for each other.
+template <class T> struct ExponentTables {
+  std::uint64_t tables[4][256] = {};
+
+  void add(const T* in, std::int64_t n) {
+    using Bits = SourceBits<std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>>;
+    constexpr std::int64_t kBelow = Bits::kWide ? 1023 - 127 : 0;  // a double's exponents below f32's
+    const auto count = [](T x, std::uint64_t* table) {
+      const auto magnitude = std::bit_cast<decltype(Bits::kHidden)>(x) & ~Bits::kSign;
+      const auto exponent = static_cast<std::int64_t>(magnitude >> Bits::kMantissa) - kBelow;
+      table[std::clamp(exponent, std::int64_t{0}, std::int64_t{255})] += magnitude != 0;
+    };
+    std::int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+      for (int k = 0; k < 4; ++k) count(in[i + k], tables[k]);
+    for (; i < n; ++i) count(in[i], tables[0]);
   }
-  exponents.add(narrow, n);
-}
+  void add_to(ExponentHistogram& exponents) const {
+    for (const auto& table : tables)
+      for (std::size_t e = 0; e < 256; ++e) exponents.bins[e] += table[e];
+  }
+};
 
 // Rounds to values or, if `codes` is not null, to codes.
 template <class T>
@@ -60,12 +70,12 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
   const PowerSpec power = powers ? power_spec(r) : PowerSpec{};
   std::uint32_t words[kRoundingBlock];
   T copy[kRoundingBlock];
+  std::optional<ExponentTables<T>> exponents;
+  if (stats.exponents) exponents.emplace();
   for (std::int64_t first = 0; first < n; first += kRoundingBlock) {
     const std::int64_t count = std::min(kRoundingBlock, n - first);
     const T* from = in + first;
-    const bool in_place = in == values;
-    if (stats.exponents && in_place && first % kExponentBlock == 0)
-      add_exponents(from, std::min(kExponentBlock, n - first), *stats.exponents);
+    if (exponents) exponents->add(from, count);
     const std::uint32_t* random = nullptr;
     if (r.rounding.mode == RoundingMode::stochastic) {
       philox_fill(r.key.seed, r.key.stream, static_cast<std::uint64_t>(first_element + first), words, count);
@@ -77,7 +87,7 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
       for (std::int64_t i = 0; i < count; ++i)
         copy[i] = std::bit_cast<T>(take_source<true>(std::bit_cast<U>(from[i]), spec, counts));
       from = copy;
-    } else if (in_place) {
+    } else if (in == values) {
       from = std::copy_n(from, count, copy) - count;
     }
     T* to = values ? values + first : nullptr;
@@ -88,11 +98,8 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
       round_block(rounding_loop(r, spec), spec, from, random, to, codes_to, code_bytes(r.format), count,
                   stats.counts ? &counts : nullptr);
     if (stats.counts) add_counts(counts, count, *stats.counts);
-    const std::int64_t end = first + count, start = first / kExponentBlock * kExponentBlock;
-    // Quicker once the source is in the cache.
-    if (stats.exponents && !in_place && (end == n || end % kExponentBlock == 0))
-      add_exponents(in + start, end - start, *stats.exponents);
   }
+  if (exponents) exponents->add_to(*stats.exponents);
 }
 
 }  // namespace
@@ -227,13 +234,9 @@ Overflow overflow_from_name(std::string_view text) {
 }
 
 void ExponentHistogram::add(const float* values, std::int64_t n) {
-  for (std::int64_t first = 0; first < n; first += detail::kExponentBlock) {
-    const std::int64_t count = std::min(detail::kExponentBlock, n - first);
-    const std::uint64_t before = bins[0];
-    detail::count_exponents(values + first, count, bins.data());
-    if (bins[0] != before)
-      bins[0] -= static_cast<std::uint64_t>(std::count(values + first, values + first + count, 0.0F));
-  }
+  detail::ExponentTables<float> tables;
+  tables.add(values, n);
+  tables.add_to(*this);
 }
 
 ExponentHistogram& ExponentHistogram::operator+=(const ExponentHistogram& other) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -216,19 +215,15 @@ GRADUAL_HD inline float power_of(std::uint32_t code, const PowerSpec& s) {
 }
 
 constexpr std::int64_t kRoundingBlock = 1024;
-// Rounds n sources, at most kRoundingBlock, by the loop with this number: to `values` or, if `codes` is not null, to
-// codes of `bytes` bytes. `random` holds one word per source for stochastic rounding, else it may be null. Counts are
-// added to *counts unless that is null.
-template <class U, class T = typename SourceBits<U>::Value>
-void round_block(int loop, const RoundingSpec<U>& spec, const T* in, const std::uint32_t* random, T* values,
+// Rounds n sources, at most kRoundingBlock, by the loop with this number, which is at least `loop`: to `values` or, if
+// `codes` is not null, to codes of `bytes` bytes. `random` holds one word per source for stochastic rounding, else it
+// may be null. Counts are added to *counts unless that is null.
+template <class U, int loop = 0, class T = typename SourceBits<U>::Value>
+void round_block(int number, const RoundingSpec<U>& spec, const T* in, const std::uint32_t* random, T* values,
                  void* codes, int bytes, std::int64_t n, LoopCounts* counts);
 // The same for the values of a table (format_table.h), on the CPU only.
 template <class T>
 void round_to_table(const Rounder& rounder, const T* in, const std::uint32_t* random, T* values, void* codes,
                     std::int64_t n, LoopCounts* counts);
-
-constexpr std::int64_t kExponentBlock = 8192;
-// Adds to bins[e] how many of n floats, at most kExponentBlock, have the biased exponent e. bins[0] includes zeros.
-void count_exponents(const float* in, std::int64_t n, std::uint64_t* bins);
 
 }  // namespace gradual::detail

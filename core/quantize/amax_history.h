@@ -32,7 +32,6 @@ struct AmaxHistory {
   // also at the next replay of a recorded step.
   AmaxHistory(const AmaxHistory& other) { *this = other; }
   AmaxHistory& operator=(const AmaxHistory& other);
-  ~AmaxHistory() = default;
 
   // Copies the GPU's state into the fields, if a GPU has it, and waits for the GPU.
   AmaxHistory& read() { return there_.read(), *this; }

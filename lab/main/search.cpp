@@ -81,7 +81,7 @@ int search_command(int argc, char** argv) {
     write(out, s);
     const Trial& t = s.trials.back();
     const char* const end = t.assignment.empty() ? "" : t.passes ? "passes" : "fails";
-    say(stderr, "[{:>3} trainings] {:<14} {:<6} cost {:5.1f}%  {:+.2f} points, loss {:+.4f} (noise {:.4f})  {}\n",
+    say(stderr, "[{:>3} trainings] {:<14} {:<6} cost {:5.1f}%  {:+.2f} points, loss {:+.2g} (noise {:.2g})  {}\n",
         s.trainings, t.why, end, 100 * t.cost, t.points, t.loss_change, t.loss_noise, s.to_string(t.assignment));
   };
   const Search s = search(make, data, a.search);
