@@ -158,11 +158,9 @@ template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
     product<T>(p.outputs, p.depth(), c.pixels, {c.tile, c.pixels, 1}, {c.columns, 1, c.pixels},
                sums.as<T>() + c.part * out.numel() + o * p.depth());
   });
-  for (std::int64_t i = 0; i < out.numel(); ++i) {
-    T sum = 0;
-    for (std::int64_t part = 0; part < parts; ++part) sum += sums.as<T>()[part * out.numel() + i];
-    dw.data()[i] = sum;
-  }
+  std::fill_n(dw.data(), out.numel(), T{0});
+  for (std::int64_t part = 0; part < parts; ++part)
+    for (std::int64_t i = 0; i < out.numel(); ++i) dw.data()[i] += sums.as<T>()[part * out.numel() + i];
   dw.store();
 }
 
