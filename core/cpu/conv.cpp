@@ -148,7 +148,9 @@ template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
   const Images dy(call[0]);
   const Images x(call[1]);
   const Result<T> dw(out);
-  const std::int64_t parts = std::clamp<std::int64_t>(std::min(p.images, kPartialElements / out.numel()), 1, kParts);
+  const std::int64_t pixels = p.images * p.y.size[0] * p.y.size[1];
+  const std::int64_t parts =
+      std::clamp(std::min({p.images, pixels / kPixels, kPartialElements / out.numel()}), std::int64_t{1}, kParts);
   const Scratch sums(static_cast<std::size_t>(parts * out.numel()) * sizeof(T));
   std::fill_n(sums.as<T>(), parts * out.numel(), T{0});
   for_chunks<T>(p, parts, p.y.size[0], [&](const Chunk<T>& c) {

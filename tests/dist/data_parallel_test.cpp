@@ -90,7 +90,9 @@ void check_same_bits(const Outcome& a, const Outcome& b) {
   CHECK(a.skipped == b.skipped);
   CHECK(a.bytes == b.bytes);
   REQUIRE(a.state.size() == b.state.size());
-  for (const auto& [name, value] : a.state) {
+  for (const auto& entry : a.state) {
+    const std::string& name = entry.first;
+    const auto& value = entry.second;
     CAPTURE(name);
     if (!std::holds_alternative<Tensor>(value)) {
       CHECK(describe(value) == describe(b.state.at(name)));

@@ -154,9 +154,9 @@ TEST_CASE("gradient_sites: the update is the rounding of the gradient that the o
   REQUIRE(all.sites.size() == 3);
   const auto named = p.model->named_parameters();
   for (std::size_t i = 0; i < named.size(); ++i) {
-    const auto& [name, parameter] = named[i];
+    const std::string& name = named[i].first;
     CAPTURE(name);
-    const Tensor g = autograd::grad({p.loss()}, {parameter})[0];
+    const Tensor g = autograd::grad({p.loss()}, {named[i].second})[0];
     const double error = norm(fake_quantize(g, q) - g).item() / norm(g).item();
     for (const inspect::GradientSite& s : all.sites) {
       CHECK(s.role == "update");
