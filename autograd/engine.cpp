@@ -184,6 +184,7 @@ void Engine::run_rule(Node& node, Tensor* grads) {
 
 void Engine::step(Step* report, const Node* leaf) {
   ensure_registered();
+  if (pending_.empty()) return;  // GradOptions::between has run the last leaves
   auto taken = leaf ? pending_.extract(leaf->sequence) : pending_.extract(pending_.begin());
   if (taken.empty()) return;
   Node& node = *taken.mapped().node;

@@ -12,7 +12,7 @@
 
 namespace {
 
-// Prints and keeps the median of each benchmark's repetitions.
+// Prints and keeps the median of each benchmark's repetitions, or the only one.
 class MedianReporter : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }

@@ -55,7 +55,7 @@ std::string to_string(const Search& s) {
     if (t.first_seed != s.proof_seed) continue;
     const bool compared = proof && &t != proof;
     rows.push_back({t.why, s.to_string(t.assignment), fmt::format("{:.1f}%", 100 * t.cost),
-                    fmt::format("{:.2f}%", 100 * spread(t.accuracy).mean), fmt::format("{:.3g}", spread(t.loss).mean),
+                    fmt::format("{:.2f}%", 100 * spread(t.accuracy).mean), fmt::format("{:.4g}", spread(t.loss).mean),
                     t.verdict, compared ? difference(t, *proof) : ""});
   }
   return text + "\n" + table_of(rows);

@@ -15,9 +15,9 @@
 namespace gradual::cpu {
 namespace {
 
-inline constexpr std::int64_t kUnfolded = 1 << 17;         // elements of one thread's scratch memory, about
-inline constexpr std::int64_t kParts = 16;                 // parts of the batch that threads share, at most
-inline constexpr std::int64_t kPixels = 256;               // output pixels of a part, about, if it may cut images
+inline constexpr std::int64_t kUnfolded = 1 << 17;  // elements of one thread's scratch memory, about
+inline constexpr std::int64_t kParts = 16;          // parts of the batch that threads share, at most
+inline constexpr std::int64_t kPixels = 256;        // output pixels of a part, about (weight gradients: at least)
 inline constexpr std::int64_t kPartialElements = 1 << 24;  // elements of all partial weight gradients, about
 
 // y = conv2d(x, w), by group. `y` describes the output as windows of one tap each, so that unfolding gathers its

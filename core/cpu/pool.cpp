@@ -1,4 +1,4 @@
-// Pooling over [N, C, H, W], a plane at a time, in the compute type.
+// Pooling over [N, C, H, W], a plane at a time, in the compute type. Small planes are converted together.
 #include <algorithm>
 #include <limits>
 #include <type_traits>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 #include "../support/message_text.h"
 #include "../support/philox.h"
@@ -36,16 +37,16 @@ void round_powers(const PowerSpec& spec, const T* in, const std::uint32_t* rando
   }
 }
 
-// Counts for an ExponentHistogram, in four tables: increments of one bin in a row do not wait for each other.
+// Counts for an ExponentHistogram. Four tables, so that increments of one bin do not wait for each other.
 template <class T> struct ExponentTables {
   std::uint64_t tables[4][256] = {};
 
   void add(const T* in, std::int64_t n) {
-    using Bits = SourceBits<std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>>;
-    constexpr std::int64_t kBelow = Bits::kWide ? 1023 - 127 : 0;  // a double's exponents below f32's
+    using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+    constexpr std::int64_t kBelow = SourceBits<U>::kWide ? 1023 - 127 : 0;  // a double's exponents below f32's
     const auto count = [](T x, std::uint64_t* table) {
-      const auto magnitude = std::bit_cast<decltype(Bits::kHidden)>(x) & ~Bits::kSign;
-      const auto exponent = static_cast<std::int64_t>(magnitude >> Bits::kMantissa) - kBelow;
+      const U magnitude = std::bit_cast<U>(x) & ~SourceBits<U>::kSign;
+      const auto exponent = static_cast<std::int64_t>(magnitude >> SourceBits<U>::kMantissa) - kBelow;
       table[std::clamp(exponent, std::int64_t{0}, std::int64_t{255})] += magnitude != 0;
     };
     std::int64_t i = 0;

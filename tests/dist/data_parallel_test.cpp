@@ -91,8 +91,8 @@ void check_same_bits(const Outcome& a, const Outcome& b) {
   CHECK(a.bytes == b.bytes);
   REQUIRE(a.state.size() == b.state.size());
   for (const auto& entry : a.state) {
-    const std::string& name = entry.first;
-    const auto& value = entry.second;
+    const std::string& name = entry.name;
+    const StateValue& value = entry.value;
     CAPTURE(name);
     if (!std::holds_alternative<Tensor>(value)) {
       CHECK(describe(value) == describe(b.state.at(name)));

@@ -121,7 +121,37 @@ void two_layers(Communicator& c, std::int64_t bucket_bytes, const std::function<
   });
 }
 
+// The second layer's weight gradient after `steps` calls of backward of two layers. The first one is frozen from call
+// number `frozen_from` on, so that its bucket, the last one, gets no gradient.
+std::vector<float> with_frozen_layer(int ranks, std::int64_t bucket_bytes, int frozen_from, int steps) {
+  std::vector<float> out;
+  run_threads(ranks, [&](Communicator& c) {
+    manual_seed(3);
+    TwoLayers model;
+    const data::Batch batch{randn({16, 4}), zeros({16}, DType::i64)};
+    DataParallel parallel(c, model, {.bucket_bytes = bucket_bytes});
+    for (int k = 0; k < steps; ++k) {
+      if (k == frozen_from) model.first.set_requires_grad(false);
+      parallel.backward(batch, [&](const data::Batch& part) {
+        return cross_entropy(model.second(model.first(part.inputs)), part.targets);
+      });
+    }
+    if (c.rank() == 0) out = model.second.weight.grad().to_vector<float>();
+  });
+  return out;
+}
+
 }  // namespace
+
+TEST_CASE("buckets: a layer whose bucket comes last may be frozen, from the start or later") {
+  set_deterministic(true);
+  for (const int frozen_from : {0, 1}) {
+    const auto expected = with_frozen_layer(1, 0, frozen_from, 3);
+    REQUIRE_FALSE(expected.empty());
+    for (const int ranks : {2, 4}) CHECK(with_frozen_layer(ranks, 1, frozen_from, 3) == expected);
+  }
+  set_deterministic(false);
+}
 
 TEST_CASE("buckets change no bit of parameters that are shared, sliced, checkpointed, hooked or sometimes used") {
   set_deterministic(true);

@@ -184,7 +184,7 @@ template <class T> ExponentHistogram histogram_of(const std::vector<T>& in) {
 
 TEST_CASE("exponent histograms of floats and doubles, whatever the format") {
   std::vector<float> floats = reference::stratified(4, 9);
-  floats.resize(floats.size() - 5);  // no whole number of vectors
+  floats.resize(floats.size() - 5);  // no multiple of four
   std::vector<double> doubles = reference::stratified_doubles(2, 10);
   doubles.push_back(std::nextafter(2.0, 1.0));  // which as a float is 2
   doubles.push_back(-1e300);
