@@ -168,14 +168,14 @@ class Searcher {
     Trial t{.why = why, .assignment = a, .cost = a.empty() ? 2 : s_.cost(a), .first_seed = first};
     std::vector<Result> runs;
     std::vector<Result>& base = fp32_[first];
-    const bool searching = first == 0 && !a.empty(), comparing = s_.proven;
+    const bool searching = first == 0 && !a.empty();
     for (int i = 0; i < seeds; ++i) {
       Run run(make_model_, data_, recipe, first + static_cast<std::uint64_t>(i), run_);
       if (!run.train("", {.recipe = recipe, .seed = first + static_cast<std::uint64_t>(i)})) throw Stopped{};
       ++(s_.proven ? s_.compared : s_.trainings);
       runs.push_back(run.result());
       if (a.empty()) base.push_back(runs.back());
-      if (judge_trial(t, runs, base) && !comparing) break;  // no other seed is needed
+      if (judge_trial(t, runs, base) && searching) break;  // a trial needs no other seed; a proof has all of them
     }
     if (searching && t.passes && (!s_.found || t.cost < s_.cost(*s_.found))) s_.found = a;
     s_.trials.push_back(std::move(t));
