@@ -184,7 +184,6 @@ void Engine::run_rule(Node& node, Tensor* grads) {
 
 void Engine::step(Step* report, const Node* leaf) {
   ensure_registered();
-  if (pending_.empty()) return;  // GradOptions::between has run the last leaves
   auto taken = leaf ? pending_.extract(leaf->sequence) : pending_.extract(pending_.begin());
   if (taken.empty()) return;
   Node& node = *taken.mapped().node;
@@ -217,8 +216,10 @@ void Engine::step(Step* report, const Node* leaf) {
 }
 
 void Engine::run() {
-  for (; !done(); step())
+  while (!done()) {
     if (options_.between) options_.between(*this);
+    if (!done()) step();  // between() may have run the last leaves
+  }
 }
 
 }  // namespace autograd

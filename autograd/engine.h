@@ -52,8 +52,8 @@ class Engine : Pinned {
   // The sequence number of the node that runs next, or 0. Nodes of higher numbers have run, or get no gradient.
   std::uint64_t newest() const { return pending_.empty() ? 0 : pending_.begin()->first; }
   bool done() const { return newest() < stop_below_; }
-  // Runs the newest pending node; fills `report` if given. leaf: runs this leaf ahead of its turn, if it has received a
-  // gradient. That is right once no node is left that would add to it.
+  // Runs the newest pending node, if not done(); fills `report` if given. leaf: runs this leaf ahead of its turn, if it
+  // has received a gradient. That is right once no node is left that would add to it.
   void step(Step* report = nullptr, const Node* leaf = nullptr);
   void run();
 

@@ -23,8 +23,7 @@ class MedianReporter : public benchmark::BenchmarkReporter {
         failed = true;
         continue;
       }
-      const bool once = run.repetitions == 1;  // no aggregates follow
-      if (!once && (run.run_type != Run::RT_Aggregate || run.aggregate_name != "median")) continue;
+      if (run.repetitions > 1 && run.aggregate_name != "median") continue;
       const std::string name = run.run_name.function_name;
       // A benchmark with a rate is reported by its rate, others by their time.
       double value = run.GetAdjustedRealTime();

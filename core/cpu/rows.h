@@ -50,15 +50,17 @@ void map_neighbours(std::int64_t count, std::int64_t most, const Tensor& a, std:
     }
   });
 }
-// Calls f(row, a, b, y) for each row. Short rows are converted together.
+inline constexpr std::int64_t kTogether = 512;  // elements of short rows that are converted together, at most
+
+// Calls f(row, a, b, y) for each row.
 template <class T, class F>
 void map_rows(std::int64_t count, const Tensor& a, std::int64_t length_a, const Tensor& b, std::int64_t length_b,
               Tensor& y, std::int64_t length, const F& f) {
-  const std::int64_t most = 512 / std::clamp<std::int64_t>(std::max({length_a, length_b, length}), 1, 512);
-  map_neighbours<T>(count, most, a, length_a, b, length_b, y, length,
-                    [=, &f](std::int64_t row, std::int64_t n, const T* x, const T* z, T* to) {
-                      for (std::int64_t r = 0; r < n; ++r)
-                        f(row + r, x + r * length_a, z ? z + r * length_b : z, to + r * length);
+  const std::int64_t longest = std::max({length_a, length_b, length});
+  map_neighbours<T>(count, kTogether / std::clamp<std::int64_t>(longest, 1, kTogether), a, length_a, b, length_b, y,
+                    length, [=, &f](std::int64_t row, std::int64_t rows, const T* x, const T* other, T* to) {
+                      for (std::int64_t r = 0; r < rows; ++r)
+                        f(row + r, x + r * length_a, other ? other + r * length_b : other, to + r * length);
                     });
 }
 // The same if input and output rows have one length.
