@@ -85,6 +85,18 @@ TEST_CASE("search: a format that trains nothing is found in no layer") {
   CHECK(s.cost(*s.found) == doctest::Approx(1));
 }
 
+TEST_CASE("search: a proof trains with all its seeds, even if the first of them fails") {
+  lab::SearchOptions o = quick();
+  o.formats = {"e2m0", "e3m0", "e8m7"}, o.within = 100, o.noise = 0.01, o.unseen = 3;
+  o.run.seeds = 1;  // so that the loss counts in the proof alone
+  const lab::Search s = searched(o);
+  const auto proof = std::ranges::find(s.trials, "proof", &lab::Trial::why);
+  REQUIRE(proof != s.trials.end());
+  CHECK_FALSE(proof->passes);
+  CHECK(proof->loss.size() == 3);
+  CHECK_FALSE(s.proven);
+}
+
 TEST_CASE("search: the recipe loads, and trains as the trial did") {
   lab::SearchOptions o = quick();
   o.random = 0;
