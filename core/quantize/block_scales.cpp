@@ -45,20 +45,18 @@ template <class T> double error_of(const T* x, std::int64_t rows, const Grid& g,
 // largest value; a part doubles it if its amax is beyond what the parts in it can still double.
 void part_scales(const float* most, std::int64_t parts, const Grid& g, std::vector<Scale>& scales) {
   const int levels = g.levels[2] ? 2 : 1;
-  const auto cells = [&](int level) { return g.levels[static_cast<std::size_t>(level)] / g.block_cols; };
+  const std::int64_t in_block = g.levels[0] / g.block_cols, in_part = g.levels[1] / g.block_cols;
   const auto amax_of = [&](std::int64_t from, std::int64_t count) {
     return largest(most + from, std::min(count, parts - from), 0);
   };
   ScaleSpec base = g.spec;
   base.most *= 1 << levels, base.emax += levels;
+  Scale block;
   for (std::int64_t i = 0; i < parts; ++i) {
-    const Scale block = scale_of(amax_of(i / cells(0) * cells(0), cells(0)), base);
-    float times = 1;
-    for (int level = 1; level <= levels; ++level) {
-      const float amax = amax_of(i / cells(level) * cells(level), cells(level));
-      if (amax * block.forward >= times * static_cast<float>(1 << (levels - level + 1)) * std::ldexp(1.0F, g.spec.emax))
-        times *= 2;
-    }
+    if (i % in_block == 0) block = scale_of(amax_of(i, in_block), base);
+    const float part = levels == 1 ? most[i] : amax_of(i / in_part * in_part, in_part);
+    float times = part * block.forward >= power(g.spec.emax + levels) ? 2 : 1;
+    if (levels == 2 && most[i] * block.forward >= times * power(g.spec.emax + 1)) times *= 2;
     scales.push_back({block.forward / times, block.inverse * times});
   }
 }

@@ -28,6 +28,8 @@ template <class F> [[gnu::always_inline]] inline void for_runs(std::int64_t n, c
 
 // The larger of `than` and the magnitudes of n values, as f32; NaN wins. Inlined, for vectorized().
 template <class T> float largest(const T* values, std::int64_t n, float than) {
+  if (n == 2)  // shared microexponents; a vector of two is slow
+    return larger_magnitude(static_cast<float>(values[0]), larger_magnitude(static_cast<float>(values[1]), than));
   auto most = std::bit_cast<std::uint32_t>(than);
 #pragma omp simd reduction(max : most)
   for (std::int64_t i = 0; i < n; ++i)
