@@ -71,17 +71,13 @@ class Images {
   explicit Images(const Tensor& t) : tensor_(t), tf32_(rounds_to_tf32(t.dtype())) {}
   template <class T> void unfold(const Windows& w, std::int64_t channel, const Chunk<T>& c, T* columns) const {
     const DType dtype = tensor_.dtype();
-    const auto* base = static_cast<const char*>(tensor_.raw());
-    const std::int64_t start = channel * tensor_.strides()[1];
-    const auto copy = [&](std::int64_t at, std::int64_t step, std::int64_t n, T* to) {
-      const T* from = reinterpret_cast<const T*>(base) + start + at;
-      for (std::int64_t i = 0; i < n; ++i) to[i] = from[i * step];
+    const auto size = static_cast<std::int64_t>(size_of(dtype));
+    const char* base = static_cast<const char*>(tensor_.raw()) + channel * tensor_.strides()[1] * size;
+    const auto read = [&](std::int64_t at, std::int64_t step, std::int64_t n, T* to) {
+      if (dtype != dtype_of<T> || step != 1) fetch_and_cast(dtype, base + at * size, step, to, n);
+      else std::copy_n(reinterpret_cast<const T*>(base) + at, n, to);
     };
-    const auto widen = [&](std::int64_t at, std::int64_t step, std::int64_t n, T* to) {
-      fetch_and_cast(dtype, base + (start + at) * static_cast<std::int64_t>(size_of(dtype)), step, to, n);
-    };
-    if (dtype == dtype_of<T>) im2col(w, tensor_.strides(), c.first, c.rows, columns, copy);
-    else im2col(w, tensor_.strides(), c.first, c.rows, columns, widen);
+    im2col(w, tensor_.strides(), c.first, c.rows, columns, read);
     if constexpr (std::is_same_v<T, float>)
       if (tf32_) round_tf32(columns, w.depth() * c.pixels);
   }
@@ -104,7 +100,6 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
   const Loaded<T> bias(call[2], Loaded<T>::As::rows);
   auto* y = static_cast<char*>(out.raw());
   CastCounts* const counts = counts_for(dtype_of<T>, out.dtype());
-  const bool copies = out.dtype() == dtype_of<T> && out.strides()[3] == 1 && !counts;
   // No sum crosses rows, so several threads can share one image.
   const std::int64_t unit = std::max<std::int64_t>(1, kPixels / std::max<std::int64_t>(1, p.y.size[1]));
   for_chunks<T>(p, kParts, unit, [&](const Chunk<T>& c) {
@@ -116,11 +111,11 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
                c.tile);
     CastCounts mine;
     const Shape& strides = out.strides();
-    for_taps(p.y, strides, c.first, c.rows, [&](std::int64_t at, std::int64_t to, std::int64_t, std::int64_t) {
+    const auto store = [&](std::int64_t at, std::int64_t to, std::int64_t, std::int64_t, std::int64_t n) {
       void* row = y + (o * strides[1] + to) * static_cast<std::int64_t>(size_of(out.dtype()));
-      if (copies) std::copy_n(c.tile + at, p.y.out[1], static_cast<T*>(row));
-      else cast_and_store(out.dtype(), c.tile + at, row, strides[3], p.y.out[1], counts ? &mine : nullptr);
-    });
+      cast_and_store(out.dtype(), c.tile + at, row, strides[3], n * p.y.out[1], counts ? &mine : nullptr);
+    };
+    for_taps(p.y, strides, c.first, c.rows, store, true);
     if (counts) merge_counts(counts, mine);
   });
 }

@@ -19,27 +19,31 @@ struct Windows {
 };
 
 // Walks the matrix [depth, rows * out[1]] that holds `rows` rows of windows, from row `first` among the rows of all
-// images. Calls f(position in the matrix, position in the images, begin, end) for each tap and row; both positions are
-// those of window 0. For windows [begin, end) the tap is on elements of the image, stride[1] * strides[3] apart; for
-// the others it is in the padding. `strides` are those of the images [N, C, H, W].
+// images. Calls f(position in the matrix, position in the images, begin, end, n) for each tap and n rows; both positions
+// are those of window 0 in the first. For windows [begin, end) of each the tap is on elements of the image, stride[1] *
+// strides[3] apart; for the others it is in the padding. `strides` are those of the images [N, C, H, W]. n is 1 unless
+// rows `join` and follow each other in both.
 template <class F>
-void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, const F& f) {
+void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, const F& f,
+              bool join = false) {
+  const std::int64_t step = w.stride[1];
+  join = join && w.stride[0] == 1 && w.out[1] * step * strides[3] == strides[2];
   std::int64_t to = 0;
   for (std::int64_t tap = 0; tap < w.depth(); ++tap) {
     const std::int64_t channel = tap / (w.kernel[0] * w.kernel[1]);
     const std::int64_t down = tap / w.kernel[1] % w.kernel[0] * w.dilation[0] - w.padding[0];
     const std::int64_t right = tap % w.kernel[1] * w.dilation[1] - w.padding[1];
-    const std::int64_t step = w.stride[1];
     const std::int64_t begin = std::clamp<std::int64_t>((step - 1 - right) / step, 0, w.out[1]);
     const std::int64_t end = std::clamp<std::int64_t>((w.size[1] - right + step - 1) / step, begin, w.out[1]);
     const std::int64_t corner = channel * strides[1] + right * strides[3];
     std::int64_t image = first / w.out[0];
     std::int64_t row = first % w.out[0];
-    for (std::int64_t i = 0; i < rows; ++i, to += w.out[1]) {
-      const std::int64_t y = row * w.stride[0] + down;
+    for (std::int64_t i = 0, n = 1; i < rows; i += n, to += n * w.out[1]) {
+      const std::int64_t y = row * w.stride[0] + down, left = std::min(rows - i, w.out[0] - row);
       const bool inside = y >= 0 && y < w.size[0];
-      f(to, image * strides[0] + corner + y * strides[2], inside ? begin : 0, inside ? end : 0);
-      if (++row == w.out[0]) row = 0, ++image;
+      if (join) n = inside ? std::min(left, w.size[0] - y) : y < 0 ? std::min(left, -y) : left;
+      f(to, image * strides[0] + corner + y * strides[2], inside ? begin : 0, inside ? end : 0, n);
+      if ((row += n) == w.out[0]) row = 0, ++image;
     }
   }
 }
@@ -48,13 +52,15 @@ void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::i
 // n, to) copies n elements of the images, `step` apart, from `position` on.
 template <class T, class F>
 void im2col(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, T* columns, const F& read) {
-  for_taps(w, strides, first, rows, [&](std::int64_t at, std::int64_t from, std::int64_t begin, std::int64_t end) {
+  const auto unfold = [&](std::int64_t at, std::int64_t from, std::int64_t begin, std::int64_t end, std::int64_t n) {
     const std::int64_t step = w.stride[1] * strides[3];
     T* to = columns + at;
-    for (std::int64_t i = 0; i < begin; ++i) to[i] = T{0};
-    if (begin < end) read(from + begin * step, step, end - begin, to + begin);
-    for (std::int64_t i = end; i < w.out[1]; ++i) to[i] = T{0};
-  });
+    // Between joined rows this reads elements of the image, on which the padding's zeros are written afterwards.
+    if (begin < end) read(from + begin * step, step, (n - 1) * w.out[1] + end - begin, to + begin);
+    for (std::int64_t i = begin > 0 ? 0 : end; i < w.out[1]; i = i + 1 == begin ? end : i + 1)
+      for (std::int64_t row = 0; row < n; ++row) to[row * w.out[1] + i] = T{0};
+  };
+  for_taps(w, strides, first, rows, unfold, true);
 }
 
 // The adjoint of im2col: adds every column to the elements of its window.
@@ -62,10 +68,10 @@ template <class T>
 void col2im(const Windows& w, const T* columns, const Shape& strides, std::int64_t first, std::int64_t rows,
             T* images) {
   const std::int64_t step = w.stride[1] * strides[3];
-  for_taps(w, strides, first, rows, [&](std::int64_t at, std::int64_t to, std::int64_t begin, std::int64_t end) {
-    T* x = images + to;
-    for (std::int64_t i = begin; i < end; ++i) x[i * step] += columns[at + i];
-  });
+  const auto add = [&](std::int64_t at, std::int64_t to, std::int64_t begin, std::int64_t end, std::int64_t) {
+    for (std::int64_t i = begin; i < end; ++i) images[to + i * step] += columns[at + i];
+  };
+  for_taps(w, strides, first, rows, add);
 }
 
 }  // namespace gradual::cpu

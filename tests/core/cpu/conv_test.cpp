@@ -36,9 +36,14 @@ ConvAttrs uneven() {
   a.stride[0] = 3, a.stride[1] = 2, a.padding[0] = 1, a.padding[1] = 4, a.dilation[0] = 2;
   return a;
 }
+ConvAttrs sideways() {
+  ConvAttrs a = attrs(1, 1);
+  a.stride[1] = 2;
+  return a;
+}
 
 // Among them: tiles that cross images (5 x 3 x 3), more than one block of depth (40 * 9), bands (70 x 40), kernels
-// smaller than the stride, padding beyond the kernel's reach, depthwise.
+// smaller than the stride, padding beyond the kernel's reach, depthwise, rows that follow each other with a stride.
 const std::vector<Case> kCases = {
     {2, 3, 6, 7, 4, {3, 3}, attrs(1, 1)},        {1, 1, 5, 5, 1, {5, 5}, attrs(1, 0)},
     {3, 40, 8, 8, 10, {3, 3}, attrs(1, 1)},      {5, 2, 5, 3, 33, {3, 1}, attrs(1, 0)},
@@ -48,6 +53,7 @@ const std::vector<Case> kCases = {
     {2, 5, 7, 7, 10, {3, 3}, attrs(2, 1, 1, 5)}, {3, 7, 6, 5, 8, {1, 1}, attrs(1, 0)},
     {2, 3, 6, 6, 4, {1, 1}, attrs(2, 0)},        {1, 3, 70, 40, 5, {3, 3}, attrs(1, 1)},
     {40, 2, 4, 4, 3, {3, 3}, attrs(1, 1)},       {2, 2, 9, 9, 8, {1, 1}, attrs(3, 0)},
+    {2, 3, 6, 8, 4, {3, 3}, sideways()},
 };
 
 Tensor random(const Shape& sizes, DType dtype, std::uint64_t seed) {
