@@ -19,10 +19,11 @@ struct Windows {
 };
 
 // Walks the matrix [depth, rows * out[1]] that holds `rows` rows of windows, from row `first` among the rows of all
-// images. Calls f(position in the matrix, position in the images, begin, end, n) for each tap and n rows; both positions
-// are those of window 0 in the first. For windows [begin, end) of each the tap is on elements of the image, stride[1] *
-// strides[3] apart; for the others it is in the padding. `strides` are those of the images [N, C, H, W]. n is 1 unless
-// rows `join` and follow each other in both.
+// images. Calls f(position in the matrix, position in the images, begin, end, n) for each tap and n rows; both
+// positions are those of window 0 of the first of these rows. For windows [begin, end) of each row the tap is on
+// elements of the image, stride[1] * strides[3] apart; for the others it is in the padding. `strides` are those of the
+// images [N, C, H, W]. With `join`, a call has all rows of an image with the same begin and end if they are adjacent in
+// the images as they are in the matrix; else n is 1.
 template <class F>
 void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, const F& f,
               bool join = false) {
@@ -55,10 +56,10 @@ void im2col(const Windows& w, const Shape& strides, std::int64_t first, std::int
   const auto unfold = [&](std::int64_t at, std::int64_t from, std::int64_t begin, std::int64_t end, std::int64_t n) {
     const std::int64_t step = w.stride[1] * strides[3];
     T* to = columns + at;
-    // Between joined rows this reads elements of the image, on which the padding's zeros are written afterwards.
+    // Joined rows are read at once, with elements between them that are padding; zeros overwrite these.
     if (begin < end) read(from + begin * step, step, (n - 1) * w.out[1] + end - begin, to + begin);
-    for (std::int64_t i = begin > 0 ? 0 : end; i < w.out[1]; i = i + 1 == begin ? end : i + 1)
-      for (std::int64_t row = 0; row < n; ++row) to[row * w.out[1] + i] = T{0};
+    for (std::int64_t i = 0; i < w.out[1]; ++i)
+      for (std::int64_t row = 0; (i < begin || i >= end) && row < n; ++row) to[row * w.out[1] + i] = T{0};
   };
   for_taps(w, strides, first, rows, unfold, true);
 }
