@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <functional>
 
 #include "../core/formats/format.h"
 #include "../core/support/parallel.h"
@@ -55,6 +55,7 @@ Numbers count(DType dtype, const void* values, std::int64_t n) {
 
 constexpr std::int64_t kBias = 1023, kMantissa = 52;
 
+double power(std::int64_t e) { return std::bit_cast<double>((kBias + e) << kMantissa); }
 bool is_finite(double v) { return std::abs(v) < std::numeric_limits<double>::infinity(); }
 
 // The spacing of a dtype at 2^exponent is 2^(max(exponent, lowest) - mantissa).
@@ -75,8 +76,7 @@ void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, Spacing
     const std::int64_t exponent = (std::bit_cast<std::int64_t>(magnitude) >> kMantissa) - kBias;
     const std::int64_t spacing = (exponent > of.lowest ? exponent : of.lowest) - of.mantissa;
     // Two factors, because 2^1074 is not an f64.
-    const double in_ulps =
-        !ulps_too ? 0 : std::abs(error) * 0x1p60 * std::bit_cast<double>((kBias - 60 - spacing) << kMantissa);
+    const double in_ulps = !ulps_too ? 0 : std::abs(error) * power(-spacing / 2) * power(spacing / 2 - spacing);
     squares += error * error, exact += value * value;
     most = in_ulps > most ? in_ulps : most;
     ulps += in_ulps;

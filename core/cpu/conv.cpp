@@ -64,8 +64,8 @@ template <class T, class F> void for_chunks(const Problem& p, std::int64_t most,
                });
 }
 
-// Images of any dtype and strides, unfolded as values of T. They are converted a row at a time, without a copy of all
-// images.
+// Images of any dtype and strides, unfolded as values of T. They are converted as they are unfolded, without a copy of
+// all images.
 class Images {
  public:
   explicit Images(const Tensor& t) : tensor_(t), tf32_(rounds_to_tf32(t.dtype())) {}

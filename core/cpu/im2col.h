@@ -22,8 +22,8 @@ struct Windows {
 // images. Calls f(position in the matrix, position in the images, begin, end, n) for each tap and n rows; both
 // positions are those of window 0 of the first of these rows. For windows [begin, end) of each row the tap is on
 // elements of the image, stride[1] * strides[3] apart; for the others it is in the padding. `strides` are those of the
-// images [N, C, H, W]. With `join`, a call has all rows of an image with the same begin and end if they are adjacent in
-// the images as they are in the matrix; else n is 1.
+// images [N, C, H, W]. Without `join`, n is 1. With it, if rows follow each other in the images as in the matrix, one
+// call has all rows that are of one image and have the same begin and end.
 template <class F>
 void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, const F& f,
               bool join = false) {
@@ -58,8 +58,11 @@ void im2col(const Windows& w, const Shape& strides, std::int64_t first, std::int
     T* to = columns + at;
     // Joined rows are read at once, with elements between them that are padding; zeros overwrite these.
     if (begin < end) read(from + begin * step, step, (n - 1) * w.out[1] + end - begin, to + begin);
-    for (std::int64_t i = 0; i < w.out[1]; ++i)
-      for (std::int64_t row = 0; (i < begin || i >= end) && row < n; ++row) to[row * w.out[1] + i] = T{0};
+    const auto clear = [&](std::int64_t i) {
+      for (std::int64_t row = 0; row < n; ++row) to[row * w.out[1] + i] = T{0};
+    };
+    for (std::int64_t i = 0; i < begin; ++i) clear(i);
+    for (std::int64_t i = end; i < w.out[1]; ++i) clear(i);
   };
   for_taps(w, strides, first, rows, unfold, true);
 }

@@ -55,8 +55,8 @@ void part_scales(const float* most, std::int64_t parts, const Grid& g, std::vect
   for (std::int64_t i = 0; i < parts; ++i) {
     if (i % in_block == 0) block = scale_of(amax_of(i, in_block), base);
     const float part = levels == 1 ? most[i] : amax_of(i / in_part * in_part, in_part);
-    float times = part * block.forward >= power(g.spec.emax + levels) ? 2 : 1;
-    if (levels == 2 && most[i] * block.forward >= times * power(g.spec.emax + 1)) times *= 2;
+    float times = part * block.forward >= static_cast<float>(1 << levels) * power(g.spec.emax) ? 2 : 1;
+    if (levels == 2 && most[i] * block.forward >= 2 * times * power(g.spec.emax)) times *= 2;
     scales.push_back({block.forward / times, block.inverse * times});
   }
 }

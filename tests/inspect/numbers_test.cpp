@@ -36,6 +36,10 @@ TEST_CASE("errors are summed over the elements that are finite in both, and thos
   CHECK(c.total.lost == 3);
   CHECK(c.inherited.elements == kSize - 2);
   CHECK(c.inherited.lost == 1);
+  // Ulps of numbers near both ends of f64's range.
+  for (const double size : {0x1p1000, 0x1p-1020})
+    CHECK(inspect::compare(f64({1.5 * size}), f64({size}), f64({size}), DType::f64).local.sum_ulps == 0x1p51);
+  CHECK(inspect::compare(f64({0x1p-1073}), f64({0}), f64({0}), DType::f64).local.sum_ulps == 2);
   // Squares of finite numbers may be beyond the range of f64.
   const inspect::ErrorSum large = inspect::error_of(f64({1e200, 1}), f64({0, 2}));
   CHECK(large.elements == 2);
