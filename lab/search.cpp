@@ -135,18 +135,19 @@ class Searcher {
     return best;
   }
 
-  // Those of 20,000 random assignments whose cost is within 2% of the found one's.
+  // Those of 20,000 random assignments whose cost is within 2% of the found one's. In random order, each layer draws one
+  // of the formats whose cost leaves enough for the cheapest format in the layers after it.
   std::vector<Assignment> random_ones() const {
     Generator generator(0);
-    const GeneratorScope scope(generator);
-    const auto n = static_cast<std::int64_t>(s_.sites.size());
-    const std::vector<double> drawn = rand({20000, n}).to_vector<double>();
     std::vector<Assignment> found;
     std::set<Assignment> seen{*s_.found, rule_of_thumb()};
-    for (auto at = drawn.begin(); at != drawn.end() && std::ssize(found) < options_.random; at += n) {
-      Assignment a;
-      for (auto x = at; x != at + n; ++x)
-        a.push_back(static_cast<std::size_t>(*x * static_cast<double>(s_.formats.size())));
+    for (int draws = 0; draws < 20000 && std::ssize(found) < options_.random; ++draws) {
+      Assignment a = uniform(0);
+      for (const std::int64_t i : randperm(std::ssize(s_.sites), generator).to_vector<std::int64_t>()) {
+        std::size_t& format = a[static_cast<std::size_t>(i)];
+        while (s_.cost(a) <= 1.02 * s_.cost(*s_.found) && ++format < s_.formats.size()) {}
+        format = static_cast<std::size_t>(rand({}, {}, generator).item() * static_cast<double>(format));
+      }
       if (distance(a) <= 0.02 * s_.cost(*s_.found) && seen.insert(a).second) found.push_back(a);
     }
     return found;

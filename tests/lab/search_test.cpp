@@ -85,6 +85,19 @@ TEST_CASE("search: a format that trains nothing is found in no layer") {
   CHECK(s.cost(*s.found) == doctest::Approx(1));
 }
 
+TEST_CASE("search: random assignments cost what the found one does, also where that is little") {
+  lab::SearchOptions o = quick();
+  o.formats = {"e3m0", "e3m1", "e8m7", "fp32"}, o.within = 100, o.noise = 0;  // the cheapest format in every layer
+  o.random = 2;
+  const lab::Search s = searched(o);
+  REQUIRE(s.found);
+  CHECK(*s.found == inspect::Assignment{0, 0, 0});
+  // Only the last layer, of 640 weights among 74,000, can have another format.
+  CHECK(std::ranges::count(s.trials, "random", &lab::Trial::why) > 0);
+  for (const lab::Trial& t : s.trials)
+    if (t.why == "random") CHECK(t.cost == doctest::Approx(s.cost(*s.found)).epsilon(0.02));
+}
+
 TEST_CASE("search: a proof trains with all its seeds, even if the first of them fails") {
   lab::SearchOptions o = quick();
   o.formats = {"e2m0", "e3m0", "e8m7"}, o.within = 100, o.noise = 0.01, o.unseen = 3;
