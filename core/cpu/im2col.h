@@ -39,12 +39,12 @@ void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::i
     const std::int64_t corner = channel * strides[1] + right * strides[3];
     std::int64_t image = first / w.out[0];
     std::int64_t row = first % w.out[0];
-    for (std::int64_t i = 0, n = 1; i < rows; i += n, to += n * w.out[1]) {
+    for (std::int64_t i = 0, n = 1; i < rows; i += n, row += n, to += n * w.out[1]) {
+      if (row == w.out[0]) row = 0, ++image;
       const std::int64_t y = row * w.stride[0] + down, left = std::min(rows - i, w.out[0] - row);
       const bool inside = y >= 0 && y < w.size[0];
       if (join) n = inside ? std::min(left, w.size[0] - y) : y < 0 ? std::min(left, -y) : left;
       f(to, image * strides[0] + corner + y * strides[2], inside ? begin : 0, inside ? end : 0, n);
-      if ((row += n) == w.out[0]) row = 0, ++image;
     }
   }
 }
