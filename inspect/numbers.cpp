@@ -63,8 +63,8 @@ struct Spacing {
   std::int64_t mantissa = kMantissa, lowest = 1 - kBias;  // of f64
 };
 
-// Adds the error y - x of n elements; its ulps are not needed everywhere. The check of each element is only made if
-// sums without it are not finite.
+// Adds the error y - x of n elements; its ulps are not needed everywhere. The elements are first added without a check
+// of each. If a sum is not finite, they are added again, with it.
 template <bool ulps_too, bool checks = false>
 void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, Spacing of) {
   double squares = 0, exact = 0, most = 0, ulps = 0, elements = 0, lost = 0;

@@ -135,8 +135,8 @@ class Searcher {
     return best;
   }
 
-  // Those of 20,000 random assignments whose cost is within 2% of the found one's. In random order, each layer draws one
-  // of the formats whose cost leaves enough for the cheapest format in the layers after it.
+  // Those of 20,000 random assignments whose cost is within 2% of the found one's. The layers draw their formats in
+  // random order, each one of those that leave enough for the cheapest format in the layers after it.
   std::vector<Assignment> random_ones() const {
     Generator generator(0);
     std::vector<Assignment> found;
@@ -144,7 +144,7 @@ class Searcher {
     for (int draws = 0; draws < 20000 && std::ssize(found) < options_.random; ++draws) {
       Assignment a = uniform(0);
       for (const std::int64_t i : randperm(std::ssize(s_.sites), generator).to_vector<std::int64_t>()) {
-        std::size_t& format = a[static_cast<std::size_t>(i)];
+        std::size_t& format = a[static_cast<std::size_t>(i)];  // at first the number of formats to draw from
         while (s_.cost(a) <= 1.02 * s_.cost(*s_.found) && ++format < s_.formats.size()) {}
         format = static_cast<std::size_t>(rand({}, {}, generator).item() * static_cast<double>(format));
       }

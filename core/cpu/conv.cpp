@@ -115,7 +115,7 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
       void* row = y + (o * strides[1] + to) * static_cast<std::int64_t>(size_of(out.dtype()));
       cast_and_store(out.dtype(), c.tile + at, row, strides[3], n * p.y.out[1], counts ? &mine : nullptr);
     };
-    for_taps(p.y, strides, c.first, c.rows, store, true);
+    for_taps(p.y, strides, c.first, c.rows, store);
     if (counts) merge_counts(counts, mine);
   });
 }

@@ -22,13 +22,12 @@ struct Windows {
 // images. Calls f(position in the matrix, position in the images, begin, end, n) for each tap and n rows; both
 // positions are those of window 0 of the first of these rows. For windows [begin, end) of each row the tap is on
 // elements of the image, stride[1] * strides[3] apart; for the others it is in the padding. `strides` are those of the
-// images [N, C, H, W]. Without `join`, n is 1. With it, if rows follow each other in the images as in the matrix, one
-// call has all rows that are of one image and have the same begin and end.
+// images [N, C, H, W]. If rows follow each other in the images as in the matrix, one call has all rows that are of one
+// image and have the same begin and end; else n is 1.
 template <class F>
-void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, const F& f,
-              bool join = false) {
+void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::int64_t rows, const F& f) {
   const std::int64_t step = w.stride[1];
-  join = join && w.stride[0] == 1 && w.out[1] * step * strides[3] == strides[2];
+  const bool adjacent = w.stride[0] == 1 && w.out[1] * step * strides[3] == strides[2];
   std::int64_t to = 0;
   for (std::int64_t tap = 0; tap < w.depth(); ++tap) {
     const std::int64_t channel = tap / (w.kernel[0] * w.kernel[1]);
@@ -43,7 +42,7 @@ void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::i
       if (row == w.out[0]) row = 0, ++image;
       const std::int64_t y = row * w.stride[0] + down, left = std::min(rows - i, w.out[0] - row);
       const bool inside = y >= 0 && y < w.size[0];
-      if (join) n = inside ? std::min(left, w.size[0] - y) : y < 0 ? std::min(left, -y) : left;
+      if (adjacent) n = inside ? std::min(left, w.size[0] - y) : y < 0 ? std::min(left, -y) : left;
       f(to, image * strides[0] + corner + y * strides[2], inside ? begin : 0, inside ? end : 0, n);
     }
   }
@@ -56,7 +55,7 @@ void im2col(const Windows& w, const Shape& strides, std::int64_t first, std::int
   const auto unfold = [&](std::int64_t at, std::int64_t from, std::int64_t begin, std::int64_t end, std::int64_t n) {
     const std::int64_t step = w.stride[1] * strides[3];
     T* to = columns + at;
-    // Joined rows are read at once, with elements between them that are padding; zeros overwrite these.
+    // Adjacent rows are read at once. What lies between them belongs to the padding, so zeros overwrite it.
     if (begin < end) read(from + begin * step, step, (n - 1) * w.out[1] + end - begin, to + begin);
     const auto clear = [&](std::int64_t i) {
       for (std::int64_t row = 0; row < n; ++row) to[row * w.out[1] + i] = T{0};
@@ -64,7 +63,7 @@ void im2col(const Windows& w, const Shape& strides, std::int64_t first, std::int
     for (std::int64_t i = 0; i < begin; ++i) clear(i);
     for (std::int64_t i = end; i < w.out[1]; ++i) clear(i);
   };
-  for_taps(w, strides, first, rows, unfold, true);
+  for_taps(w, strides, first, rows, unfold);
 }
 
 // The adjoint of im2col: adds every column to the elements of its window.
@@ -72,8 +71,9 @@ template <class T>
 void col2im(const Windows& w, const T* columns, const Shape& strides, std::int64_t first, std::int64_t rows,
             T* images) {
   const std::int64_t step = w.stride[1] * strides[3];
-  const auto add = [&](std::int64_t at, std::int64_t to, std::int64_t begin, std::int64_t end, std::int64_t) {
-    for (std::int64_t i = begin; i < end; ++i) images[to + i * step] += columns[at + i];
+  const auto add = [&](std::int64_t at, std::int64_t to, std::int64_t begin, std::int64_t end, std::int64_t n) {
+    for (; n > 0; --n, at += w.out[1], to += w.out[1] * step)
+      for (std::int64_t i = begin; i < end; ++i) images[to + i * step] += columns[at + i];
   };
   for_taps(w, strides, first, rows, add);
 }

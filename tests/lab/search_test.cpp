@@ -92,7 +92,7 @@ TEST_CASE("search: random assignments cost what the found one does, also where t
   const lab::Search s = searched(o);
   REQUIRE(s.found);
   CHECK(*s.found == inspect::Assignment{0, 0, 0});
-  // Only the last layer, of 640 weights among 74,000, can have another format.
+  // Only the last layer, with 6% of the multiplications, can have another format.
   CHECK(std::ranges::count(s.trials, "random", &lab::Trial::why) > 0);
   for (const lab::Trial& t : s.trials)
     if (t.why == "random") CHECK(t.cost == doctest::Approx(s.cost(*s.found)).epsilon(0.02));
