@@ -42,9 +42,11 @@ Quantization fp8_blocks() {
 
 // The OCP MX specification's FLOOR scales, one element format everywhere. MSFP (Rouhani et al. 2020) is the same with
 // blocks of 16; shared microexponents (Rouhani et al. 2023) double the scale of pairs.
+Scaling mx_scales(int block, int part = 0) {
+  return {.kind = ScalingKind::block, .block = block, .part = part, .oracle = ScaleOracle::torchao};
+}
 Quantization mx(const char* element, int block = 32, int part = 0) {
-  return products(
-      to_format(element, {.kind = ScalingKind::block, .block = block, .part = part, .oracle = ScaleOracle::torchao}));
+  return products(to_format(element, mx_scales(block, part)));
 }
 
 // Weights and activations quantised in forward and where gradients need them again; errors in high precision.
@@ -141,19 +143,24 @@ std::vector<Recipe> quantized_recipes() {
 }
 
 std::optional<Recipe> emulated_recipe(const std::string& name) {
-  constexpr std::string_view kPure = "pure:";
-  const bool pure = name.starts_with(kPure);
-  const std::string wanted = name.substr(pure ? kPure.size() : 0), element = wanted.substr(0, wanted.find(':'));
+  const std::string prefix = name.substr(0, name.find(':'));
+  const bool pure = prefix == "pure";
+  const bool blocks = prefix.starts_with("mx") && prefix.size() < std::min<std::size_t>(name.size(), 8) &&
+                      prefix.find_first_not_of("0123456789", 2) == std::string::npos;
+  const std::string wanted = pure || blocks ? name.substr(prefix.size() + 1) : name;
+  const std::string element = wanted.substr(0, wanted.find(':'));
   const bool widths = element.starts_with('e') && element.find('m') != std::string::npos &&
                       element.find_first_not_of("em0123456789") == std::string::npos;
   const bool fixed = (element.starts_with('q') || element.starts_with("uq")) && element.find('.') != std::string::npos;
   const bool named = element.starts_with("binary8") || std::ranges::count(table_formats(), element, &NamedFormat::name);
-  if (!pure && (element == "nf4" || !(widths || fixed || named))) return {};
-  const Quantizer q{.format = in_context("recipe '" + name + "'", [&] { return format(element); }),
-                    .rounding = element == wanted ? Rounding{} : rounding_from_name(wanted.substr(element.size() + 1)),
-                    .overflow = Overflow::ieee};
+  if (!pure && !blocks && (element == "nf4" || !(widths || fixed || named))) return {};
+  Quantizer q{.format = in_context("recipe '" + name + "'", [&] { return format(element); }),
+              .rounding = element == wanted ? Rounding{} : rounding_from_name(wanted.substr(element.size() + 1)),
+              .overflow = blocks ? Overflow::saturate : Overflow::ieee};
+  if (blocks) q.scaling = mx_scales(prefix == "mx" ? 32 : std::stoi(prefix.substr(2)));
+  const std::string scales = blocks ? fmt::format("blocks of {} with e8m0 scales", q.scaling.block) : "no scales";
   const char* const what = pure ? "parameters, the result of every op and matmul operands" : "matmul operands";
-  Recipe r = full(name, fmt::format("{} rounded to {} ({}), no scales", what, element, gradual::to_string(q.rounding)),
+  Recipe r = full(name, fmt::format("{} rounded to {} ({}), {}", what, element, gradual::to_string(q.rounding), scales),
                   products(q));
   if (pure) r.quantization->result = q;
   check_valid(r);

@@ -51,6 +51,8 @@ void list_all_recipes() {
       "eXmY           matmul operands rounded to that format, without scales: e4m2, posit8, q2.13 (--list-formats)\n"
       "eXmY:ROUNDING  the same with nearest-away, toward-zero, up, down, to-odd, stochastic or stochastic:BITS\n"
       "pure:FORMAT    parameters and the result of every op too; any format of --list-formats: pure:e5m7, pure:posit8\n"
+      "mx:FORMAT      matmul operands in blocks of 32 with e8m0 scales (OCP MX); mx16:FORMAT: of 16: mx:e2m0, "
+      "mx16:q0.1\n"
       "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
       "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
       "FILE.json      recipes of your own (docs/precision.md, Recipes in files)\n"

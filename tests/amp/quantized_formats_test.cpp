@@ -122,6 +122,31 @@ TEST_CASE("names of formats are recipes; new recipes are valid, and read back fr
   CHECK_FALSE(s.quantization->wgrad_dy);
 }
 
+TEST_CASE("mx:FORMAT and mx16:FORMAT are blocks of that format with the scales of OCP MX") {
+  const std::pair<const char*, const char*> same[] = {
+      {"mx:e2m1", "mxfp4"}, {"mx32:e4m3fn", "mxfp8"}, {"mx16:msfp12", "msfp12"}, {"mx16:mxint8", "msfp16"}};
+  for (const auto& [name, known] : same)
+    CHECK_MESSAGE(amp::recipe(name).quantization == amp::recipe(known).quantization, name);
+  const amp::Recipe r = amp::recipe("mx8:e2m0:stochastic");
+  CHECK(r.description == "matmul operands rounded to e2m0 (stochastic), blocks of 8 with e8m0 scales");
+  CHECK(amp::recipe_from_json(amp::to_json(r)).quantization == r.quantization);
+  CHECK(amp::recipe("mx:nf4").quantization->dgrad_dy->format == format("nf4"));
+  const Tensor x = from_data(std::vector<float>{1.0F, 3.1F, -4.9F, 100.0F, 0.01F, -0.013F, 0.0F, 0.005F}, {8});
+  // 0, 1 and 2 times 2^5 and 2^-8: the power of two below the block's largest number becomes 2
+  const Tensor rounded = fake_quantize(x, *amp::recipe("mx4:e2m0").quantization->forward_x);
+  CHECK(rounded.to_vector<float>() ==
+        std::vector<float>{0.0F, 0.0F, 0.0F, 64.0F, 0.0078125F, -0.0078125F, 0.0F, 0.00390625F});
+  const auto told = [](const char* name, const std::string& part) {
+    const std::string message = message_of([&] { amp::recipe(name); });
+    CHECK_MESSAGE(message.find(part) != std::string::npos, message);
+  };
+  told("mx:e9m9", "recipe 'mx:e9m9': format e9m9: 9 exponent bits");
+  told("mx:", "recipe 'mx:': no format ''");
+  told("mx0:e2m1", "block");
+  told("mx:e2m1:upwards", "upwards");
+  for (const char* unknown : {"mx16", "mx+16:e2m1", "mxfp4:stochastic", "mx9999999:e2m1"}) told(unknown, "no recipe '");
+}
+
 TEST_CASE("recipes of integers, tables and blocks train the digits") {
   for (const char* name :
        {"int8", "int4", "int8-asym", "int4-asym", "switchback", "msfp12", "mxint8", "nf4", "hif4", "nvfp4-4over6"})

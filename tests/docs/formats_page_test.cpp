@@ -233,7 +233,7 @@ std::string odd_amaxes() {
 std::string recipes() {
   std::vector<std::string> names = amp::recipe_names();
   names.emplace_back("e4m2");
-  names.insert(names.end(), {"e8m7:stochastic", "pure:e5m7"});
+  names.insert(names.end(), {"e8m7:stochastic", "pure:e5m7", "mx16:e2m0"});
   std::string text;
   for (const std::string& recipe_name : names) {
     const amp::Recipe r = amp::recipe(recipe_name);
