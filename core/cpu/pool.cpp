@@ -88,60 +88,61 @@ std::vector<std::int32_t> taps_of(const OpCall& call, const Tensor& in, const Te
   return taps;
 }
 
-// A NaN exceeds every number, and the first of equal elements stays. Branches would be mispredicted, so there are none.
-template <class T> auto exceeds(T x, T most) { return (!(x <= most)) & (most == most); }
+// v becomes the maximum, and `at` its position, if v is larger. A NaN exceeds every number, and the first of equal
+// elements stays. Branches would be mispredicted, so there are none. Numbers or vectors of them, by reference: how a
+// function returns a vector depends on the instruction set.
+template <class T, class I> void take(const T& v, const I& at, T& most, I& best) {
+  const auto larger = (!(v <= most)) & (most == most);
+  most = larger ? v : most, best = larger ? at : best;
+}
 
-using Four [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
-using FourIndices [[gnu::vector_size(16)]] = std::int32_t;
+template <class T, int n> using Vec [[gnu::vector_size(n * sizeof(T)), gnu::aligned(sizeof(T)), gnu::may_alias]] = T;
 
-// Windows of two columns, with column stride 2 and no padding, in rows of at least four: four windows at a time, loaded
-// without gathers. The last windows of a row may be computed twice.
-struct Pairs {
-  std::int64_t rows, cols, width, kernel, stride;  // rows and columns of y, width of x; a window's rows, row stride
-  static bool suit(const PoolAttrs& a, const Tensor& out) {
-    return a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && out.size(3) >= 4;
-  }
-  Pairs(const PoolAttrs& a, const Tensor& in, const Tensor& out)
-      : rows(out.size(2)), cols(out.size(3)), width(in.size(3)), kernel(a.kernel[0]), stride(a.stride[0]) {}
-
-  void max(const float* x, float* y, std::int64_t* index) const {
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t next = 0; next < cols; next += 4) {
-        const std::int64_t j = std::min(next, cols - 4);
-        const auto corner = static_cast<std::int32_t>(i * stride * width + 2 * j);
-        FourIndices at = FourIndices{0, 2, 4, 6} + corner, best = at;
-        Four most{};
-        for (std::int64_t tap = 0; tap < kernel; ++tap, at += static_cast<std::int32_t>(width)) {
-          const float* const from = x + corner + tap * width;
-          const Four low = *reinterpret_cast<const Four*>(from), high = *reinterpret_cast<const Four*>(from + 4);
-          const Four even = __builtin_shufflevector(low, high, 0, 2, 4, 6);
-          const Four odd = __builtin_shufflevector(low, high, 1, 3, 5, 7);
-          if (tap == 0) most = even;
-          const FourIndices first = exceeds(even, most);
-          most = first ? even : most, best = first ? at : best;
-          const FourIndices second = exceeds(odd, most);
-          most = second ? odd : most, best = second ? at + 1 : best;
-        }
-        *reinterpret_cast<Four*>(y + i * cols + j) = most;
-        for (int k = 0; k < 4; ++k) index[i * cols + j + k] = best[k];
+// The maxima of windows of two columns, with column stride 2 and no padding, in one plane: sizeof...(I) windows at a
+// time, loaded without gathers. The last windows of a row may be computed twice. y has `rows` rows of `cols`, which are
+// at least sizeof...(I), and x has rows of `width`.
+template <class T, int... I>
+void max_in_pairs(const PoolAttrs& a, std::int64_t rows, std::int64_t cols, std::int64_t width, const T* x, T* y,
+                  std::int64_t* index, std::integer_sequence<int, I...>) {
+  constexpr int n = sizeof...(I);
+  using Place = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+  using Places = Vec<Place, n>;
+  using Values = Vec<T, n>;
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t next = 0; next < cols; next += n) {
+      const std::int64_t j = std::min(next, cols - n);
+      const auto corner = static_cast<Place>(i * a.stride[0] * width + 2 * j);
+      Places at = Places{2 * I...} + corner, best = at;
+      Values most{};
+      for (std::int64_t tap = 0; tap < a.kernel[0]; ++tap, at += static_cast<Place>(width)) {
+        const auto* const from = reinterpret_cast<const Values*>(x + corner + tap * width);
+        const Values even = __builtin_shufflevector(from[0], from[1], 2 * I...);
+        const Values odd = __builtin_shufflevector(from[0], from[1], 2 * I + 1 ...);
+        if (tap == 0) most = even;
+        take<Values, Places>(even, at, most, best);
+        take<Values, Places>(odd, at + 1, most, best);
       }
-  }
-};
+      *reinterpret_cast<Values*>(y + i * cols + j) = most;
+      *reinterpret_cast<Vec<std::int64_t, n>*>(index + i * cols + j) =
+          __builtin_convertvector(best, Vec<std::int64_t, n>);
+    }
+}
 
 void max_pool2d(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
-  const std::int64_t n = plane_size(out[0]);
+  const auto& a = call.get<PoolAttrs>();
+  const std::int64_t n = plane_size(out[0]), rows = out[0].size(2), cols = out[0].size(3), width = call[0].size(3);
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
     throwf(call, "a plane of {} elements; at most 2^31 - 1 are allowed", plane_size(call[0]));
-  const bool in_pairs = out[0].dtype() != DType::f64 && Pairs::suit(call.get<PoolAttrs>(), out[0]);
-  const Pairs pairs(call.get<PoolAttrs>(), call[0], out[0]);
-  const std::vector<std::int32_t> taps = in_pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
+  const bool pairs = a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && cols >= 4;
+  const std::vector<std::int32_t> taps = pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
   const auto all = static_cast<std::int64_t>(taps.size());
   write_row_major(out[1], [&](Tensor& indices) {
     for_planes(call[0], out[0], [&]<class T>(const T* x, T* y, std::int64_t plane) {
       std::int64_t* index = indices.data<std::int64_t>() + plane * n;
-      if constexpr (std::is_same_v<T, float>)
-        if (in_pairs) return pairs.max(x, y, index);
+      const auto in_groups = [&](auto of) { max_in_pairs(a, rows, cols, width, x, y, index, of); };
+      if (pairs && cols >= 8) return in_groups(std::make_integer_sequence<int, 8>());
+      if (pairs) return in_groups(std::make_integer_sequence<int, 4>());
       std::int32_t best[kOutputs];
       for (std::int64_t first = 0; first < n; first += kOutputs) {
         const std::int64_t here = std::min(kOutputs, n - first);
@@ -150,12 +151,7 @@ void max_pool2d(const OpCall& call, Outputs& out) {
         for (std::int64_t tap = first + n; tap < all; tap += n) {
           const std::int32_t* const at = taps.data() + tap;
 #pragma omp simd
-          for (std::int64_t i = 0; i < here; ++i) {
-            const T v = x[at[i]];
-            const bool larger = exceeds(v, most[i]);
-            most[i] = larger ? v : most[i];
-            best[i] = larger ? at[i] : best[i];
-          }
+          for (std::int64_t i = 0; i < here; ++i) take(x[at[i]], at[i], most[i], best[i]);
         }
         for (std::int64_t i = 0; i < here; ++i) index[first + i] = best[i];
       }

@@ -99,6 +99,7 @@ void move_raw(const Loop& loop, int operand, std::int64_t position, std::int64_t
       W* there = reinterpret_cast<W*>(view.data) + offsets[operand];
       const bool gathers = move == Move::gather;
       if (step == 1) std::copy_n(gathers ? there : here, length, gathers ? here : there);
+      else if (step == 0 && gathers) std::fill_n(here, length, *there);
       else if (gathers)
         for (std::int64_t i = 0; i < length; ++i) here[i] = there[i * step];
       else

@@ -13,13 +13,15 @@ namespace {
 inline constexpr std::int64_t kSide = 16;
 using Element = std::uint16_t;
 
-// to[column * to_step + row] = from[row * from_step + column] for 16 rows and columns.
+// to[column * to_step + row] = from[row * from_step + column] for 16 rows and columns. It prefetches what comes two
+// cache lines later, because processors do not predict accesses to 16 planes in turn.
 [[gnu::target("avx2")]] void transpose(const Element* from, std::int64_t from_step, Element* to, std::int64_t to_step) {
   constexpr int kHalf = 8;
   for (int half = 0; half < 2; ++half, from += kHalf, to += kHalf * to_step) {
     __m256i rows[4][kHalf];
     for (int i = 0; i < kHalf; ++i) {
       const auto *const low = from + i * from_step, *const high = low + kHalf * from_step;
+      __builtin_prefetch(low + 64), __builtin_prefetch(high + 64);
       rows[0][i] = _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(high), reinterpret_cast<const __m128i*>(low));
     }
     // A 128-bit lane of all rows has 64 elements. Interleaving its halves rotates the bits of an element's index by
@@ -29,7 +31,10 @@ using Element = std::uint16_t;
         rows[step + 1][2 * i] = _mm256_unpacklo_epi16(rows[step][i], rows[step][i + kHalf / 2]);
         rows[step + 1][2 * i + 1] = _mm256_unpackhi_epi16(rows[step][i], rows[step][i + kHalf / 2]);
       }
-    for (int i = 0; i < kHalf; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i * to_step), rows[3][i]);
+    for (int i = 0; i < kHalf; ++i) {
+      __builtin_prefetch(to + i * to_step + 64, 1);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i * to_step), rows[3][i]);
+    }
   }
 }
 

@@ -84,10 +84,10 @@ TEST_CASE("format files: fields, and what is wrong") {
       {R"({"name": "x6", "values": [0, 1], "limits": 3})", "unknown key \"limits\""},
       {"[1]", "allowed is a JSON object with name and values"},
       {"{", "allowed is a JSON object with name and values"}};
-  for (const auto& [text, message] : wrong) {
-    write(folder / "wrong.json", text);
+  for (const auto& w : wrong) {
+    write(folder / "wrong.json", w.first);
     const std::string said = message_of([&] { amp::load_format(folder / "wrong.json"); });
-    CHECK_MESSAGE(contains(said, message), text, " said: ", said);
+    CHECK_MESSAGE(contains(said, w.second), w.first, " said: ", said);
     CHECK(contains(said, "wrong.json"));
   }
   save_npy(folder / "matrix.npy", zeros({2, 2}));
@@ -125,8 +125,8 @@ TEST_CASE("names of formats are recipes; new recipes are valid, and read back fr
 TEST_CASE("mx:FORMAT and mx16:FORMAT are blocks of that format with the scales of OCP MX") {
   const std::pair<const char*, const char*> same[] = {
       {"mx:e2m1", "mxfp4"}, {"mx32:e4m3fn", "mxfp8"}, {"mx16:msfp12", "msfp12"}, {"mx16:mxint8", "msfp16"}};
-  for (const auto& [name, known] : same)
-    CHECK_MESSAGE(amp::recipe(name).quantization == amp::recipe(known).quantization, name);
+  for (const auto& s : same)
+    CHECK_MESSAGE(amp::recipe(s.first).quantization == amp::recipe(s.second).quantization, s.first);
   const amp::Recipe r = amp::recipe("mx8:e2m0:stochastic");
   CHECK(r.description == "matmul operands rounded to e2m0 (stochastic), blocks of 8 with e8m0 scales");
   CHECK(amp::recipe_from_json(amp::to_json(r)).quantization == r.quantization);
