@@ -25,8 +25,6 @@ Quantization products(const Quantizer& x, const Quantizer& w, const Quantizer& d
 }
 Quantization products(const Quantizer& all) { return products(all, all, all); }
 
-constexpr Rounding kStochastic{.mode = RoundingMode::stochastic};
-
 // Hybrid: e4m3 forward, e5m2 for errors (Micikevicius et al. 2022).
 Quantization fp8(const Scaling& scaling) {
   return products(to_format("e4m3fn", scaling), to_format("e4m3fn", scaling), to_format("e5m2", scaling));
@@ -67,7 +65,7 @@ Quantizer in_tiles(const char* element, int block, bool zero_point = false) {
 // Hadamard transform of wgrad's operands.
 Quantization nvfp4(ScaleRule rule = ScaleRule::floor) {
   const Scaling blocks{.kind = ScalingKind::nvfp4, .block = 16, .rule = rule};
-  const Quantizer x = to_format("e2m1", blocks), dy = to_format("e2m1", blocks, kStochastic);
+  const Quantizer x = to_format("e2m1", blocks), dy = to_format("e2m1", blocks, {.mode = RoundingMode::stochastic});
   Quantization q = products(x, squared(x), dy);
   q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
   return q;
@@ -91,6 +89,8 @@ Recipe full(const std::string& name, const std::string& description, Quantizatio
 
 std::vector<Recipe> quantized_recipes() {
   const Quantizer rows = to_format("int8", {.kind = ScalingKind::row});
+  Scaling hif4{.kind = ScalingKind::block, .block = 64, .part = 8, .inner_part = 4, .scale = ScaleFormat::coded};
+  hif4.scale_format = format("ue6m2");
   return {
       full("fp8-delayed", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its last 1024 amaxes",
            fp8({.kind = ScalingKind::delayed})),
@@ -119,12 +119,7 @@ std::vector<Recipe> quantized_recipes() {
       full("mx6", "matmul operands with 4 bits under an exponent shared by 16 and doubled by pairs", mx("q1.3", 16, 2)),
       full("mx4", "matmul operands with 2 bits under an exponent shared by 16 and doubled by pairs", mx("q1.1", 16, 2)),
       full("hif4", "matmul operands with 3 bits under a scale shared by 64 and doubled by 8 and 4 (HiFloat4)",
-           products(to_format("msfp12", {.kind = ScalingKind::block,
-                                         .block = 64,
-                                         .part = 8,
-                                         .inner_part = 4,
-                                         .scale = ScaleFormat::coded,
-                                         .scale_format = format("ue6m2")}))),
+           products(to_format("msfp12", hif4))),
       full("int8", "weights and activations in int8, one scale per tensor; errors in f32 (QAT)",
            qat(whole("int8"), whole("int8"))),
       full("int4", "weights in int4, a scale per 16x16; activations in int8, one scale per tensor; errors in f32 (QAT)",
@@ -143,24 +138,22 @@ std::vector<Recipe> quantized_recipes() {
 }
 
 std::optional<Recipe> emulated_recipe(const std::string& name) {
-  const std::string prefix = name.substr(0, name.find(':'));
-  const bool pure = prefix == "pure";
-  const bool blocks = prefix.starts_with("mx") && prefix.size() < std::min<std::size_t>(name.size(), 8) &&
-                      prefix.find_first_not_of("0123456789", 2) == std::string::npos;
-  const std::string wanted = pure || blocks ? name.substr(prefix.size() + 1) : name;
-  const std::string element = wanted.substr(0, wanted.find(':'));
-  const bool widths = element.starts_with('e') && element.find('m') != std::string::npos &&
-                      element.find_first_not_of("em0123456789") == std::string::npos;
+  const std::string head = name.substr(0, name.find(':'));
+  const bool pure = head == "pure";
+  const bool blocks = head.starts_with("mx") && head.size() < std::min<std::size_t>(name.size(), 8) &&
+                      head.find_first_not_of("0123456789", 2) == std::string::npos;
+  const std::string what = name.substr(pure || blocks ? head.size() + 1 : 0), element = what.substr(0, what.find(':'));
+  const bool widths = element.starts_with('e') && element.find_first_not_of("em0123456789") == std::string::npos;
   const bool fixed = (element.starts_with('q') || element.starts_with("uq")) && element.find('.') != std::string::npos;
   const bool named = element.starts_with("binary8") || std::ranges::count(table_formats(), element, &NamedFormat::name);
   if (!pure && !blocks && (element == "nf4" || !(widths || fixed || named))) return {};
   Quantizer q{.format = in_context("recipe '" + name + "'", [&] { return format(element); }),
-              .rounding = element == wanted ? Rounding{} : rounding_from_name(wanted.substr(element.size() + 1)),
+              .rounding = element == what ? Rounding{} : rounding_from_name(what.substr(element.size() + 1)),
               .overflow = blocks ? Overflow::saturate : Overflow::ieee};
-  if (blocks) q.scaling = mx_scales(prefix == "mx" ? 32 : std::stoi(prefix.substr(2)));
+  if (blocks) q.scaling = mx_scales(head == "mx" ? 32 : std::stoi(head.substr(2)));
   const std::string scales = blocks ? fmt::format("blocks of {} with e8m0 scales", q.scaling.block) : "no scales";
-  const char* const what = pure ? "parameters, the result of every op and matmul operands" : "matmul operands";
-  Recipe r = full(name, fmt::format("{} rounded to {} ({}), {}", what, element, gradual::to_string(q.rounding), scales),
+  const char* const of = pure ? "parameters, the result of every op and matmul operands" : "matmul operands";
+  Recipe r = full(name, fmt::format("{} rounded to {} ({}), {}", of, element, gradual::to_string(q.rounding), scales),
                   products(q));
   if (pure) r.quantization->result = q;
   check_valid(r);

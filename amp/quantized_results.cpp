@@ -42,9 +42,8 @@ ResultScope::ResultScope(const std::optional<Quantization>& q)
       stage_(chain().results, rounding_.get()) {}
 
 QuantizeOptions options_for(const Quantizer& q) {
-  QuantizeOptions o;
-  if (q.rounding.mode == RoundingMode::stochastic) o.key = default_generator().next();
-  return o;
+  const bool draws = q.rounding.mode == RoundingMode::stochastic;
+  return {.key = draws ? default_generator().next() : RandomKey()};
 }
 
 }  // namespace gradual::amp

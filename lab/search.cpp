@@ -45,12 +45,10 @@ class Searcher {
  private:
   // Finds the cheapest assignment of the knapsack that passes, by bisection.
   void from_the_front() {
-    constexpr std::size_t kBudgets = 24;
     double least = 0, most = 0;
     for (const inspect::FormatSite& s : s_.sites) least += std::ranges::min(s.cost), most += std::ranges::max(s.cost);
-    std::vector<double> budgets(kBudgets, least);
-    for (std::size_t i = 1; i < kBudgets; ++i)
-      budgets[i] = budgets[i - 1] * std::pow(most / least, 1 / (kBudgets - 1.0));
+    std::vector<double> budgets(24, least);
+    for (std::size_t i = 1; i < budgets.size(); ++i) budgets[i] = budgets[i - 1] * std::pow(most / least, 1 / 23.0);
     std::vector<Assignment> front = inspect::knapsack(s_.sites, budgets);
     front.push_back(uniform(s_.formats.size() - 1));
     if (passes("knapsack", front[0])) return;
