@@ -32,9 +32,8 @@ Quantization fp8(const Scaling& scaling) {
 
 // DeepSeek-V3's granularity with powers of two as scales, as Transformer Engine has it: max / amax rounded down.
 Quantization fp8_blocks() {
-  const Quantizer x = to_format(
-      "e4m3fn",
-      {.kind = ScalingKind::block, .block = 128, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil});
+  Scaling s{.kind = ScalingKind::block, .block = 128, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil};
+  const Quantizer x = to_format("e4m3fn", s);
   return products(x, squared(x), x);
 }
 
@@ -75,9 +74,8 @@ Quantization nvfp4(ScaleRule rule = ScaleRule::floor) {
 Quantization ms_amp(bool moments) {
   const Scaling tensor{.kind = ScalingKind::tensor, .power_of_two = true};
   Quantization q = fp8(tensor);
-  q.weight_gradient = to_format("e4m3fn", tensor);
-  q.weight = to_format("fp16", tensor);
-  if (moments) q.moment1 = to_format("e4m3fn", tensor), q.moment2 = to_format("fp16", tensor);
+  q.weight_gradient = q.forward_x, q.weight = to_format("fp16", tensor);
+  if (moments) q.moment1 = q.forward_x, q.moment2 = q.weight;
   return q;
 }
 
@@ -89,6 +87,7 @@ Recipe full(const std::string& name, const std::string& description, Quantizatio
 
 std::vector<Recipe> quantized_recipes() {
   const Quantizer rows = to_format("int8", {.kind = ScalingKind::row});
+  const Scaling fp8_rows{.kind = ScalingKind::row, .power_of_two = true, .oracle = ScaleOracle::torchao};
   Scaling hif4{.kind = ScalingKind::block, .block = 64, .part = 8, .inner_part = 4, .scale = ScaleFormat::coded};
   hif4.scale_format = format("ue6m2");
   return {
@@ -97,8 +96,7 @@ std::vector<Recipe> quantized_recipes() {
       full("fp8-current", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its own amax",
            fp8({.kind = ScalingKind::tensor})),
       full("fp8-rowwise", "matmul operands in e4m3; one power-of-two scale per row",
-           products(
-               to_format("e4m3fn", {.kind = ScalingKind::row, .power_of_two = true, .oracle = ScaleOracle::torchao}))),
+           products(to_format("e4m3fn", fp8_rows))),
       full("fp8-block128", "matmul operands in e4m3; powers of two per block of 128 (weights: 128x128)", fp8_blocks()),
       full("mxfp8", "matmul operands in e4m3; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e4m3fn")),
       full("mxfp6", "matmul operands in e3m2; blocks of 32 with e8m0 scales (OCP MX, floor)", mx("e3m2")),
@@ -141,9 +139,10 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
   const std::string head = name.substr(0, name.find(':'));
   const bool pure = head == "pure";
   const bool blocks = head.starts_with("mx") && head.size() < std::min<std::size_t>(name.size(), 8) &&
-                      head.find_first_not_of("0123456789", 2) == std::string::npos;
+                      head.find_first_not_of("0123456789", 2) == std::string::npos && !head.starts_with("mx0");
   const std::string what = name.substr(pure || blocks ? head.size() + 1 : 0), element = what.substr(0, what.find(':'));
-  const bool widths = element.starts_with('e') && element.find_first_not_of("em0123456789") == std::string::npos;
+  const bool widths = element.starts_with('e') && element.find('m') != std::string::npos &&
+                      element.find_first_not_of("em0123456789") == std::string::npos;
   const bool fixed = (element.starts_with('q') || element.starts_with("uq")) && element.find('.') != std::string::npos;
   const bool named = element.starts_with("binary8") || std::ranges::count(table_formats(), element, &NamedFormat::name);
   if (!pure && !blocks && (element == "nf4" || !(widths || fixed || named))) return {};
@@ -151,6 +150,8 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
               .rounding = element == what ? Rounding{} : rounding_from_name(what.substr(element.size() + 1)),
               .overflow = blocks ? Overflow::saturate : Overflow::ieee};
   if (blocks) q.scaling = mx_scales(head == "mx" ? 32 : std::stoi(head.substr(2)));
+  // torchao divides by no scale below 2^-126, which is too large for these formats.
+  if (blocks && q.format.max_exponent() > 63) q.scaling.oracle = ScaleOracle::transformer_engine;
   const std::string scales = blocks ? fmt::format("blocks of {} with e8m0 scales", q.scaling.block) : "no scales";
   const char* const of = pure ? "parameters, the result of every op and matmul operands" : "matmul operands";
   Recipe r = full(name, fmt::format("{} rounded to {} ({}), {}", of, element, gradual::to_string(q.rounding), scales),

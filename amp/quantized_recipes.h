@@ -13,9 +13,9 @@ namespace gradual::amp {
 std::vector<Recipe> quantized_recipes();
 // "e4m2", "e5m10:toward-zero", "posit8", "q2.13:stochastic", "binary8p3": every operand rounded to that format (eXmY,
 // fixed point, P3109's or a table but nf4), without scales. "pure:FORMAT", "pure:FORMAT:ROUNDING", any format: the
-// parameters and the result of every op too. "mx:FORMAT", "mx16:FORMAT", "mx:FORMAT:ROUNDING", any format: operands in
-// blocks of 32 or of the given size, with the e8m0 scales of OCP MX (floor). None if the name has another form; Error
-// if the format, the block or the rounding does not exist.
+// parameters and the result of every op too. "mx:FORMAT", "mx16:FORMAT", "mx:FORMAT:ROUNDING", any format with a zero:
+// operands in blocks of 32 or of the given size (1 to 99999), with the e8m0 scales of OCP MX (floor). None if the name
+// has another form; Error if the format or the rounding does not exist.
 std::optional<Recipe> emulated_recipe(const std::string& name);
 // The checks of a recipe that has a quantization; Error naming the field.
 void check_quantized(const Recipe& recipe);

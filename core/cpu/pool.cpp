@@ -96,34 +96,33 @@ template <class T, class I> void take(const T& v, const I& at, T& most, I& best)
   most = larger ? v : most, best = larger ? at : best;
 }
 
-template <class T, int n> using Vec [[gnu::vector_size(n * sizeof(T)), gnu::aligned(sizeof(T)), gnu::may_alias]] = T;
+template <class T, int n> using Vec [[gnu::vector_size(n * sizeof(T))]] = T;
+template <class T, int n> struct [[gnu::packed, gnu::may_alias]] Anywhere {
+  Vec<T, n> v;
+};
 
 // The maxima of windows of two columns, with column stride 2 and no padding, in one plane: sizeof...(I) windows at a
 // time, loaded without gathers. The last windows of a row may be computed twice. y has `rows` rows of `cols`, which are
 // at least sizeof...(I), and x has rows of `width`.
 template <class T, int... I>
-void max_in_pairs(const PoolAttrs& a, std::int64_t rows, std::int64_t cols, std::int64_t width, const T* x, T* y,
+void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_t width, const T* x, T* y,
                   std::int64_t* index, std::integer_sequence<int, I...>) {
   constexpr int n = sizeof...(I);
   using Place = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   using Places = Vec<Place, n>;
-  using Values = Vec<T, n>;
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t next = 0; next < cols; next += n) {
       const std::int64_t j = std::min(next, cols - n);
       const auto corner = static_cast<Place>(i * a.stride[0] * width + 2 * j);
       Places at = Places{2 * I...} + corner, best = at;
-      Values most{};
+      Vec<T, n> most = Vec<T, n>{} - std::numeric_limits<T>::infinity();
       for (std::int64_t tap = 0; tap < a.kernel[0]; ++tap, at += static_cast<Place>(width)) {
-        const auto* const from = reinterpret_cast<const Values*>(x + corner + tap * width);
-        const Values even = __builtin_shufflevector(from[0], from[1], 2 * I...);
-        const Values odd = __builtin_shufflevector(from[0], from[1], 2 * I + 1 ...);
-        if (tap == 0) most = even;
-        take<Values, Places>(even, at, most, best);
-        take<Values, Places>(odd, at + 1, most, best);
+        const auto* const from = reinterpret_cast<const Anywhere<T, n>*>(x + corner + tap * width);
+        take<Vec<T, n>, Places>(__builtin_shufflevector(from[0].v, from[1].v, 2 * I...), at, most, best);
+        take<Vec<T, n>, Places>(__builtin_shufflevector(from[0].v, from[1].v, 2 * I + 1 ...), at + 1, most, best);
       }
-      *reinterpret_cast<Values*>(y + i * cols + j) = most;
-      *reinterpret_cast<Vec<std::int64_t, n>*>(index + i * cols + j) =
+      reinterpret_cast<Anywhere<T, n>*>(y + i * cols + j)->v = most;
+      reinterpret_cast<Anywhere<std::int64_t, n>*>(index + i * cols + j)->v =
           __builtin_convertvector(best, Vec<std::int64_t, n>);
     }
 }
@@ -135,14 +134,16 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
     throwf(call, "a plane of {} elements; at most 2^31 - 1 are allowed", plane_size(call[0]));
   const bool pairs = a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && cols >= 4;
+  const std::size_t bytes = cpu_isa() >= CpuIsa::avx2 ? 32 : 16;  // of a register: wider vectors are split into numbers
   const std::vector<std::int32_t> taps = pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
   const auto all = static_cast<std::int64_t>(taps.size());
   write_row_major(out[1], [&](Tensor& indices) {
     for_planes(call[0], out[0], [&]<class T>(const T* x, T* y, std::int64_t plane) {
       std::int64_t* index = indices.data<std::int64_t>() + plane * n;
       const auto in_groups = [&](auto of) { max_in_pairs(a, rows, cols, width, x, y, index, of); };
-      if (pairs && cols >= 8) return in_groups(std::make_integer_sequence<int, 8>());
-      if (pairs) return in_groups(std::make_integer_sequence<int, 4>());
+      if (pairs && bytes == 8 * sizeof(T) && cols >= 8) return in_groups(std::make_integer_sequence<int, 8>());
+      if (pairs && bytes >= 4 * sizeof(T)) return in_groups(std::make_integer_sequence<int, 4>());
+      if (pairs) return in_groups(std::make_integer_sequence<int, 2>());
       std::int32_t best[kOutputs];
       for (std::int64_t first = 0; first < n; first += kOutputs) {
         const std::int64_t here = std::min(kOutputs, n - first);

@@ -13,8 +13,8 @@ namespace {
 inline constexpr std::int64_t kSide = 16;
 using Element = std::uint16_t;
 
-// to[column * to_step + row] = from[row * from_step + column] for 16 rows and columns. It prefetches what comes two
-// cache lines later, because processors do not predict accesses to 16 planes in turn.
+// to[column * to_step + row] = from[row * from_step + column] for 16 rows and columns. Each row is prefetched two cache
+// lines ahead: where rows are planes, processors do not predict accesses to 16 of them in turn.
 [[gnu::target("avx2")]] void transpose(const Element* from, std::int64_t from_step, Element* to, std::int64_t to_step) {
   constexpr int kHalf = 8;
   for (int half = 0; half < 2; ++half, from += kHalf, to += kHalf * to_step) {

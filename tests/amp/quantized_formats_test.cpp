@@ -136,15 +136,23 @@ TEST_CASE("mx:FORMAT and mx16:FORMAT are blocks of that format with the scales o
   const Tensor rounded = fake_quantize(x, *amp::recipe("mx4:e2m0").quantization->forward_x);
   CHECK(rounded.to_vector<float>() ==
         std::vector<float>{0.0F, 0.0F, 0.0F, 64.0F, 0.0078125F, -0.0078125F, 0.0F, 0.00390625F});
+  for (const char* name : {"mx4:f32", "mx4:bf16", "mx4:e8m3"}) {  // scales of 2^-127 and below
+    CAPTURE(name);
+    const Quantizer q = *amp::recipe(name).quantization->forward_x;
+    CHECK(fake_quantize(from_data(std::vector<float>{1, 1.5, -0.25, 0}, {4}), q).to_vector<float>() ==
+          std::vector<float>{1, 1.5, -0.25, 0});
+  }
+  CHECK_FALSE(amp::is_recipe("e4"));  // a file's recipe may have such a name
   const auto told = [](const char* name, const std::string& part) {
     const std::string message = message_of([&] { amp::recipe(name); });
     CHECK_MESSAGE(message.find(part) != std::string::npos, message);
   };
   told("mx:e9m9", "recipe 'mx:e9m9': format e9m9: 9 exponent bits");
   told("mx:", "recipe 'mx:': no format ''");
-  told("mx0:e2m1", "block");
-  told("mx:e2m1:upwards", "upwards");
-  for (const char* unknown : {"mx16", "mx+16:e2m1", "mxfp4:stochastic", "mx9999999:e2m1"}) told(unknown, "no recipe '");
+  told("mx:e2m1:upwards", "no rounding 'upwards'");
+  told("mx:e8m0", "zero");
+  for (const char* unknown : {"mx16", "mx0:e2m1", "mx016:e2m1", "mx+16:e2m1", "mxfp4:stochastic", "mx9999999:e2m1"})
+    told(unknown, "no recipe '");
 }
 
 TEST_CASE("recipes of integers, tables and blocks train the digits") {

@@ -32,11 +32,13 @@ PoolAttrs uneven() {
   a.kernel[1] = 2, a.stride[1] = 1, a.padding[1] = 0;
   return a;
 }
-PoolAttrs tall() {
+// Windows of two columns.
+PoolAttrs pairs(std::int64_t height, std::int64_t row_stride) {
   PoolAttrs a = attrs(2, 2, 0);
-  a.kernel[0] = 3, a.stride[0] = 1;
+  a.kernel[0] = height, a.stride[0] = row_stride;
   return a;
 }
+PoolAttrs tall() { return pairs(3, 1); }
 const std::vector<Case> kCases = {
     {{1, 3, 6, 23}, attrs(2, 2, 0)}, {{2, 2, 7, 12}, tall()},        {{2, 3, 8, 8}, attrs(2, 2, 0)},
     {{2, 3, 7, 9}, attrs(2, 2, 0)},  {{1, 4, 6, 6}, attrs(3, 1, 1)}, {{2, 2, 9, 7}, attrs(3, 2, 1)},
@@ -128,20 +130,22 @@ TEST_CASE("max_pool2d: NaN, infinities and equals in wide rows, read in pairs or
   std::vector<float> x;
   x.reserve(draws.size());
   for (const std::int64_t draw : draws) x.push_back(kinds[static_cast<std::size_t>(draw)]);
-  for (const Case& c : {Case{sizes, attrs(2, 2, 0)}, Case{sizes, tall()}, Case{sizes, attrs(3, 2, 0)}}) {
-    const auto [y, index] = max_pool2d_with_indices(from_data(x, sizes), c.attrs);
-    std::vector<std::int64_t> want(static_cast<std::size_t>(y.numel()), -1);
-    windows(c, y.size(2), y.size(3), [&](std::int64_t o, std::int64_t i) {
-      std::int64_t& best = want[static_cast<std::size_t>(o)];
-      const float v = x[static_cast<std::size_t>(i)], most = best < 0 ? 0 : x[static_cast<std::size_t>(best)];
-      if (best < 0 || v > most || (std::isnan(v) && !std::isnan(most))) best = i;
-    });
-    CHECK(index.to_vector<std::int64_t>() == want);
-    CHECK(same_bits(y.reshape({-1}), index_select(from_data(x, {24 * 30}), 0, index.reshape({-1}))));
-  }
+  for (const Case& c : {Case{sizes, attrs(2, 2, 0)}, Case{sizes, tall()}, Case{sizes, attrs(3, 2, 0)},
+                        Case{sizes, pairs(1, 1)}, Case{sizes, pairs(1, 2)}, Case{sizes, pairs(3, 4)}})
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const auto [y, index] = max_pool2d_with_indices(from_data(x, sizes).to(dtype), c.attrs);
+      std::vector<std::int64_t> want(static_cast<std::size_t>(y.numel()), -1);
+      windows(c, y.size(2), y.size(3), [&](std::int64_t o, std::int64_t i) {
+        std::int64_t& best = want[static_cast<std::size_t>(o)];
+        const float v = x[static_cast<std::size_t>(i)], most = best < 0 ? 0 : x[static_cast<std::size_t>(best)];
+        if (best < 0 || v > most || (std::isnan(v) && !std::isnan(most))) best = i;
+      });
+      CHECK(index.to_vector<std::int64_t>() == want);
+      CHECK(same_bits(y.reshape({-1}), index_select(from_data(x, {24 * 30}).to(dtype), 0, index.reshape({-1}))));
+    }
 }
 
-TEST_CASE("max_pool2d of windows in pairs of columns: the same bits by every instruction set, in f32 and bf16") {
+TEST_CASE("max_pool2d of windows in pairs of columns: the same bits by every instruction set") {
   const std::vector<float> kinds{NAN, -INFINITY, INFINITY, 1, 1, -0.0F, 0, 2, 3, -1};
   Generator g(4);
   for (const Shape& sizes : {Shape{3, 2, 28, 28}, Shape{2, 3, 15, 67}, Shape{2, 2, 7, 9}, Shape{1, 1, 2, 2}}) {
@@ -149,7 +153,7 @@ TEST_CASE("max_pool2d of windows in pairs of columns: the same bits by every ins
     std::vector<float> numbers;
     for (const std::int64_t draw : randint(0, 10, sizes, {.dtype = DType::i64}, g).to_vector<std::int64_t>())
       numbers.push_back(kinds[static_cast<std::size_t>(draw)]);
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
       const Tensor x = from_data(numbers, sizes).to(dtype);
       if (dtype == DType::bf16) static_cast<std::uint16_t*>(x.raw())[1] = 0x7f81;  // a signalling NaN becomes quiet
       std::vector<Tensor> first;
