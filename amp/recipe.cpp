@@ -166,8 +166,8 @@ Recipe recipe(const std::string& name) {
         name, element, n.format.exponent_bits, n.format.mantissa_bits);
   }
   std::vector<std::string> names = recipe_names();
-  names.insert(names.end(), {"eXmY", "eXmY:ROUNDING", "pure:FORMAT", "mx:FORMAT", "mx16:FORMAT", "fp16-static:SCALE",
-                             "O0", "O1", "O2", "O3"});
+  names.insert(names.end(),
+               {"eXmY", "eXmY:ROUNDING", "pure:FORMAT", "mx16:FORMAT", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});
   throw_error("no recipe '" + name + "'; there are " + join(names) + did_you_mean(name, names, format_synonyms()));
 }
 
