@@ -88,14 +88,15 @@ std::vector<std::int32_t> taps_of(const OpCall& call, const Tensor& in, const Te
   return taps;
 }
 
-// v becomes the maximum, and `at` its position, if v is larger. A NaN exceeds every number, and the first of equal
-// elements stays. Branches would be mispredicted, so there are none. Numbers or vectors of them, by reference: how a
-// function returns a vector depends on the instruction set.
+// If v is larger than `most`, v becomes the maximum and `at` its position. A NaN exceeds every number, and the first of
+// equal elements stays. Branches would be mispredicted, so there are none. T and I are numbers or vectors. They are
+// passed by reference, because how functions pass and return vectors depends on the instruction set.
 template <class T, class I> void take(const T& v, const I& at, T& most, I& best) {
   const auto larger = (!(v <= most)) & (most == most);
   most = larger ? v : most, best = larger ? at : best;
 }
 
+// A vector of n elements, and the same at an address of any alignment.
 template <class T, int n> using Vec [[gnu::vector_size(n * sizeof(T))]] = T;
 template <class T, int n> struct [[gnu::packed, gnu::may_alias]] Anywhere {
   Vec<T, n> v;
@@ -134,7 +135,7 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
     throwf(call, "a plane of {} elements; at most 2^31 - 1 are allowed", plane_size(call[0]));
   const bool pairs = a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && cols >= 4;
-  const std::size_t bytes = cpu_isa() >= CpuIsa::avx2 ? 32 : 16;  // of a register: wider vectors are split into numbers
+  const std::size_t bytes = cpu_isa() >= CpuIsa::avx2 ? 32 : 16;  // of a register; g++ splits wider vectors into numbers
   const std::vector<std::int32_t> taps = pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
   const auto all = static_cast<std::int64_t>(taps.size());
   write_row_major(out[1], [&](Tensor& indices) {
