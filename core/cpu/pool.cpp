@@ -135,7 +135,7 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
     throwf(call, "a plane of {} elements; at most 2^31 - 1 are allowed", plane_size(call[0]));
   const bool pairs = a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && cols >= 4;
-  const std::size_t bytes = cpu_isa() >= CpuIsa::avx2 ? 32 : 16;  // of a register; g++ splits wider vectors into numbers
+  const std::size_t bytes = cpu_isa() >= CpuIsa::avx2 ? 32 : 16;  // of a register; g++ splits wider vectors
   const std::vector<std::int32_t> taps = pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
   const auto all = static_cast<std::int64_t>(taps.size());
   write_row_major(out[1], [&](Tensor& indices) {
