@@ -41,9 +41,7 @@ std::int64_t lost_moments(const OpCall& one) {
   if (one.op != OpId::adam_step_ || !one[5].defined()) return 0;
   std::int64_t lost = 0;
   in_blocks(std::array{one[4], one[5]}, [&](const auto& p, std::int64_t n) {
-    std::int64_t some = 0;
-    for (std::int64_t i = 0; i < n; ++i) some += p[0][i] != 0 && p[1][i] == 0;
-    lost += some;
+    for (std::int64_t i = 0; i < n; ++i) lost += p[0][i] != 0 && p[1][i] == 0;
   });
   return lost;
 }

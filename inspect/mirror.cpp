@@ -128,17 +128,6 @@ Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs) {
     case OpId::adam_step_:
     case OpId::sgd_step_: return run_optimizer(call, inputs), out[0] = inputs[0], out;
     case OpId::unscale_: return run_unscale(call, inputs), out[0] = inputs[0], out;
-    case OpId::conv2d_backward_weight: {  // a sum over the images; the kernel's memory grows with their pixels
-      const std::int64_t n = inputs[0].size(0), pixels = inputs[0].size(2) * inputs[0].size(3);
-      const std::int64_t images = std::max<std::int64_t>(4, 256 / std::max<std::int64_t>(1, pixels));
-      for (std::int64_t from = 0; n > images && from < n; from += images) {
-        const auto some = [&](const Tensor& t) { return t.narrow(0, from, std::min(images, n - from)); };
-        const Tensor part = run_exactly(call, {some(inputs[0]), some(inputs[1])})[0];
-        out[0] = from ? out[0].add_(part) : part;
-      }
-      if (n > images) return out;
-      break;
-    }
     default: break;
   }
   const std::vector<const Tensor*> refs = pointers_to(inputs);

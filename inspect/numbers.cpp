@@ -112,7 +112,6 @@ Tensor in_any_order(const Tensor& t) {
 
 Numbers numbers_of(const Tensor& t) {
   if (!t.defined() || !t.is_floating()) return {};
-  const Unseen unseen;
   const Tensor rows = in_any_order(t);
   const std::int64_t n = rows.numel(), width = static_cast<std::int64_t>(size_of(t.dtype()));
   std::vector<Numbers> chunks(static_cast<std::size_t>(n / kChunk + 1));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "../autograd/node.h"
+#include "../core/ops/compute_mode.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/tensor/free_blocks.h"
@@ -26,12 +27,6 @@ double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow)
     otherwise += differ;
   });
   return otherwise / static_cast<double>(out[i].numel());
-}
-
-// Ops that move numbers without changing them.
-bool only_moves(const OpCall& call) {
-  return op_info(call.op).kind == OpKind::Movement && call.op != OpId::cast && call.op != OpId::scatter_add &&
-         call.op != OpId::index_add;
 }
 
 }  // namespace
@@ -69,9 +64,26 @@ struct Shadow::Frame {
       storages[amp::storage_id(out[i])] |= inputs | (in_place ? 0 : kMade);
   }
   void each(const std::function<void(Mirror&)>& f) {
+    if (rounded) f(both), f(first);
     f(exact);
     if (inherits) f(before);
-    if (rounded) f(first), f(both);
+  }
+  // What rounding the first operand, and then the other one, adds to a product of both; empty for other ops, and beyond
+  // the range of f32. A product is linear in each operand: these are products of the operands' errors, so f32 suffices.
+  std::vector<Tensor> effects(const OpCall& call) {
+    if (!rewritten || !rounded || op_info(call.op).kind != OpKind::Contraction) return {};
+    const int a = of(call[0]) & kInputs, b = of(call[1]) & kInputs;
+    if (!a || !b || a + b != kInputs) return {};
+    const MatmulPrecisionScope f32(MatmulPrecision::f32);
+    const auto effect = [&](int error, Mirror& other) {
+      std::vector<Tensor> inputs(static_cast<std::size_t>(call.inputs.size()));
+      inputs[error] = cast(minus(both.of(call[error]), exact.of(call[error])), DType::f32);
+      inputs[1 - error] = cast(other.of(call[1 - error]), DType::f32);
+      return run_exactly(call, inputs)[0];
+    };
+    std::vector<Tensor> products = {effect(a == kFirst ? 0 : 1, exact), effect(a == kFirst ? 1 : 0, both)};
+    if (!std::isfinite(absmax(products[0]) + absmax(products[1]))) products.clear();
+    return products;
   }
 };
 
@@ -142,13 +154,19 @@ void Shadow::each_mirror(const std::function<void(Mirror&)>& f) {
 // Runs the call in f64 on each mirror's numbers. An in-place op writes them, any other op's results are stored.
 void Shadow::run_on_mirrors(const OpCall& call, const Outputs& out) try {
   const bool in_place = op_info(call.op).kind == OpKind::InPlace;
-  const bool frees = !frames_.empty() && frames_.back()->rewritten && !in_place;
+  Frame* const frame = frames_.empty() ? nullptr : frames_.back().get();
+  const bool frees = frame && frame->rewritten && !in_place;
+  const std::vector<Tensor> effects = frame ? frame->effects(call) : std::vector<Tensor>();
   each_mirror([&](Mirror& mirror) {
     for (int i = 0; in_place && i < call.inputs.size(); ++i) mirror.own(call[i]);
-    const Outputs results = run_exactly(call, inputs_of(call, [&mirror](const Tensor& t) { return mirror.of(t); }));
+    const bool first = frame && &mirror == &frame->first, linear = first || (frame && &mirror == &frame->exact);
+    const Outputs results =
+        linear && !effects.empty()
+            ? Outputs{{minus((first ? frame->both : frame->first).of(out[0]), effects[first ? 1 : 0])}}
+            : run_exactly(call, inputs_of(call, [&mirror](const Tensor& t) { return mirror.of(t); }));
     for (int i = 0; !in_place && i < kMaxOutputs; ++i) mirror.set(out[i], results[i]);
     for (int i = 0; frees && i < call.inputs.size(); ++i)
-      if (frames_.back()->of(call[i]) & Frame::kMade) mirror.forget(call[i]);
+      if (frame->of(call[i]) & Frame::kMade) mirror.forget(call[i]);
   });
   if (in_place) run_exactly(call, written_);
 } catch (const Error& e) { why_not_exact_ = e.what(); }
@@ -189,7 +207,9 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
 // The op in f64 on the inputs that it had; undefined for one that only moves them or gives no floats. It runs before
 // the shadow's op, and its inputs in f64 are gone afterwards: both at once would be the peak of memory.
 Tensor Shadow::run_alone(const OpCall& call, const Outputs& out, std::vector<Part>& parts) try {
-  const bool moves = only_moves(call), shares = options_.attribution && context().phase == Phase::forward;
+  const bool moves = op_info(call.op).kind == OpKind::Movement && call.op != OpId::cast &&
+                     call.op != OpId::scatter_add && call.op != OpId::index_add,
+             shares = options_.attribution && context().phase == Phase::forward;
   if (!out[0].is_floating() || (moves && !shares)) return {};
   const std::vector<Tensor> inputs = inputs_of(call, f64_of);
   Tensor exact = moves ? f64_of(out[0]) : run_exactly(call, inputs)[0];
@@ -223,22 +243,18 @@ void Shadow::quantized(const QuantizerCall& call) {
   const auto unscaled = [&](const Tensor& numbers) {
     return call.scale.defined() ? div(numbers, f64_of(call.scale)) : numbers;
   };
-  switch (call.kind) {
-    case QuantizerCall::encode:
-      codes_[call.to.raw()] = {.storage = amp::storage_id(call.to),
-                               .numbers = mirror_.of(call.from),
-                               .slope = options_.attribution ? slope_.of(call.from) : Tensor(),
-                               .scaled = call.quantizer->scaling.kind != ScalingKind::none};
-      return;
-    case QuantizerCall::decode: {
-      const Codes& codes = codes_[call.from.raw()];
-      // Codes that were scaled when they were made represent their unscaled values.
-      if (codes.storage != amp::storage_id(call.from) || (codes.scaled && call.scale.defined())) return;
-      mirror_.set(call.to, codes.numbers);
-      if (options_.attribution) slope_.set(call.to, codes.slope);
-      return;
-    }
-    case QuantizerCall::values: break;
+  if (call.kind == QuantizerCall::encode)
+    return void(codes_[call.to.raw()] = {.storage = amp::storage_id(call.to),
+                                         .numbers = mirror_.of(call.from),
+                                         .slope = options_.attribution ? slope_.of(call.from) : Tensor(),
+                                         .scaled = call.quantizer->scaling.kind != ScalingKind::none});
+  if (call.kind == QuantizerCall::decode) {
+    const Codes& codes = codes_[call.from.raw()];
+    // Codes that were scaled when they were made represent their unscaled values.
+    if (codes.storage != amp::storage_id(call.from) || (codes.scaled && call.scale.defined())) return;
+    mirror_.set(call.to, codes.numbers);
+    if (options_.attribution) slope_.set(call.to, codes.slope);
+    return;
   }
   mirror_.set(call.to, unscaled(mirror_.of(call.from)));
   if (options_.attribution) slope_.set(call.to, unscaled(slope_.of(call.from)));
@@ -288,7 +304,6 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
 }
 
 void Shadow::add_parameters(const OpCall& call, const CallRecord& record) {
-  const Unseen unseen;
   parameters_differ_ = true;
   const ParameterInputs parameters = parameter_inputs(call);
   for (int k = 0; k < parameters.count; ++k) {
@@ -369,17 +384,16 @@ void Shadow::gradient(const autograd::GradientEvent& event) {
   if (!why_not_.empty()) return;
   recorded_.erase(event.node.sequence);  // its own gradient is complete
   if (event.input < 0) return;
+  const Unseen unseen;
   Gradient g{mirror_.of(event.grad), slope_.of(event.grad)};
   // The engine writes gradients of slices into one buffer, which observers receive without the slices' ops.
   if (const auto sliced = slices_.extract(event.node.sequence)) {
-    const Unseen unseen;
     for (Tensor Gradient::*which : {&Gradient::exact, &Gradient::slope})
       g.*which = call_row(OpId::slice_backward, event.node.attrs, sliced.mapped().*which)[0];
   }
   const Edge& edge = event.node.input(event.input).edge;
   if (!edge.node || edge.output != 0) return;
   if (edge.node->op == OpId::slice) {
-    const Unseen unseen;
     Gradient& sum = slices_[edge.node->sequence];
     sum = sum.exact.defined() ? Gradient{add(sum.exact, g.exact), add(sum.slope, g.slope)} : g;
   }

@@ -237,6 +237,41 @@ TEST_CASE("shadow: the parts of a quantised contraction are its local error") {
   CHECK(products == std::map<std::string, int>{{"dgrad", 2}, {"forward", 3}, {"wgrad", 3}});
 }
 
+TEST_CASE("shadow: the parts of a quantised product are those of f64, beyond the range of f32 too") {
+  const Tensor x = randn({16, 64}), w = randn({32, 64}).set_requires_grad();
+  const auto squares = [](const Tensor& error) { return square(error).sum().item(); };
+  for (const char* name : {"fp8-current", "mxfp4", "mx:e3m2"})
+    for (const double size : {1.0, 1e22}) {  // products of 1e44 are Inf in f32
+      CAPTURE(std::string(name));
+      CAPTURE(size);
+      const amp::Recipe recipe = amp::recipe(name);
+      const Tensor a = x * size, b = (w.detach() * size).set_requires_grad();
+      inspect::Shadow shadow;
+      Tensor local;
+      shadow.tensors = [&](const inspect::ShadowRow&, const Tensor& error, const Tensor&, const Tensor&) {
+        local = error;
+      };
+      Tensor y;
+      {
+        const amp::RecipeScope scope(recipe, Device::cpu());
+        const ObserverScope observing(shadow);
+        y = linear(a, b);
+      }
+      REQUIRE(shadow.rows().size() == 1);
+      const auto& parts = shadow.rows()[0].parts;
+      REQUIRE(parts.size() == 4);
+      const auto rounded = [](const Tensor& t, const std::optional<Quantizer>& q) {
+        return fake_quantize(t.detach(), *q, {.axis = -1}).to(DType::f64);
+      };
+      const Tensor a64 = a.to(DType::f64), b64 = b.detach().to(DType::f64);
+      const Tensor aq = rounded(a, recipe.quantization->forward_x), bq = rounded(b, recipe.quantization->forward_w);
+      const Tensor of_x = linear(aq - a64, b64), of_w = linear(aq, bq - b64);
+      CHECK(parts[0].squares == doctest::Approx(squares(of_x)).epsilon(1e-5));
+      CHECK(parts[1].squares == doctest::Approx(squares(of_w)).epsilon(1e-5));
+      if (size == 1) CHECK(difference(local, y.detach().to(DType::f64) - linear(a64, b64)) < 1e-5);
+    }
+}
+
 TEST_CASE("shadow: a step after one that an exception left is observed as any other") {
   struct Fails final : Function {
     bool fails = true;
