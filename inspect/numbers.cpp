@@ -150,7 +150,7 @@ double inner(const Tensor& a, const Tensor& b) {
 
 Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shadow, DType dtype) {
   Comparison c;
-  double product = 0, size_y = 0, size_s = 0;
+  double product = 0, size_y = 0;
   const FloatInfo info = float_info(dtype);
   const Spacing of{info.mantissa_bits, std::ilogb(info.min_normal)};
   in_blocks(std::array{given, exact, shadow}, [&, of](const auto& p, std::int64_t n) {
@@ -158,10 +158,9 @@ Comparison compare(const Tensor& given, const Tensor& exact, const Tensor& shado
     add<true>(c.local, y, x, n, of);
     if (x != s) add<true>(c.inherited, x, s, n, of);
     add<true>(c.total, y, s, n, of);
-    product += inner(y, s, n);
-    size_y += inner(y, y, n), size_s += inner(s, s, n);
+    product += inner(y, s, n), size_y += inner(y, y, n);
   });
-  if (const double size = std::sqrt(size_y * size_s); size > 0) c.cosine = product / size;
+  if (const double size = std::sqrt(size_y * c.total.exact_squares); size > 0) c.cosine = product / size;
   return c;
 }
 

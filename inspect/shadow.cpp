@@ -128,8 +128,8 @@ void Shadow::before(const OpCall& call) {
     }
   if (kind == OpKind::Custom) open_frame(call);
   if (kind != OpKind::InPlace) return;
-  // It runs in f64 before its inputs are overwritten.
-  written_ = inputs_of(call, f64_of);
+  // It runs in f64 before its inputs are overwritten. An op within a custom op has no row of its own.
+  written_ = frames_.empty() ? inputs_of(call, f64_of) : std::vector<Tensor>();
   run_on_mirrors(call, {});
 }
 
@@ -168,7 +168,7 @@ void Shadow::run_on_mirrors(const OpCall& call, const Outputs& out) try {
     for (int i = 0; frees && i < call.inputs.size(); ++i)
       if (frame->of(call[i]) & Frame::kMade) mirror.forget(call[i]);
   });
-  if (in_place) run_exactly(call, written_);
+  if (in_place && !written_.empty()) run_exactly(call, written_);
 } catch (const Error& e) { why_not_exact_ = e.what(); }
 
 void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
@@ -185,7 +185,7 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
     each_mirror([&](Mirror& mirror) {
       for (int i = 0; i < call.inputs.size(); ++i) mirror.written(call[i]);
     });
-    exact = written_[0];
+    if (!written_.empty()) exact = written_[0];
   }
   const std::string why = std::exchange(why_not_exact_, {});
   for (const auto& frame : frames_) frame->ran(call, out);
