@@ -152,19 +152,12 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
 
 // Updates running statistics: running = move(running, batch). `move` is mean or var of RunningStatistics.
 template <class C, class S, class F> void move_running(const Tensor& running, const Tensor& batch, const F& move) {
-  CastCounts* const counts = counts_for(dtype_of<C>, running.dtype());
-  C moved[kBlock];
-  S given[kBlock];
-  const auto at = [](const Tensor& t, std::int64_t i) {
-    return static_cast<char*>(t.raw()) + i * t.strides()[0] * static_cast<std::int64_t>(size_of(t.dtype()));
-  };
-  for (std::int64_t i = 0; i < running.numel(); i += kBlock) {
-    const std::int64_t n = std::min(running.numel() - i, kBlock);
-    fetch_and_cast(running.dtype(), at(running, i), running.strides()[0], moved, n);
-    fetch_and_cast(batch.dtype(), at(batch, i), batch.strides()[0], given, n);
-    for (std::int64_t k = 0; k < n; ++k) moved[k] = move(moved[k], given[k]);
-    cast_and_store(running.dtype(), moved, at(running, i), running.strides()[0], n, counts);
-  }
+  const Parameter<C> before(running);
+  const Parameter<S> given(batch);
+  std::vector<C> moved(static_cast<std::size_t>(running.numel()));
+  for (std::size_t k = 0; k < moved.size(); ++k) moved[k] = move(before.data()[k], given.data()[k]);
+  cast_and_store(running.dtype(), moved.data(), running.raw(), running.strides()[0], running.numel(),
+                 counts_for(dtype_of<C>, running.dtype()));
 }
 void batch_norm_update(const OpCall& call, Outputs&) {
   visit_floating(call[0].dtype(), [&]<class C>(C) {

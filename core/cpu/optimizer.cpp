@@ -159,11 +159,10 @@ void adam_step(const OpCall& c, Outputs&) {
        });
 }
 
-// The number of products x[k] * factor that are not finite. The count has 32 bits, so that its vectors are as wide as
-// those of floats.
-template <class C> std::int64_t count_nonfinite(const C* x, C factor, std::int64_t n) {
+// The count has 32 bits, so that its vectors are as wide as those of floats.
+template <class C> std::int64_t count_nonfinite(const C* x, std::int64_t n) {
   std::int32_t count = 0;
-  for (std::int64_t k = 0; k < n; ++k) count += std::abs(x[k] * factor) < std::numeric_limits<C>::infinity() ? 0 : 1;
+  for (std::int64_t k = 0; k < n; ++k) count += std::abs(x[k]) < std::numeric_limits<C>::infinity() ? 0 : 1;
   return count;
 }
 
@@ -180,17 +179,13 @@ std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C invers
   for (std::int64_t i = begin; i < end; i += kBlock) {
     const std::int64_t n = std::min(end - i, kBlock);
     const C* from = in.load(i, n, buffers[0]);
-    if (!out) {  // reads nothing but the gradient
-      bad += count_nonfinite(from, inverse, n);
-      continue;
-    }
-    C* products = out.target(i, buffers[1]);
+    C* products = out.target(i, buffers[1]);  // the buffer if there is no target
     vectorized([=] {
       for (std::int64_t k = 0; k < n; ++k) products[k] = from[k] * inverse;
     });
     out.store(products, i, n, total ? &counted : nullptr);
     out.load(i, n, buffers[1]);  // as the target rounds them
-    bad += vectorized([=] { return count_nonfinite(products, C{1}, n); });
+    bad += vectorized([=] { return count_nonfinite(products, n); });
   }
   if (total) merge_counts(total, counted);
   return bad;

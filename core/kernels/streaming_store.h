@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../support/cpu_isa.h"
-
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -15,19 +13,11 @@ namespace gradual::cpu {
 
 inline constexpr std::size_t kStreamed = 16 << 20;  // bytes of the smallest result that is streamed
 
-#if defined(__x86_64__)
-[[gnu::target("avx512f")]] inline void stream_lines(const char* from, char* to, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; i += 64)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
-}
-#endif
-
 // Copies bytes. `to` and `bytes` are multiples of 64. Call stream_end() before another thread reads the bytes.
 inline void stream(const void* from, void* to, std::size_t bytes) {
   const auto* in = static_cast<const char*>(from);
   auto* out = static_cast<char*>(to);
 #if defined(__x86_64__)
-  if (cpu_isa() >= CpuIsa::avx512) return stream_lines(in, out, bytes);
   for (std::size_t i = 0; i < bytes; i += 16)
     _mm_stream_si128(reinterpret_cast<__m128i*>(out + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i)));
 #else

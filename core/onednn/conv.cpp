@@ -137,8 +137,7 @@ bool run(const Convolution& c, const void* x, const void* w, const void* y, cons
   const Team team(c.threads);
   Primitive* const primitive = primitive_of(c);
   if (!primitive) return false;
-  if (c.bias) primitive->run({x, w, y, bias});
-  else primitive->run({x, w, y});
+  primitive->run({x, w, y, bias});
   return true;
 }
 

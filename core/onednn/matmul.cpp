@@ -68,8 +68,7 @@ bool run(const Product& p, const char* a, const char* b, char* c, const float* b
   }
   Primitive* const primitive = primitive_of(p);
   if (!primitive) return false;
-  if (bias) primitive->run({a, b, c, bias});
-  else primitive->run({a, b, c});
+  primitive->run({a, b, c, bias});
   return true;
 }
 

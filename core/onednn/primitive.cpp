@@ -21,10 +21,6 @@ bool has(dnnl::cpu_isa isa) {
 
 inline constexpr std::size_t kPrimitives = 1024;  // primitives that a thread keeps; when full, it drops them all
 
-struct KeyHash {
-  std::size_t operator()(const Key& key) const { return key.hash(); }
-};
-
 // The name of the widest instruction set. Each is a set of bits; one that contains others comes before them.
 std::string isa_name() {
   using enum dnnl::cpu_isa;
@@ -54,10 +50,8 @@ const dnnl::engine& engine() {
 }
 
 std::string_view description() {
-  static const std::string text = [] {
-    const dnnl_version_t* v = dnnl_version();
-    return fmt::format("oneDNN {}.{}.{}, {}", v->major, v->minor, v->patch, isa_name());
-  }();
+  const dnnl_version_t& v = *dnnl_version();
+  static const std::string text = fmt::format("oneDNN {}.{}.{}, {}", v.major, v.minor, v.patch, isa_name());
   return text;
 }
 
@@ -143,7 +137,7 @@ Primitive::Primitive(const dnnl::primitive& primitive, const dnnl::memory::desc&
 }
 
 void Primitive::run(std::initializer_list<const void*> data) {
-  run({data.begin(), data.size()}, std::array<std::int64_t, 8>{}, 1);
+  run({data.begin(), memories_.size() - 1}, std::array<std::int64_t, 8>{}, 1);
 }
 
 void Primitive::run(std::span<const void* const> data, std::span<const std::int64_t> steps, std::int64_t parts,
@@ -178,7 +172,8 @@ Team::~Team() {
 }
 
 Primitive* find(const Key& key, const Make& make) {
-  thread_local std::unordered_map<Key, std::unique_ptr<Primitive>, KeyHash> own;
+  using Hash = decltype([](const Key& of) { return of.hash(); });
+  thread_local std::unordered_map<Key, std::unique_ptr<Primitive>, Hash> own;
   if (const auto it = own.find(key); it != own.end()) return it->second.get();
   std::unique_ptr<Primitive> made;
   try {
