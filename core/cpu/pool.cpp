@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../formats/float_types.h"
 #include "../ops/dispatch.h"
 #include "../support/throwf.h"
 #include "kernels.h"
@@ -16,17 +17,22 @@ inline constexpr std::int64_t kOutputs = 512;  // outputs computed together, who
 
 std::int64_t plane_size(const Tensor& t) { return t.size(2) * t.size(3); }
 
-// Calls f(input plane, output plane, index of the plane) for each plane; planes are row-major.
-template <class F> void for_planes(const Tensor& in, Tensor& out, const F& f) {
+// Calls f(input plane, output plane, index of the plane) for each plane; planes are row-major. kBf16: f takes planes of
+// bf16 as they are stored, too. It gets these unless stores are counted.
+template <bool kBf16 = false, class F> void for_planes(const Tensor& in, Tensor& out, const F& f) {
   write_row_major(out, [&](Tensor& to) {
-    visit_floating(to.dtype(), [&]<class T>(T) {
+    const auto run = [&]<class T>(T) {
       map_rows<T>(in.size(0) * in.size(1), in, plane_size(in), {}, 0, to, plane_size(to),
                   [&](std::int64_t plane, const T* x, const T*, T* y) { f(x, y, plane); });
-    });
+    };
+    if constexpr (kBf16)
+      if (in.dtype() == DType::bf16 && to.dtype() == DType::bf16 && !counts_for(DType::f32, DType::bf16))
+        return run(BFloat16());
+    visit_floating(to.dtype(), run);
   });
 }
 
-// The inputs [begin, end) of an output along one axis, and the factor of its mean's divisor.
+// The inputs [begin, end) of each output along one axis, and the factor of its mean's divisor.
 struct Span {
   std::int64_t begin, end, divisor;
 };
@@ -34,41 +40,34 @@ std::vector<Span> spans_of(const OpCall& call, int axis, std::int64_t inputs, st
   const auto& a = call.get<PoolAttrs>();
   const bool adaptive = call.op == OpId::adaptive_avg_pool2d || call.op == OpId::adaptive_avg_pool2d_backward;
   std::vector<Span> spans;
-  for (std::int64_t o = 0; o < outputs; ++o) {
-    if (adaptive) {  // [floor(o * inputs / outputs), ceil((o + 1) * inputs / outputs))
-      const std::int64_t begin = o * inputs / outputs;
-      const std::int64_t end = ((o + 1) * inputs + outputs - 1) / outputs;
-      spans.push_back({begin, end, end - begin});
-    } else {
-      const std::int64_t begin = o * a.stride[axis] - a.padding[axis];
-      spans.push_back({std::max<std::int64_t>(0, begin), std::min(inputs, begin + a.kernel[axis]), a.kernel[axis]});
-    }
+  for (std::int64_t o = 0; o < outputs;
+       ++o) {  // adaptive: floor(o * inputs / outputs), ceil((o + 1) * inputs / outputs)
+    const std::int64_t begin = adaptive ? o * inputs / outputs : o * a.stride[axis] - a.padding[axis];
+    const std::int64_t end = adaptive ? ((o + 1) * inputs + outputs - 1) / outputs : begin + a.kernel[axis];
+    spans.push_back({std::max<std::int64_t>(0, begin), std::min(inputs, end), end - begin});
   }
   return spans;
 }
 
 // each() calls f(output, divisor of its mean, visit) for every output of a plane; visit(g) calls g(input) for all
 // inputs of that output.
-class Spans {
- public:
+struct Spans {
+  std::vector<Span> rows, cols;
+  std::int64_t width;
   Spans(const OpCall& call, const Tensor& in, const Tensor& out)
-      : rows_(spans_of(call, 0, in.size(2), out.size(2))),
-        cols_(spans_of(call, 1, in.size(3), out.size(3))),
-        width_(in.size(3)) {}
+      : rows(spans_of(call, 0, in.size(2), out.size(2))),
+        cols(spans_of(call, 1, in.size(3), out.size(3))),
+        width(in.size(3)) {}
   template <class F> void each(const F& f) const {
     std::int64_t o = 0;
-    for (const Span& r : rows_)
-      for (const Span& c : cols_) {
+    for (const Span& r : rows)
+      for (const Span& c : cols) {
         f(o++, r.divisor * c.divisor, [&](const auto& visit) {
           for (std::int64_t i = r.begin; i < r.end; ++i)
-            for (std::int64_t j = c.begin; j < c.end; ++j) visit(i * width_ + j);
+            for (std::int64_t j = c.begin; j < c.end; ++j) visit(i * width + j);
         });
       }
   }
-
- private:
-  std::vector<Span> rows_, cols_;
-  std::int64_t width_;
 };
 
 // The position in an input plane of each tap of each output's window: for each tap, all outputs of a plane. A tap in
@@ -104,10 +103,11 @@ template <class T, int n> struct [[gnu::packed, gnu::may_alias]] Anywhere {
 
 // The maxima of windows of two columns, with column stride 2 and no padding, in one plane: sizeof...(I) windows at a
 // time, loaded without gathers. The last windows of a row may be computed twice. y has `rows` rows of `cols`, which are
-// at least sizeof...(I), and x has rows of `width`.
-template <class T, int... I>
-void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_t width, const T* x, T* y,
+// at least sizeof...(I), and x has rows of `width`. E may be BFloat16, the upper half of a float.
+template <class E, int... I>
+void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_t width, const E* x, E* y,
                   std::int64_t* index, std::integer_sequence<int, I...>) {
+  using T = std::conditional_t<sizeof(E) == 2, float, E>;
   constexpr int n = sizeof...(I);
   using Place = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   using Places = Vec<Place, n>;
@@ -118,11 +118,24 @@ void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_
       Places at = Places{2 * I...} + corner, best = at;
       Vec<T, n> most = Vec<T, n>{} - std::numeric_limits<T>::infinity();
       for (std::int64_t tap = 0; tap < a.kernel[0]; ++tap, at += static_cast<Place>(width)) {
-        const auto* const from = reinterpret_cast<const Anywhere<T, n>*>(x + corner + tap * width);
-        take<Vec<T, n>, Places>(__builtin_shufflevector(from[0].v, from[1].v, 2 * I...), at, most, best);
-        take<Vec<T, n>, Places>(__builtin_shufflevector(from[0].v, from[1].v, 2 * I + 1 ...), at + 1, most, best);
+        const E* const from = x + corner + tap * width;
+        Vec<T, n> left, right;
+        if constexpr (sizeof(E) == 2) {
+          const auto both = reinterpret_cast<const Anywhere<std::int32_t, n>*>(from)->v;
+          left = reinterpret_cast<Vec<T, n>>(both << 16), right = reinterpret_cast<Vec<T, n>>(both & -0x10000);
+        } else {
+          const auto* const both = reinterpret_cast<const Anywhere<T, n>*>(from);
+          left = __builtin_shufflevector(both[0].v, both[1].v, 2 * I...);
+          right = __builtin_shufflevector(both[0].v, both[1].v, 2 * I + 1 ...);
+        }
+        take<Vec<T, n>, Places>(left, at, most, best);
+        take<Vec<T, n>, Places>(right, at + 1, most, best);
       }
-      reinterpret_cast<Anywhere<T, n>*>(y + i * cols + j)->v = most;
+      if constexpr (sizeof(E) == 2) {
+        const Places quiet = reinterpret_cast<Places>(most) | ((most != most) & detail::kFloatQuietBit);
+        reinterpret_cast<Anywhere<std::int16_t, n>*>(y + i * cols + j)->v =
+            __builtin_convertvector(quiet >> 16, Vec<std::int16_t, n>);
+      } else reinterpret_cast<Anywhere<T, n>*>(y + i * cols + j)->v = most;
       reinterpret_cast<Anywhere<std::int64_t, n>*>(index + i * cols + j)->v =
           __builtin_convertvector(best, Vec<std::int64_t, n>);
     }
@@ -135,27 +148,28 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
     throwf(call, "a plane of {} elements; at most 2^31 - 1 are allowed", plane_size(call[0]));
   const bool pairs = a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && cols >= 4;
-  const std::size_t bytes = cpu_isa() >= CpuIsa::avx2 ? 32 : 16;  // of a register; g++ splits wider vectors
   const std::vector<std::int32_t> taps = pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
-  const auto all = static_cast<std::int64_t>(taps.size());
   write_row_major(out[1], [&](Tensor& indices) {
+    auto* const all = indices.data<std::int64_t>();
+    if (pairs)
+      return for_planes<true>(call[0], out[0], [&]<class T>(const T* x, T* y, std::int64_t plane) {
+        const auto in_groups = [&](auto of) { max_in_pairs(a, rows, cols, width, x, y, all + plane * n, of); };
+        constexpr int kWide = sizeof(T) == 8 ? 4 : 8;  // elements of an AVX2 register; g++ splits wider vectors
+        if (cpu_isa() >= CpuIsa::avx2 && cols >= kWide) in_groups(std::make_integer_sequence<int, kWide>());
+        else in_groups(std::make_integer_sequence<int, kWide / 2>());
+      });
     for_planes(call[0], out[0], [&]<class T>(const T* x, T* y, std::int64_t plane) {
-      std::int64_t* index = indices.data<std::int64_t>() + plane * n;
-      const auto in_groups = [&](auto of) { max_in_pairs(a, rows, cols, width, x, y, index, of); };
-      if (pairs && bytes == 8 * sizeof(T) && cols >= 8) return in_groups(std::make_integer_sequence<int, 8>());
-      if (pairs && bytes >= 4 * sizeof(T)) return in_groups(std::make_integer_sequence<int, 4>());
-      if (pairs) return in_groups(std::make_integer_sequence<int, 2>());
       std::int32_t best[kOutputs];
       for (std::int64_t first = 0; first < n; first += kOutputs) {
         const std::int64_t here = std::min(kOutputs, n - first);
         T* const most = y + first;
         for (std::int64_t i = 0; i < here; ++i) most[i] = x[best[i] = taps[static_cast<std::size_t>(first + i)]];
-        for (std::int64_t tap = first + n; tap < all; tap += n) {
+        for (std::int64_t tap = first + n; tap < std::ssize(taps); tap += n) {
           const std::int32_t* const at = taps.data() + tap;
 #pragma omp simd
           for (std::int64_t i = 0; i < here; ++i) take(x[at[i]], at[i], most[i], best[i]);
         }
-        for (std::int64_t i = 0; i < here; ++i) index[first + i] = best[i];
+        std::copy_n(best, here, all + plane * n + first);
       }
     });
   });
@@ -166,20 +180,29 @@ void max_pool2d(const OpCall& call, Outputs& out) {
          static_cast<std::int64_t>(index), plane);
 }
 
-// dx[index] += dy. Overlapping windows add up in the order of the outputs.
+// dx[index] = 0 + dy. In windows that overlap, gradients add up in the order of the outputs.
 void max_pool2d_backward(const OpCall& call, Outputs& out) {
-  const std::int64_t n = plane_size(call[0]);
-  const std::int64_t inputs = plane_size(out[0]);
+  const auto& a = call.get<PoolAttrs>();
+  const bool overlap = a.kernel[0] > a.stride[0] || a.kernel[1] > a.stride[1];
+  const std::int64_t n = plane_size(call[0]), inputs = plane_size(out[0]);
   const Tensor indices = contiguous(call[1]);
-  const auto* all = indices.data<std::int64_t>();
-  for_planes(call[0], out[0], [&]<class T>(const T* dy, T* dx, std::int64_t plane) {
-    const std::int64_t* const index = all + plane * n;
+  const auto plane_of = [&]<class T>(const T* dy, T* dx, std::int64_t plane) {
+    const std::int64_t* const index = indices.data<std::int64_t>() + plane * n;
     std::uint64_t largest = 0;
     for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, static_cast<std::uint64_t>(index[i]));
     if (n > 0 && largest >= static_cast<std::uint64_t>(inputs)) refuse_index(call, largest, inputs);
-    std::fill_n(dx, inputs, T{0});
-    for (std::int64_t i = 0; i < n; ++i) dx[index[i]] += dy[i];
-  });
+    std::fill_n(dx, inputs, T{});
+    if constexpr (sizeof(T) > 2)
+      for (std::int64_t i = 0; i < n; ++i) dx[index[i]] = (overlap ? dx[index[i]] : T{0}) + dy[i];
+    else
+      for (std::int64_t first = 0, here = 0; first < n; first += here) {
+        T sums[kOutputs];
+        here = std::min(kOutputs, n - first);
+        for (std::int64_t i = 0; i < here; ++i) sums[i] = T(0 + static_cast<float>(dy[first + i]));
+        for (std::int64_t i = 0; i < here; ++i) dx[index[first + i]] = sums[i];
+      }
+  };
+  overlap ? for_planes(call[0], out[0], plane_of) : for_planes<true>(call[0], out[0], plane_of);
 }
 
 // The mean over each window; padding counts as zeros.

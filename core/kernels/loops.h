@@ -112,7 +112,7 @@ template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t po
 }
 
 // Blocks of a row-major tensor's elements as values of the compute type C: in place if the dtype is C's, else in the
-// caller's buffer. An undefined tensor gives null. The tensor must outlive this object.
+// caller's buffer. C may be a narrow dtype that the tensor has. An undefined tensor gives null. The tensor must outlive this object.
 template <class C> class Dense {
  public:
   explicit Dense(const Tensor& t) {
@@ -126,12 +126,14 @@ template <class C> class Dense {
   }
   C* load(std::int64_t i, std::int64_t n, C* buffer) const {
     if (!*this) return nullptr;
-    if (dtype_ != dtype_of<C>) gradual::fetch_and_cast(dtype_, at(i), 1, buffer, n);
+    if constexpr (std::is_arithmetic_v<C>)
+      if (dtype_ != dtype_of<C>) gradual::fetch_and_cast(dtype_, at(i), 1, buffer, n);
     return target(i, buffer);
   }
   // Rounds `values` into the tensor, unless they are the tensor's memory already.
   void store(const C* values, std::int64_t i, std::int64_t n, CastCounts* counts) const {
-    if (*this && values != at(i)) gradual::cast_and_store(dtype_, values, at(i), 1, n, counts);
+    if constexpr (std::is_arithmetic_v<C>)
+      if (*this && values != at(i)) gradual::cast_and_store(dtype_, values, at(i), 1, n, counts);
   }
 
  private:

@@ -1,6 +1,7 @@
 // Pooling against loops over every window.
 #include <doctest/doctest.h>
 #include <gradual/autograd/autograd.h>
+#include <gradual/core/formats/cast_counts.h>
 #include <gradual/core/ops/ops.h>
 #include <gradual/core/support/threads.h>
 
@@ -145,7 +146,7 @@ TEST_CASE("max_pool2d: NaN, infinities and equals in wide rows, read in pairs or
     }
 }
 
-TEST_CASE("max_pool2d of windows in pairs of columns: the same bits by every instruction set") {
+TEST_CASE("max_pool2d of windows in pairs of columns: the same bits by every instruction set, counted or not") {
   const std::vector<float> kinds{NAN, -INFINITY, INFINITY, 1, 1, -0.0F, 0, 2, 3, -1};
   Generator g(4);
   for (const Shape& sizes : {Shape{3, 2, 28, 28}, Shape{2, 3, 15, 67}, Shape{2, 2, 7, 9}, Shape{1, 1, 2, 2}}) {
@@ -164,9 +165,20 @@ TEST_CASE("max_pool2d of windows in pairs of columns: the same bits by every ins
         // Of a window's own pixel, and of another's, where gradients meet.
         const Tensor moved = clone(index);
         for (std::int64_t i = 0; i < moved.numel(); i += 5) moved.data<std::int64_t>()[i] = 0;
-        const std::vector<Tensor> now{y, index, max_pool2d_backward(y, index, a), max_pool2d_backward(y, moved, a)};
+        const auto results = [&, y = y, index = index] {
+          const auto [again, its_index] = max_pool2d_with_indices(x, attrs(2, 2, 0));
+          return std::vector{again, its_index, max_pool2d_backward(y, index, a), max_pool2d_backward(y, moved, a)};
+        };
+        const std::vector<Tensor> now = results();
         if (first.empty()) first = now;
         for (std::size_t i = 0; i < now.size(); ++i) CHECK(same_bits(now[i], first[i]));
+        CastCounts counts;
+        {
+          const CountScope scope(&counts);
+          const std::vector<Tensor> counted = results();
+          for (std::size_t i = 0; i < now.size(); ++i) CHECK(same_bits(counted[i], first[i]));
+        }
+        CHECK(counts.elements == (dtype == DType::bf16 ? y.numel() + 2 * x.numel() : 0));
         CHECK(same_bits(max_pool2d_backward(channels_last(y), channels_last(index), a), first[2]));
       });
     }
