@@ -136,7 +136,7 @@ std::string to_string(const Numbers& n) {
 
 Tensor minus(const Tensor& a, const Tensor& b) {
   const Unseen unseen;
-  const Tensor difference = empty(a.sizes(), {.dtype = DType::f64});
+  Tensor difference = empty(a.sizes(), {.dtype = DType::f64});
   auto* to = difference.data<double>();
   in_blocks(std::array{a, b},
             [&to](const auto& p, std::int64_t n) { to = std::transform(p[0], p[0] + n, p[1], to, std::minus()); });
