@@ -143,11 +143,10 @@ Device common_device(const OpCall& call) {
 
 // Asks the fast kernels and oneDNN, as far as the backend allows them. True if one has computed the call.
 bool offered(const OpCall& call, Outputs& out) {
-  const CpuBackend backend = cpu_backend();
   const OfferFn fast = columns().fast[static_cast<int>(call.op)];
-  if (fast && backend >= CpuBackend::fast && fast(call, out)) return true;
+  if (fast && cpu_backend() >= CpuBackend::fast && fast(call, out)) return true;
   const OfferFn onednn = columns().onednn[static_cast<int>(call.op)];
-  return onednn && backend == CpuBackend::onednn && onednn(call, out);
+  return onednn && cpu_backend() == CpuBackend::onednn && onednn(call, out);
 }
 
 // An input whose memory an elementwise output may reuse: the caller gives it up, nothing else shares it, and it has the
