@@ -71,7 +71,8 @@ struct Shadow::Frame {
   // What rounding the first operand, and then the other one, adds to a product of both; empty for other ops, and beyond
   // the range of f32. A product is linear in each operand: these are products of the operands' errors, so f32 suffices.
   std::vector<Tensor> effects(const OpCall& call) {
-    if (!rewritten || !rounded || op_info(call.op).kind != OpKind::Contraction) return {};
+    const OpInfo& op = op_info(call.op);  // of one output: not attention
+    if (!rewritten || !rounded || op.kind != OpKind::Contraction || op.outputs > 1 || fusion_of(call)) return {};
     const int a = of(call[0]) & kInputs, b = of(call[1]) & kInputs;
     if (!a || !b || a + b != kInputs) return {};
     const MatmulPrecisionScope f32(MatmulPrecision::f32);

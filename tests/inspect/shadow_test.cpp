@@ -272,6 +272,28 @@ TEST_CASE("shadow: the parts of a quantised product are those of f64, beyond the
     }
 }
 
+TEST_CASE("shadow: a rewrite whose product is not linear in its operands") {
+  const Tensor x = randn({16, 64}), w = randn({32, 64}).set_requires_grad();
+  const Quantizer e3m2 = *amp::recipe("mx:e3m2").quantization->forward_x;
+  const auto quantised = [&e3m2](const Tensor& t) { return fake_quantize(t, e3m2, {.axis = -1}); };
+  amp::PolicyTable table;
+  table.set("linear", amp::CastPolicy::rewrite("relu of it", [&](const OpCall& call) -> Outputs {
+              return {{linear_relu(quantised(call[0]), quantised(call[1]))}};
+            }));
+  inspect::Shadow shadow;
+  Tensor local, y;
+  shadow.tensors = [&](const inspect::ShadowRow&, const Tensor& error, const Tensor&, const Tensor&) { local = error; };
+  {
+    const amp::Autocast scope({.table = table});
+    const ObserverScope observing(shadow);
+    y = linear(x, w);
+  }
+  REQUIRE(shadow.rows().size() == 1);
+  CHECK(shadow.rows()[0].parts.size() == 4);
+  const Tensor exact = relu(linear(x.to(DType::f64), w.detach().to(DType::f64)));
+  CHECK(difference(local, y.detach().to(DType::f64) - exact) < 1e-9);
+}
+
 TEST_CASE("shadow: a step after one that an exception left is observed as any other") {
   struct Fails final : Function {
     bool fails = true;
