@@ -47,7 +47,8 @@ enum OptimizerInput : std::uint8_t { kWeight, kGradient, kMaster, kCompensation,
 // The value from which the next step starts, in f64: the FP32 master, or the parameter plus Kahan's compensation.
 Tensor value_of(const Tensor& parameter, const Tensor& master, const Tensor& compensation);
 
-// Runs the op of `call` on other inputs, which are f64 for floating ones (f64_of() makes them). Attributes and random
+// Runs the op of `call` on other inputs. Floating ones are f64 (f64_of() makes them), or f32 where that suffices (the
+// effects of rounding in shadow.cpp). Attributes and random
 // draws are the same; there is no accumulator, no rounding and no stochastic update, and a cast to another float loses
 // nothing. In-place ops write their inputs. Custom ops are not allowed. Neither observers nor the tape see the run. A
 // cast to another float gives its input itself. Error if the op has no f64 form.

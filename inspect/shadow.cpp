@@ -63,15 +63,17 @@ struct Shadow::Frame {
     for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i)
       storages[amp::storage_id(out[i])] |= inputs | (in_place ? 0 : kMade);
   }
+  // `both` comes before `first`, and that before `exact`: run_on_mirrors() computes them in this order.
   void each(const std::function<void(Mirror&)>& f) {
     if (rounded) f(both), f(first);
     f(exact);
     if (inherits) f(before);
   }
-  // What rounding the first operand, and then the other one, adds to a product of both; empty for other ops, and beyond
-  // the range of f32. A product is linear in each operand: these are products of the operands' errors, so f32 suffices.
+  // What rounding the first operand, and then the other one, adds to a product of both. A product is linear in each
+  // operand, so both effects are products with an operand's error, for which f32 suffices. Empty for other ops, and if
+  // an effect exceeds the range of f32.
   std::vector<Tensor> effects(const OpCall& call) {
-    const OpInfo& op = op_info(call.op);  // of one output: not attention
+    const OpInfo& op = op_info(call.op);  // attention, which is not linear, has several outputs
     if (!rewritten || !rounded || op.kind != OpKind::Contraction || op.outputs > 1 || fusion_of(call)) return {};
     const int a = of(call[0]) & kInputs, b = of(call[1]) & kInputs;
     if (!a || !b || a + b != kInputs) return {};
@@ -160,6 +162,7 @@ void Shadow::run_on_mirrors(const OpCall& call, const Outputs& out) try {
   const std::vector<Tensor> effects = frame ? frame->effects(call) : std::vector<Tensor>();
   each_mirror([&](Mirror& mirror) {
     for (int i = 0; in_place && i < call.inputs.size(); ++i) mirror.own(call[i]);
+    // `both` minus the effect of the other operand is `first`, and that minus the effect of the first one is `exact`.
     const bool first = frame && &mirror == &frame->first, linear = first || (frame && &mirror == &frame->exact);
     const Outputs results =
         linear && !effects.empty()

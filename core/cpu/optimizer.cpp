@@ -159,7 +159,7 @@ void adam_step(const OpCall& c, Outputs&) {
        });
 }
 
-// The count has 32 bits, so that its vectors are as wide as those of floats.
+// The number of elements that are not finite. It has 32 bits, so that its vectors are as wide as those of floats.
 template <class C> std::int64_t count_nonfinite(const C* x, std::int64_t n) {
   std::int32_t count = 0;
   for (std::int64_t k = 0; k < n; ++k) count += std::abs(x[k]) < std::numeric_limits<C>::infinity() ? 0 : 1;

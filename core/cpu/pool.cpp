@@ -17,8 +17,8 @@ inline constexpr std::int64_t kOutputs = 512;  // outputs computed together, who
 
 std::int64_t plane_size(const Tensor& t) { return t.size(2) * t.size(3); }
 
-// Calls f(input plane, output plane, index of the plane) for each plane; planes are row-major. kBf16: f takes planes of
-// bf16 as they are stored, too. It gets these unless stores are counted.
+// Calls f(input plane, output plane, index of the plane) for each plane; planes are row-major. With kBf16, f also takes
+// planes of BFloat16: bf16 tensors are then read and written in place, unless stores are counted.
 template <bool kBf16 = false, class F> void for_planes(const Tensor& in, Tensor& out, const F& f) {
   write_row_major(out, [&](Tensor& to) {
     const auto run = [&]<class T>(T) {
@@ -40,8 +40,8 @@ std::vector<Span> spans_of(const OpCall& call, int axis, std::int64_t inputs, st
   const auto& a = call.get<PoolAttrs>();
   const bool adaptive = call.op == OpId::adaptive_avg_pool2d || call.op == OpId::adaptive_avg_pool2d_backward;
   std::vector<Span> spans;
-  for (std::int64_t o = 0; o < outputs;
-       ++o) {  // adaptive: floor(o * inputs / outputs), ceil((o + 1) * inputs / outputs)
+  // Adaptive: from floor(o * inputs / outputs) to ceil((o + 1) * inputs / outputs).
+  for (std::int64_t o = 0; o < outputs; ++o) {
     const std::int64_t begin = adaptive ? o * inputs / outputs : o * a.stride[axis] - a.padding[axis];
     const std::int64_t end = adaptive ? ((o + 1) * inputs + outputs - 1) / outputs : begin + a.kernel[axis];
     spans.push_back({std::max<std::int64_t>(0, begin), std::min(inputs, end), end - begin});
@@ -103,11 +103,12 @@ template <class T, int n> struct [[gnu::packed, gnu::may_alias]] Anywhere {
 
 // The maxima of windows of two columns, with column stride 2 and no padding, in one plane: sizeof...(I) windows at a
 // time, loaded without gathers. The last windows of a row may be computed twice. y has `rows` rows of `cols`, which are
-// at least sizeof...(I), and x has rows of `width`. E may be BFloat16, the upper half of a float.
+// at least sizeof...(I), and x has rows of `width`. E is float, double or BFloat16, the upper half of a float.
 template <class E, int... I>
 void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_t width, const E* x, E* y,
                   std::int64_t* index, std::integer_sequence<int, I...>) {
-  using T = std::conditional_t<sizeof(E) == 2, float, E>;
+  constexpr bool kHalf = std::is_same_v<E, BFloat16>;
+  using T = std::conditional_t<kHalf, float, E>;
   constexpr int n = sizeof...(I);
   using Place = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   using Places = Vec<Place, n>;
@@ -120,7 +121,7 @@ void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_
       for (std::int64_t tap = 0; tap < a.kernel[0]; ++tap, at += static_cast<Place>(width)) {
         const E* const from = x + corner + tap * width;
         Vec<T, n> left, right;
-        if constexpr (sizeof(E) == 2) {
+        if constexpr (kHalf) {
           const auto both = reinterpret_cast<const Anywhere<std::int32_t, n>*>(from)->v;
           left = reinterpret_cast<Vec<T, n>>(both << 16), right = reinterpret_cast<Vec<T, n>>(both & -0x10000);
         } else {
@@ -131,7 +132,7 @@ void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_
         take<Vec<T, n>, Places>(left, at, most, best);
         take<Vec<T, n>, Places>(right, at + 1, most, best);
       }
-      if constexpr (sizeof(E) == 2) {
+      if constexpr (kHalf) {
         const Places quiet = reinterpret_cast<Places>(most) | ((most != most) & detail::kFloatQuietBit);
         reinterpret_cast<Anywhere<std::int16_t, n>*>(y + i * cols + j)->v =
             __builtin_convertvector(quiet >> 16, Vec<std::int16_t, n>);
@@ -180,7 +181,8 @@ void max_pool2d(const OpCall& call, Outputs& out) {
          static_cast<std::int64_t>(index), plane);
 }
 
-// dx[index] = 0 + dy. In windows that overlap, gradients add up in the order of the outputs.
+// dx[index] = 0 + dy. In windows that overlap, gradients add up in the order of the outputs. The indices are those of
+// max_pool2d, each within its window, so windows that do not overlap share none.
 void max_pool2d_backward(const OpCall& call, Outputs& out) {
   const auto& a = call.get<PoolAttrs>();
   const bool overlap = a.kernel[0] > a.stride[0] || a.kernel[1] > a.stride[1];
@@ -192,7 +194,7 @@ void max_pool2d_backward(const OpCall& call, Outputs& out) {
     for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, static_cast<std::uint64_t>(index[i]));
     if (n > 0 && largest >= static_cast<std::uint64_t>(inputs)) refuse_index(call, largest, inputs);
     std::fill_n(dx, inputs, T{});
-    if constexpr (sizeof(T) > 2)
+    if constexpr (!std::is_same_v<T, BFloat16>)
       for (std::int64_t i = 0; i < n; ++i) dx[index[i]] = (overlap ? dx[index[i]] : T{0}) + dy[i];
     else
       for (std::int64_t first = 0, here = 0; first < n; first += here) {

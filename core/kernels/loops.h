@@ -112,7 +112,8 @@ template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t po
 }
 
 // Blocks of a row-major tensor's elements as values of the compute type C: in place if the dtype is C's, else in the
-// caller's buffer. C may be a narrow dtype that the tensor has. An undefined tensor gives null. The tensor must outlive this object.
+// caller's buffer. C may also be the tensor's own narrow dtype, such as BFloat16. An undefined tensor gives null. The
+// tensor must outlive this object.
 template <class C> class Dense {
  public:
   explicit Dense(const Tensor& t) {

@@ -50,8 +50,8 @@ class Primitive {
   };
   Primitive(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, std::vector<Argument> arguments);
   ~Primitive();
-  // Runs on the data of each argument, in the order of the arguments; more data than arguments are not read. Data that
-  // are only read may be const.
+  // Runs on the data of each argument, in the order of the arguments. A bias may follow that the primitive does not
+  // have; it is ignored. Data that are only read may be const.
   void run(std::initializer_list<const void*> data);
   // Runs once per part. From part to part, the data of argument i move by steps[i] bytes. 0: all parts read the same
   // data, which are reordered once. kAnew: the data are always in the same place; before(part) writes them, or

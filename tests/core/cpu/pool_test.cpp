@@ -162,7 +162,7 @@ TEST_CASE("max_pool2d of windows in pairs of columns: the same bits by every ins
         CAPTURE(to_string(isa));
         const auto [y, index] = max_pool2d_with_indices(x, attrs(2, 2, 0));
         const PoolAttrs a = sized(attrs(2, 2, 0), x);
-        // Of a window's own pixel, and of another's, where gradients meet.
+        // Of a window's own pixel, and of another's, which no pooling gives: there the last gradient stays.
         const Tensor moved = clone(index);
         for (std::int64_t i = 0; i < moved.numel(); i += 5) moved.data<std::int64_t>()[i] = 0;
         const auto results = [&, y = y, index = index] {
