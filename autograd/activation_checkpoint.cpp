@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "../core/formats/accumulator.h"
-#include "../core/ops/compute_mode.h"
 #include "../core/support/throwf.h"
 #include "engine.h"
 #include "function.h"
@@ -20,7 +18,7 @@ struct Checkpoint final : Function {
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
     save_for_backward(inputs);
     const DrawScope draws(draws_, DrawScope::Mode::record);
-    const Scoped here(in_checkpoint(), true);
+    const Scoped here(modes().segment, recomputing() ? Segment::again : Segment::first);
     return fn_({inputs.begin() + 1, inputs.end()});
   }
 
@@ -47,11 +45,7 @@ struct Checkpoint final : Function {
 
   std::vector<Tensor> recompute(const std::vector<Tensor>& inputs) {
     const DrawScope draws(draws_, DrawScope::Mode::replay);
-    // recompute in forward's modes, not backward's
-    const MatmulPrecisionScope precision(precision_);
-    const FastF8Scope f8(fast_f8_);
-    const AccumulatorScope sums(accumulator_);
-    const Scoped again(recomputing(), true), here(in_checkpoint(), true);
+    const Scoped again(modes().segment, Segment::again);
     const EnableGrad recording;
     context().line = state().context.line;
     context().backward_of = "";
@@ -61,9 +55,6 @@ struct Checkpoint final : Function {
 
   SegmentFn fn_;
   std::vector<RandomKey> draws_;
-  MatmulPrecision precision_ = matmul_precision();
-  bool fast_f8_ = fast_f8();
-  std::optional<Accumulator> accumulator_ = current_accumulator();
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../core/support/scoped.h"
+#include "../core/tensor/modes.h"
 #include "../core/tensor/tensor.h"
 
 namespace gradual {
@@ -26,8 +27,8 @@ Tensor checkpoint(std::function<Tensor(const Tensor&)> fn, const Tensor& input,
 
 // True while this thread recomputes a segment. State such as batch norm's running statistics and amax histories must
 // not advance then.
-inline constexpr auto recomputing = per_thread<bool, struct Recomputing>;
+inline bool recomputing() { return modes().segment == Segment::again; }
 // True while this thread runs a segment, the first time (with grad mode off) or again.
-inline constexpr auto in_checkpoint = per_thread<bool, struct InCheckpoint>;
+inline bool in_checkpoint() { return modes().segment != Segment::none; }
 
 }  // namespace gradual

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "../core/support/throwf.h"
+#include "../core/tensor/modes.h"
 #include "rule.h"
 
 namespace gradual {
@@ -45,7 +46,11 @@ struct FunctionColumns {
 
   static void backward(const RuleContext& c) {
     Function& f = *c.node().function;
+    // The modes of forward; but who shares the batch now, shares it.
+    const SumOverParts* const parts = modes().sum_over_parts;
     const ThreadStateScope state(f.state_);
+    modes().sum_over_parts = parts;
+    modes().segment = Segment::none;
     context().phase = Phase::backward;
     context().line = c.node().where;
     context().backward_of = intern(f.name());

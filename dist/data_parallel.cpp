@@ -12,6 +12,7 @@
 #include "../autograd/tape.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
+#include "../core/tensor/modes.h"
 #include "../nn/norm.h"
 #include "histories.h"
 #include "lockstep.h"
@@ -331,7 +332,7 @@ template <class T> struct DataParallel::Step {
       const std::int64_t k = own.first + i;
       const double share = static_cast<double>(part_of(whole, all.shards_, k).size()) / static_cast<double>(whole);
       const Meet sum = [&](const Tensor& t) { return apply(std::make_shared<SumOfShards>(meet, share), {t})[0]; };
-      const Scoped scope(nn::sum_over_parts, &sum);
+      const Scoped scope(modes().sum_over_parts, &sum);
       run_shard(k);
     };
     in_lockstep(static_cast<int>(own.size()), run, join, swap);

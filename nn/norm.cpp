@@ -6,6 +6,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
 #include "../core/support/throwf.h"
+#include "../core/tensor/modes.h"
 
 namespace gradual::nn {
 
@@ -29,10 +30,12 @@ Outputs BatchNorm::over_parts(const Tensor& x, bool relu, double& count) const {
   Shape along = x.sizes(), others;
   for (int d = 0; d < x.dim(); d += d ? 1 : 2) others.push_back(d), along[d] = 1;  // 0, 2, 3, ..
   const Tensor values = x.dtype() == DType::f64 ? x : x.to(DType::f32);
-  const Tensor own = values.sum(others), first = (*sum_over_parts)(cat({own, mul(ones_like(own), count)}));
+  const SumOverParts& sum_over_parts = *modes().sum_over_parts;
+  const Tensor own = values.sum(others);
+  const Tensor first = sum_over_parts(cat({own, mul(ones_like(own), count)}));
   count = first[x.size(1)].item();
   const Tensor mean = div(first.narrow(0, 0, x.size(1)), count), rest = sub(values, mean.reshape(along));
-  const Tensor invstd = rsqrt(add(div((*sum_over_parts)(square(rest).sum(others)), count), options_.eps));
+  const Tensor invstd = rsqrt(add(div(sum_over_parts(square(rest).sum(others)), count), options_.eps));
   Tensor y = mul(rest, (weight.defined() ? mul(invstd, weight) : invstd).reshape(along));
   if (bias.defined()) y = add(y, bias.reshape(along));
   return {{(relu ? gradual::relu(y) : y).to(x.dtype()), mean.detach(), invstd.detach()}};
@@ -46,7 +49,7 @@ Tensor BatchNorm::run(const Tensor& x, const Fusion* fusion, const Attrs& second
   const Attrs own = NormAttrs{.eps = options_.eps, .training = use_batch};
   auto count = static_cast<double>(x.numel()) / static_cast<double>(std::max<std::int64_t>(1, x.size(1)));
   const Outputs out =
-      use_batch && sum_over_parts
+      use_batch && modes().sum_over_parts
           ? over_parts(x, fusion != nullptr, count)
           : dispatch(fusion ? fusion->whole : OpId::batch_norm, {&x, &weight, &bias, &running_mean, &running_var},
                      fusion ? fusion->whole_attrs(own, second) : own, Loc::current());

@@ -8,10 +8,8 @@ namespace gradual::nn {
 
 struct Norm : Layer {};
 
-// Sums numbers, such as those of each channel, over all parts of a batch that run through the model apart, and has a
-// gradient. While a thread has one, the statistics of its BatchNorm layers are those of the whole batch, computed with
-// ordinary ops in f32 (f64 for f64). Null, the usual case: each part has its own.
-inline thread_local const std::function<Tensor(const Tensor& own)>* sum_over_parts = nullptr;
+// While modes().sum_over_parts sums over the parts of a batch that run through the model apart, the statistics of
+// BatchNorm layers are those of the whole batch, computed with ordinary ops in f32 (f64 for f64).
 
 struct BatchNormOptions {
   double eps = 1e-5;

@@ -131,11 +131,6 @@ std::string to_string(const Accumulator& a) {
   return with_counts(text, base, a);
 }
 
-std::optional<Accumulator>& current_accumulator() {
-  thread_local std::optional<Accumulator> accumulator;
-  return accumulator;
-}
-
 AccumulatorScope::AccumulatorScope(const std::optional<Accumulator>& accumulator)
     : Scoped(current_accumulator(), accumulator) {
   if (accumulator) check_valid(*accumulator);

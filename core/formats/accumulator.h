@@ -61,6 +61,6 @@ std::string to_string(const Accumulator& accumulator);
 struct AccumulatorScope : Scoped<std::optional<Accumulator>> {
   explicit AccumulatorScope(const std::optional<Accumulator>& accumulator);
 };
-std::optional<Accumulator>& current_accumulator();
+std::optional<Accumulator>& current_accumulator();  // one of the thread's modes (core/tensor/modes.h)
 
 }  // namespace gradual

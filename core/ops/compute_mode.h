@@ -6,15 +6,12 @@
 
 #include "../support/host_device.h"
 #include "../support/scoped.h"
+#include "../tensor/modes.h"
 
 namespace gradual {
 
-// f32: operands are used unchanged. tf32: operands are first rounded to 10 mantissa bits (nearest, ties to even), as in
-// the tensor cores of NVIDIA's Ampere and later; sums stay f32. No effect on f64 and on inputs narrower than f32.
-enum class MatmulPrecision : std::uint8_t { f32, tf32 };
-
 // The mode of contractions called from this thread; f32 unless a scope sets another.
-inline constexpr auto matmul_precision = per_thread<MatmulPrecision, struct OfMatmul>;
+inline MatmulPrecision& matmul_precision() { return modes().matmul_precision; }
 
 using MatmulPrecisionScope = ScopeOf<MatmulPrecision, matmul_precision>;
 
@@ -27,7 +24,7 @@ GRADUAL_HD inline float round_tf32(float x) {
 
 // True: a GPU multiplies f8 operands by its f8 instructions, whose sums keep fewer bits than f32 (on Hopper about 14).
 // False (the default): operands are widened exactly and sums are f32. The CPU always does the latter.
-inline constexpr auto fast_f8 = per_thread<bool, struct FastF8>;
+inline bool& fast_f8() { return modes().fast_f8; }
 
 using FastF8Scope = ScopeOf<bool, fast_f8>;
 

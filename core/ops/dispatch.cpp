@@ -22,7 +22,7 @@ Chain& chain() {
 
 ThreadState snapshot() {
   const Chain& c = chain();
-  return {c, context(), default_generator().state(), c.amp ? c.amp->share() : nullptr};
+  return {c, context(), modes(), default_generator().state(), c.amp ? c.amp->share() : nullptr};
 }
 
 const Capability& capability(OpId op, Device device) {

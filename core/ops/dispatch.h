@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 
+#include "../tensor/modes.h"
 #include "op.h"
 
 namespace gradual {
@@ -39,6 +40,7 @@ using StageScope = Scoped<Interceptor*>;
 struct ThreadState {
   Chain chain;
   Context context;
+  Modes modes;
   RandomKey generator;
   std::shared_ptr<Interceptor> amp = {};  // keeps chain.amp alive
 };
@@ -49,6 +51,7 @@ class ThreadStateScope {
   explicit ThreadStateScope(const ThreadState& state)
       : chain_(chain(), {state.chain.amp, state.chain.autograd, chain().observe, chain().results}),
         context_(context(), state.context),
+        modes_(modes(), state.modes),
         generator_(state.generator),
         generator_scope_(generator_),
         amp_(state.amp) {}
@@ -56,6 +59,7 @@ class ThreadStateScope {
  private:
   Scoped<Chain> chain_;
   Scoped<Context> context_;
+  Scoped<Modes> modes_;
   Generator generator_;
   GeneratorScope generator_scope_;
   std::shared_ptr<Interceptor> amp_;

@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "../tensor/modes.h"
 #include "op.h"
 
 namespace gradual {
@@ -47,7 +48,7 @@ template <class Run> Outputs run_parts(const Fusion& f, const OpCall& whole, con
 }
 
 // Whether layers use fused ops. True unless a scope of this thread sets it to false.
-inline constexpr auto fused_rows = per_thread<bool, struct FusedRows, true>;
+inline bool& fused_rows() { return modes().fused_rows; }
 
 // While it lives, layers and backward rules run the parts of fused ops, and an optimizer updates one parameter per
 // call. Observers then see the tensors between the parts. On the CPU the bits are the same.

@@ -57,7 +57,6 @@ struct Mine {
   HeldBack held[kCategories + 1];
   Cache* cache = nullptr;  // a plain pointer needs no guard on the hot path
   bool ended = false;
-  Category category = Category::workspace;
 };
 [[gnu::tls_model("initial-exec")]] constinit thread_local Mine mine;
 
@@ -224,7 +223,6 @@ std::string memory_summary(Device device) {
   return text;
 }
 
-Category& current_category() { return mine.category; }
 
 void set_memory_limit(std::int64_t bytes) { limit.store(bytes); }
 

@@ -35,7 +35,7 @@ void reset_peak_memory(Device device = Device::cpu());
 // The statistics as a small text table.
 std::string memory_summary(Device device = Device::cpu());
 
-// The category of new storages of this thread.
+// The category of new storages of this thread (modes.h).
 Category& current_category();
 using CategoryScope = ScopeOf<Category, current_category>;
 

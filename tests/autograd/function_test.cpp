@@ -226,3 +226,47 @@ TEST_CASE("function: an exception in forward or backward leaves the thread clean
   CHECK(default_generator().state().stream == stream);
   CHECK(values(cube(x)) == Values{8});
 }
+
+TEST_CASE("function: backward runs in the modes of forward") {
+  const auto any = std::make_shared<Any>();
+  any->f = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{in[0] * 2.0}; };
+  Modes seen;
+  any->b = [&](const std::vector<Tensor>& g) {
+    seen = modes();
+    return std::vector<Tensor>{g[0] * 2.0};
+  };
+  const Tensor x = ones({1, 1}).set_requires_grad();
+  Tensor y;
+  {
+    const AccumulatorScope sums(accumulator("fp16-acc"));
+    const MatmulPrecisionScope precision(MatmulPrecision::tf32);
+    const FastF8Scope f8(true);
+    const UnfusedScope parts;
+    const CategoryScope category(Category::activations);
+    y = apply(any, {x})[0];
+  }
+  y.backward();
+  CHECK(seen.matmul_precision == MatmulPrecision::tf32);
+  CHECK(seen.fast_f8);
+  CHECK(!seen.fused_rows);
+  CHECK(seen.category == Category::activations);
+  CHECK(seen.accumulator == accumulator("fp16-acc"));
+  CHECK(modes().matmul_precision == MatmulPrecision::f32);
+  CHECK(!modes().accumulator);
+}
+
+TEST_CASE("function: products of backward add in the accumulator of forward") {
+  const auto any = std::make_shared<Any>();
+  any->f = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{in[0] * 2.0}; };
+  any->b = [](const std::vector<Tensor>& g) {
+    return std::vector<Tensor>{matmul(full({1, 4096}, 1.0), full({4096, 1}, 1.0)) * g[0]};
+  };
+  const Tensor x = ones({1, 1}).set_requires_grad();
+  Tensor y;
+  {
+    const AccumulatorScope sums(accumulator("fp16-acc"));
+    y = apply(any, {x})[0];
+  }
+  y.backward();
+  CHECK(x.grad().item() == 2048);  // in f16, 2048 + 1 is 2048
+}

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <regex>
+#include <set>
 #include <string>
 
 #include "../../support/source_dir.h"
@@ -21,18 +23,24 @@ int count(const std::string& text, const std::string& what) {
   return n;
 }
 
-// f(its path, its text without comments) for each source file outside of the backends.
-void for_sources(const std::function<void(const std::string&, const std::string&)>& f) {
+// f(its path, its text without comments) for each source file outside of cuda.
+void for_all_sources(const std::function<void(const std::string&, const std::string&)>& f) {
   for (const char* folder : {"core", "autograd", "nn", "optim", "amp", "data", "inspect", "dist", "lab"})
     for (const auto& entry : fs::recursive_directory_iterator(source_dir() + "/" + folder)) {
       const std::string file = fs::relative(entry.path(), source_dir()).generic_string();
       if (!file.ends_with(".h") && !file.ends_with(".cpp")) continue;
-      if (file.starts_with("core/cpu/") || file.starts_with("core/onednn/")) continue;
       std::ifstream in(entry.path());
       std::string text;
       for (std::string line; std::getline(in, line);) text += line.substr(0, line.find("//")) + '\n';
       f(file, text);
     }
+}
+
+// The same for those outside of the backends.
+void for_sources(const std::function<void(const std::string&, const std::string&)>& f) {
+  for_all_sources([&](const std::string& file, const std::string& text) {
+    if (!file.starts_with("core/cpu/") && !file.starts_with("core/onednn/")) f(file, text);
+  });
 }
 
 }  // namespace
@@ -70,6 +78,23 @@ TEST_CASE("above the backends only code that places memory asks for a kind of de
     ++files;
   });
   CHECK(files > 200);
+}
+
+TEST_CASE("what a thread has of its own is listed in docs/architecture.md") {
+  const std::regex own(R"(\bthread_local\b|\bper_thread\b)");
+  std::set<std::string> found;
+  for_all_sources([&](const std::string& file, const std::string& text) {
+    if (std::regex_search(text, own)) found.insert(file);
+  });
+  std::ifstream page(source_dir() + "/docs/architecture.md");
+  std::set<std::string> listed;
+  bool in_table = false;
+  for (std::string line; std::getline(page, line);) {
+    if (line.starts_with("What else a thread has")) in_table = true;
+    if (line.starts_with("Each call knows its source line")) in_table = false;
+    if (in_table && line.starts_with("| `")) listed.insert(line.substr(3, line.find('`', 3) - 3));
+  }
+  CHECK(found == listed);
 }
 
 TEST_CASE("only kernels, backward rules, the functions of ops and the table name a fused op") {
