@@ -1,5 +1,5 @@
-# The CUDA backend (GRADUAL_CUDA): compiled by nvcc if the toolkit is found, by the C++ compiler with the emulator of
-# cuda/emulator if requested, else a stub. Included when the target gradual exists.
+# The CUDA backend (GRADUAL_CUDA): compiled by nvcc if requested, and by default if this machine has a GPU and the toolkit;
+# by the C++ compiler with the emulator of cuda/emulator if requested; else a stub. Included when the target gradual exists.
 
 set(GRADUAL_HAVE_CUDA OFF)
 set(cuda_dir ${PROJECT_SOURCE_DIR}/cuda)
@@ -23,8 +23,21 @@ if(GRADUAL_CUDA STREQUAL "EMULATED")
   return()
 endif()
 
+# nvcc takes as long as all other compilers together, so by default it runs where its code can run.
+set(wanted ON)
+if(GRADUAL_CUDA STREQUAL "OFF")
+  set(wanted OFF)
+elseif(GRADUAL_CUDA STREQUAL "AUTO")
+  include(find_gpu)
+  gradual_find_gpu(gpu)
+  if(NOT gpu)
+    set(wanted OFF)
+    message(STATUS "gradual: no NVIDIA GPU here, so CUDA is left out (-DGRADUAL_CUDA=ON compiles it all the same)")
+  endif()
+endif()
+
 # The toolkit in the usual places, and cuDNN there or inside Python's packages.
-if(NOT GRADUAL_CUDA STREQUAL "OFF")
+if(wanted)
   if(NOT CMAKE_CUDA_COMPILER)
     find_program(GRADUAL_NVCC nvcc HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda /opt/cuda PATH_SUFFIXES bin)
     mark_as_advanced(GRADUAL_NVCC)
@@ -53,6 +66,8 @@ if(NOT GRADUAL_CUDA STREQUAL "OFF")
   elseif(GRADUAL_CUDA STREQUAL "ON")
     message(FATAL_ERROR "gradual: GRADUAL_CUDA is ON, but there is no ${missing}. Install it, or name its place with "
                         "-DCMAKE_CUDA_COMPILER=.. and -DcuDNN_ROOT=.., or say -DGRADUAL_CUDA=OFF.")
+  else()
+    message(STATUS "gradual: this machine has a GPU (${gpu}), but no ${missing}: CUDA is left out")
   endif()
 endif()
 

@@ -106,7 +106,8 @@ void check_same_bits(const Outcome& a, const Outcome& b) {
 
 }  // namespace
 
-TEST_CASE("every number of ranks and size of buckets trains to the same bits, with every kind of recipe") {
+TEST_CASE("every number of ranks and size of buckets trains to the same bits, with every kind of recipe" *
+          doctest::test_suite("long")) {
   set_deterministic(true);
   for (const char* recipe :
        {"fp32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-pure", "fp8-delayed", "mxfp8", "e4m2:stochastic"}) {
@@ -194,7 +195,7 @@ TEST_CASE("an overflow on one rank makes all skip") {
   check_same_bits(train({.recipe = "amp-fp16", .exchange = "e4m3fn", .ranks = 4, .huge_input = 3e5}), emulated);
 }
 
-TEST_CASE("an emulation has the bits of real ranks, with every exchange") {
+TEST_CASE("an emulation has the bits of real ranks, with every exchange" * doctest::test_suite("long")) {
   for (const char* what : {"f32", "bf16", "f16", "e5m2", "e4m3fn", "int8", "mxfp8", "mxfp4", "nvfp4", "sign"})
     for (const char* how :
          {"/gather", "/ring", "/tree", "/ring/stochastic/after", "/gather/feedback/f32-result", "/tree/feedback"}) {
@@ -209,7 +210,8 @@ TEST_CASE("an emulation has the bits of real ranks, with every exchange") {
     }
 }
 
-TEST_CASE("buckets change no bit and no byte of an exchange in low precision, nor what it keeps after an overflow") {
+TEST_CASE("buckets change no bit and no byte of an exchange in low precision, nor what it keeps after an overflow" *
+          doctest::test_suite("long")) {
   for (const char* what : {"f32", "bf16", "e4m3fn", "int8", "mxfp8", "nvfp4", "sign"})
     for (const char* how : {"/gather", "/ring/after", "/tree/stochastic", "/gather/feedback/f32-result"}) {
       const std::string exchange = std::string(what) + how;

@@ -153,7 +153,8 @@ TEST_CASE("buckets: a layer whose bucket comes last may be frozen, from the star
   set_deterministic(false);
 }
 
-TEST_CASE("buckets change no bit of parameters that are shared, sliced, checkpointed, hooked or sometimes used") {
+TEST_CASE("buckets change no bit of parameters that are shared, sliced, checkpointed, hooked or sometimes used" *
+          doctest::test_suite("long")) {
   set_deterministic(true);
   for (const bool segment : {false, true})
     for (const bool half : {false, true}) {

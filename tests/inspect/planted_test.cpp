@@ -163,14 +163,14 @@ TEST_CASE("planted: a format without room for the errors") {
   check({amp::recipe("e3m2")},
         {.verdict = "no learning", .cause = "gradient-underflow", .phase = "backward", .site = "5"});
 }
-TEST_CASE("planted: updates that vanish in bf16") {
+TEST_CASE("planted: updates that vanish in bf16" * doctest::test_suite("slow")) {
   check({amp::recipe("bf16-pure"), mlp, adam(2e-5, 30)}, {.verdict = "no learning",
                                                           .cause = "update-vanishes",
                                                           .phase = "optimizer",
                                                           .op = "adam_step_",
                                                           .site = "3.weight"});
 }
-TEST_CASE("planted: updates of SGD that vanish in f16 parameters") {
+TEST_CASE("planted: updates of SGD that vanish in f16 parameters" * doctest::test_suite("slow")) {
   check({named("fp16-master", "no-masters",
                [](auto& r) {
                  r.masters = amp::Masters::none;
@@ -359,7 +359,7 @@ TEST_CASE("planted: a parameter that became Inf long before the loss did") {
                                    .site = "planted_test.cpp",
                                    .step = 2});
 }
-TEST_CASE("planted: vanishing updates, and a mask that overflows and does no harm") {
+TEST_CASE("planted: vanishing updates, and a mask that overflows and does no harm" * doctest::test_suite("slow")) {
   const auto masked =
       between([](const Tensor& x) { return softmax(where(lt(x, 0), Operand(-1e9), x * 8), 1) * x * 10; });
   check({named("fp16-master", "no-masters",

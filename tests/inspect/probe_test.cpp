@@ -321,7 +321,7 @@ TEST_CASE("the processor's manual, followed here, gives the claims of VDPBF16PS 
   check(CpuIsa::amx, manual.dot(kTiles));
 }
 
-TEST_CASE("this machine's products agree with what is documented of them") {
+TEST_CASE("this machine's products agree with what is documented of them" * doctest::test_suite("slow")) {
   const std::vector<Product> products = lab::products_of_this_machine(256);
   CHECK(products.size() >= 10);
   for (const Product& product : products) {

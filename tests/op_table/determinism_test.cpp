@@ -40,7 +40,7 @@ void check_bits() {
   }
 }
 
-TEST_CASE("the same bits twice, and with one, two and three threads") {
+TEST_CASE("the same bits twice, and with one, two and three threads" * doctest::test_suite("slow")) {
   for (const CpuBackend backend : testing::cpu_backends()) {
     if (backend == CpuBackend::onednn) continue;
     const CpuBackendScope scope(backend);
@@ -58,7 +58,7 @@ class Onlooker final : public Observer {
   bool counts_;
 };
 
-TEST_CASE("the same bits with and without observers, and with and without counting") {
+TEST_CASE("the same bits with and without observers, and with and without counting" * doctest::test_suite("slow")) {
   for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     int compared = 0;
@@ -81,7 +81,7 @@ TEST_CASE("the same bits with and without observers, and with and without counti
   }
 }
 
-TEST_CASE("CUDA: the same bits twice") {
+TEST_CASE("CUDA: the same bits twice" * doctest::test_suite("slow")) {
   if (!have_gpu()) return;
   for (const Row* row : rows_under_test()) {
     for (const DType dtype : row->dtypes) {
@@ -103,7 +103,7 @@ TEST_CASE("CUDA: the same bits twice") {
 }
 
 // But for products: the order of their sums follows the registers.
-TEST_CASE("the same bits by every instruction set") {
+TEST_CASE("the same bits by every instruction set" * doctest::test_suite("slow")) {
   for (const Row* row : rows_under_test()) {
     if (op_info(row->op).kind == OpKind::Contraction || row->op == OpId::scaled_dot_product_attention) continue;
     for (const DType dtype : row->dtypes) {

@@ -140,7 +140,9 @@ TEST_CASE("values agree with the float64 references in every layout") {
   MESSAGE(calls << " calls");
 }
 
-TEST_CASE("large inputs agree with the float64 references") { check_large(rows_under_test()); }
+TEST_CASE("large inputs agree with the float64 references" * doctest::test_suite("slow")) {
+  check_large(rows_under_test());
+}
 
 // The rows that other backends offer to compute ran on the default above; here they run on each backend.
 TEST_CASE("all CPU backends agree with the float64 references") {

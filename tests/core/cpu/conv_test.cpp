@@ -241,7 +241,8 @@ TEST_CASE("convolutions keep channels-last, and give the same bits in any layout
   }
 }
 
-TEST_CASE("convolutions give the same bits on any number of threads, with oneDNN in deterministic mode") {
+TEST_CASE("convolutions give the same bits on any number of threads, with oneDNN in deterministic mode" *
+          doctest::test_suite("slow")) {
   for (const Case& c : kThreaded) {
     for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       const Problem p = make(c, dtype);

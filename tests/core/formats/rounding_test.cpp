@@ -79,7 +79,7 @@ template <class T> void check_on_all_paths(const Rounder& r, const std::vector<T
 
 }  // namespace
 
-TEST_CASE("floats at every boundary of every format, all modes and policies") {
+TEST_CASE("floats at every boundary of every format, all modes and policies" * doctest::test_suite("long")) {
   for (const Format& f : reference::all_formats()) {
     const std::vector<float> in = reference::edges<float>(f);
     for (const RoundingMode mode : kModes)
@@ -87,7 +87,7 @@ TEST_CASE("floats at every boundary of every format, all modes and policies") {
   }
 }
 
-TEST_CASE("doubles at every boundary of every format, all modes and policies") {
+TEST_CASE("doubles at every boundary of every format, all modes and policies" * doctest::test_suite("long")) {
   for (const Format& f : reference::all_formats()) {
     const std::vector<double> in = reference::edges<double>(f);
     for (const RoundingMode mode : kModes)
@@ -99,7 +99,7 @@ TEST_CASE("doubles at every boundary of every format, all modes and policies") {
 }
 
 // 16 of each stratum and format, another sample for each format: 2^20 floats for each.
-TEST_CASE("a stratified sample of all floats, all modes") {
+TEST_CASE("a stratified sample of all floats, all modes" * doctest::test_suite("long")) {
   std::uint64_t seed = 0, inputs = 0;
   for (const Format& f : reference::all_formats()) {
     const std::vector<float> in = reference::stratified(16, ++seed);
@@ -109,7 +109,7 @@ TEST_CASE("a stratified sample of all floats, all modes") {
   CHECK(inputs >= 16'000'000);
 }
 
-TEST_CASE("a stratified sample of doubles, all modes") {
+TEST_CASE("a stratified sample of doubles, all modes" * doctest::test_suite("long")) {
   std::uint64_t seed = 1000;
   for (const Format& f : reference::all_formats()) {
     const std::vector<double> in = reference::stratified_doubles(2, ++seed);
@@ -120,7 +120,8 @@ TEST_CASE("a stratified sample of doubles, all modes") {
   }
 }
 
-TEST_CASE("stochastic rounding goes up where the distance, cut to n bits, and the random number reach 1") {
+TEST_CASE("stochastic rounding goes up where the distance, cut to n bits, and the random number reach 1" *
+          doctest::test_suite("long")) {
   for (const Format& f : reference::all_formats()) {
     std::vector<float> in = reference::edges<float>(f);
     const std::vector<float> more = reference::stratified(2, 77);

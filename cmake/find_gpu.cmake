@@ -1,0 +1,18 @@
+# gradual_find_gpu(VAR): the name of an NVIDIA GPU that this machine has, or "" if its driver shows none.
+function(gradual_find_gpu result)
+  set(gpu "")
+  find_program(GRADUAL_NVIDIA_SMI nvidia-smi)
+  mark_as_advanced(GRADUAL_NVIDIA_SMI)
+  if(GRADUAL_NVIDIA_SMI)
+    execute_process(COMMAND ${GRADUAL_NVIDIA_SMI} --list-gpus OUTPUT_VARIABLE listed ERROR_QUIET)
+    if(listed MATCHES "GPU [0-9]+: ([^\n(]*[^\n( ])")
+      set(gpu "${CMAKE_MATCH_1}")
+    endif()
+  else()  # containers may have the device without the program
+    file(GLOB devices /dev/nvidia[0-9]*)
+    if(devices)
+      list(GET devices 0 gpu)
+    endif()
+  endif()
+  set(${result} "${gpu}" PARENT_SCOPE)
+endfunction()
