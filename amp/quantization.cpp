@@ -1,6 +1,7 @@
 #include "quantization.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "../autograd/activation_checkpoint.h"
@@ -63,6 +64,7 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
   Quantizer plain = *o.quantizer;
   plain.hadamard = false;
   plain.overflow = site.quantization->overflow.value_or(plain.overflow);
+  if (first || context.gradient) site.state->look_at(t, plain);
   QuantizedOperand result = quantize_operand(t, plain, options);
   if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
   options.stage = options.keep = false, options.again = true, options.stats = {};  // the same codes
@@ -288,6 +290,20 @@ void check_valid(const Quantization& q) {
     });
 }
 
+bool hides_nonfinite(const Quantizer& q) {
+  const NoGrad off;
+  const StageScope amp(chain().amp, nullptr), unseen(chain().observe, nullptr), exact(chain().results, nullptr);
+  Quantizer plain = q;
+  plain.hadamard = false;
+  for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+    const Tensor t = ones({1, 2});
+    t.narrow(1, 0, 1).fill_(bad);
+    AmaxHistory history;
+    if (std::isfinite(absmax(fake_quantize(t, plain, {.history = &history})))) return true;
+  }
+  return false;
+}
+
 std::vector<OperandGroup> describe(const Quantization& q) {
   std::vector<OperandGroup> groups;
   for (const auto& [field, quantizer] : kQuantizerFields) {
@@ -340,6 +356,27 @@ void QuantizationState::end_forward() {
 void QuantizationState::end_backward() {
   for (const auto& s : sites_)
     if (s->quantization && !held) advance(s->dy, s->quantization->dgrad_dy), advance(s->dy, s->quantization->wgrad_dy);
+}
+
+void QuantizationState::forget_staged() {
+  for (const auto& s : sites_)
+    for (const auto& [name, member] : kHistories) ((*s).*member).forget_staged();
+}
+
+void QuantizationState::look_at(const Tensor& operand, const Quantizer& quantizer) {
+  if (!watch) return;
+  auto known = std::ranges::find(hides_, quantizer, &std::pair<Quantizer, bool>::first);
+  if (known == hides_.end()) known = hides_.insert(known, {quantizer, hides_nonfinite(quantizer)});
+  if (!known->second) return;
+  const NoGrad off;
+  const CauseScope cause("the loss scale's check");
+  const Tensor bad = logical_not(lt(absmax_tensor(operand.detach()), HUGE_VAL));  // NaN is not below Inf either
+  const Tensor count = cast(reshape(bad, {1}), DType::i64);
+  hidden_ = hidden_.defined() ? hidden_ + count.to(hidden_.device()) : count;
+}
+
+void QuantizationState::put_hidden(std::int64_t count, Device device) {
+  hidden_ = full({1}, static_cast<double>(count), {.dtype = DType::i64, .device = device});
 }
 
 StateDict QuantizationState::state_dict() const {

@@ -43,7 +43,7 @@ struct Quantization {
   // A RecipeRun accepts "first" and "last" for the model's first and last layers.
   std::vector<std::pair<std::string, std::string>> modules = {};
   // Replaces the policy of the six operands' quantizers. Recipes of 8 bits and fewer saturate, so that an infinite
-  // gradient becomes the largest value and a loss scale's check does not see it; saturate_finite hands it on.
+  // gradient becomes the largest value; saturate_finite hands it on. A loss scale's check sees both (hidden operands).
   std::optional<Overflow> overflow = {};
   // Backward rounds x and W as forward rounded them, from its codes, instead of their originals: what hardware has that
   // keeps 8 bits. Not for convolutions whose scales differ along the contracted axis, which have no codes of x.
@@ -77,6 +77,9 @@ inline constexpr std::optional<Quantizer> Quantization::*kOperandQuantizers[kRol
     {&Quantization::weight_gradient, &Quantization::weight_gradient}};
 // Throws Error that names the wrong field.
 void check_valid(const Quantization& quantization);
+// True if the quantizer makes finite numbers of a tensor with Inf or with NaN: by saturation, or because its format or
+// its scales have neither.
+bool hides_nonfinite(const Quantizer& quantizer);
 
 // Operands that share a quantizer, in order, and the describe() text of that quantizer.
 struct OperandGroup {
@@ -92,7 +95,7 @@ class QuantizationState : Pinned {
   struct Site {
     std::string name;  // "fc1", "fc1#2" for a module's second weight
     AmaxHistory x = {}, w = {}, dy = {};
-    const QuantizationState* state = nullptr;
+    QuantizationState* state = nullptr;
     const Quantization* quantization = nullptr;  // that of its module; null: high precision
   };
 
@@ -114,6 +117,16 @@ class QuantizationState : Pinned {
   bool held = false;    // histories stage amaxes and do not advance; the caller advances them
   void end_forward();
   void end_backward();
+  // After a forward or backward that threw: histories are as they were before it.
+  void forget_staged();
+
+  // With `watch`, operands of a training step that hold Inf or NaN and whose quantizer hides that are counted on their
+  // device, so that a loss scale's check sees them. A RecipeRun with a loss scale sets it.
+  bool watch = false;
+  void look_at(const Tensor& operand, const Quantizer& quantizer);
+  // The number of these operands since the last call, i64 [1]; undefined if no quantizer of an operand hides them.
+  Tensor take_hidden() { return std::exchange(hidden_, Tensor()); }
+  void put_hidden(std::int64_t count, Device device);  // for the next take_hidden()
 
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
@@ -124,6 +137,8 @@ class QuantizationState : Pinned {
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;
   std::map<std::string, std::vector<const void*>> weights_;  // of each module, in order of first use
+  std::vector<std::pair<Quantizer, bool>> hides_;            // what hides_nonfinite() said
+  Tensor hidden_;
 };
 
 // The products that a recipe quantises. conv2d_backward_input is here as conv_transpose2d.

@@ -164,6 +164,12 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
 void check_quantized(const Recipe& r) {
   const std::string who = "recipe '" + r.name + "'";
   in_context(who, [&] { check_valid(*r.quantization); });
+  if (const auto& result = r.quantization->result; r.scaling && result && hides_nonfinite(*result))
+    throwf(
+        "{}: a loss scale skips steps whose gradients hold Inf or NaN, and `result` ({}) makes these finite in every "
+        "op; "
+        "leave scaling out, or let results keep them: a format with Inf and NaN and the overflow ieee",
+        who, describe(*result));
   if (r.quantization->master && r.masters == Masters::none) throw_error(who + ": a quantizer of masters needs masters");
   for (const auto& [op, policy] : r.policy)
     if (std::ranges::count(kQuantisedOps, op))

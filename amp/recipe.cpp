@@ -4,6 +4,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/formats/synonyms.h"
+#include "../core/ops/dispatch.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "../optim/clip.h"
@@ -22,8 +23,8 @@ std::vector<Recipe> built_in() {
   std::vector<Recipe> all{
       {"fp32", "everything in f32"},
       {"tf32", "f32, contractions round their operands to 10 bits", full, f32, true},
-      {"fp16-pure", "everything in f16: norms, loss and optimizer too; no masters, no loss scaling", pure, f16},
-      {"bf16-pure", "everything in bf16: norms, loss and optimizer too; no masters", pure, bf16},
+      {"fp16-pure", "everything in f16: norms, loss, optimizer and sums of gradients too; no masters, no loss scaling", pure, f16},
+      {"bf16-pure", "everything in bf16: norms, loss, optimizer and sums of gradients too; no masters", pure, bf16},
       {"fp16-master", "f16 model with norms and loss in f32, FP32 masters, dynamic loss scale", half, f16},
       {"bf16-master", "bf16 model with norms and loss in f32, FP32 masters", half, bf16},
       {"amp-fp16", "f32 parameters, ops cast to f16 by the policy table, dynamic loss scale", autocast, f16},
@@ -108,6 +109,11 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
 std::string_view to_string(Mode mode) { return enum_name(mode, {"full", "autocast", "half", "pure"}); }
 std::string_view to_string(Masters masters) { return enum_name(masters, {"none", "per-tensor", "flat"}); }
 
+autograd::GradientSums gradient_sums(const Recipe& r) {
+  return r.gradients.value_or(r.masters == Masters::none ? autograd::GradientSums::storage
+                                                         : autograd::GradientSums::f32);
+}
+
 void check_valid(const Recipe& r) {
   const auto refuse_if = [&](bool wrong, const std::string& why) {
     if (wrong) throw_error("recipe '" + r.name + "': " + why);
@@ -129,6 +135,7 @@ void check_valid(const Recipe& r) {
   refuse_if(masters && update, fmt::format("masters and a {} update exclude each other", to_string(r.update)));
   refuse_if(r.optimizer_state != DType::f32 && !is_half(r.optimizer_state),
             fmt::format("optimizer_state is f32, f16 or bf16, not {}", to_string(r.optimizer_state)));
+  refuse_if(r.gradients && r.mode == Mode::full, "mode full has f32 gradients; leave `gradients` out");
   refuse_if(r.scaling && !r.scaling->enabled, "a scaling that is not enabled is left out");
   in_context("recipe '" + r.name + "'", [&] {
     if (r.scaling) static_cast<void>(optim::GradScaler(*r.scaling));  // checks its options
@@ -202,6 +209,8 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   if (!model.trainer().expired()) throwf("RecipeRun: another run trains the model {}", model.kind());
   const auto parameters = model.named_parameters();
   if (parameters.empty()) throw_error("RecipeRun: the model " + model.kind() + " has no parameters to train");
+  for (const auto& [name, p] : parameters) parameters_.push_back(p);
+  for (const auto& [name, b] : model.named_buffers()) buffers_.push_back(b);
   for (const auto& [name, p] : parameters)
     if (is_half(p.dtype()) && (p.dtype() != recipe_.dtype || recipe_.mode == Mode::autocast))
       throwf("RecipeRun: recipe '{}' takes no {} parameters, such as {}; cast the model with to(DType::f32)",
@@ -212,6 +221,7 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   optimizer_ = make({optim::named_group(parameters)}, update_options(recipe_, options.seed));
   if (!optimizer_) throw_error("RecipeRun: the function that makes the optimizer returned none");
   model.trainer() = optimizer_;
+  for (const Tensor& p : parameters_) autograd::set_gradient_sums(p, gradient_sums(recipe_));
   if (recipe_.mode == Mode::half) to_half(model_, recipe_.dtype);
   if (recipe_.mode == Mode::pure) to_pure(model_, recipe_.dtype);
   dtype_ = first_.dtype();
@@ -219,9 +229,58 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   if (recipe_.quantization) {
     name_layers(*recipe_.quantization, model_);
     quantization_ = std::make_shared<QuantizationState>(*recipe_.quantization);
+    quantization_->watch = recipe_.scaling.has_value();
     quantize_parameters(*quantization_, model_, *optimizer_);
   }
 }
+
+namespace {
+
+// What a forward or backward changes before an update, to take it back where one throws.
+class Before : Pinned {
+ public:
+  Before(const std::vector<Tensor>& buffers, const std::vector<Tensor>& parameters, QuantizationState* state)
+      : buffers_(buffers), parameters_(parameters), state_(state), key_(default_generator().state()) {
+    if (!grad_enabled()) return;  // an evaluation
+    const Bookkeeping unseen;
+    for (const Tensor& b : buffers_) values_.push_back(b.defined() ? b.clone() : Tensor());
+    for (const Tensor& p : parameters_) gradients_.push_back(p.grad().defined() ? p.grad().clone() : Tensor());
+  }
+
+  template <class F> Tensor whole(const F& f) const {
+    try {
+      return f();
+    } catch (...) {
+      restore();
+      throw;
+    }
+  }
+
+ private:
+  struct Bookkeeping {
+    NoGrad off;
+    StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr}, results{chain().results, nullptr};
+  };
+
+  void restore() const {
+    default_generator().set_state(key_);
+    const Bookkeeping unseen;
+    for (std::size_t i = 0; i < values_.size(); ++i)
+      if (values_[i].defined()) buffers_[i].copy_(values_[i]);
+    for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_[i].set_grad(gradients_[i]);
+    if (!state_) return;
+    state_->forget_staged();
+    static_cast<void>(state_->take_hidden());
+  }
+
+  const std::vector<Tensor>& buffers_;
+  const std::vector<Tensor>& parameters_;
+  QuantizationState* state_;
+  RandomKey key_;
+  std::vector<Tensor> values_, gradients_;
+};
+
+}  // namespace
 
 void RecipeRun::freeze_histories() const {
   if (quantization_) quantization_->frozen = !model_.training();
@@ -240,9 +299,15 @@ RecipeScope RecipeRun::scope() const {
   return RecipeScope(recipe_, device_, quantization_);
 }
 
-Tensor RecipeRun::forward(const std::function<Tensor()>& loss) const {
+Tensor RecipeRun::run_forward(const std::function<Tensor()>& loss) const {
   const RecipeScope under = scope();
   return not_null(loss, "RecipeRun: the function of the loss or output")();
+}
+
+Tensor RecipeRun::forward(const std::function<Tensor()>& loss) const {
+  static const std::vector<Tensor> kNone;
+  const Before before(buffers_, kNone, quantization_.get());
+  return before.whole([&] { return run_forward(loss); });
 }
 
 Tensor RecipeRun::evaluate(const std::function<Tensor()>& output) const {
@@ -254,6 +319,7 @@ void RecipeRun::backward(const Tensor& loss, autograd::GradOptions options) {
   const MatmulPrecisionScope precision(recipe_.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
   const ResultScope results(recipe_.quantization);
   freeze_histories();  // the model may have been evaluated since forward
+  options.sums = gradient_sums(recipe_);
   autograd::backward({scaler_ ? scaler_->scale(loss) : loss}, {}, std::move(options));
   if (quantization_) quantization_->end_backward();
 }
@@ -261,11 +327,12 @@ void RecipeRun::backward(const Tensor& loss, autograd::GradOptions options) {
 optim::StepResult RecipeRun::update() {
   const ResultScope results(recipe_.quantization);
   if (quantization_) quantize_gradients(*quantization_, model_);
+  if (scaler_ && quantization_) scaler_->note(quantization_->take_hidden());
   if (options_.clip_norm > 0) {
     if (scaler_) scaler_->unscale_(*optimizer_);
     optim::clip_grad_norm_(*optimizer_, options_.clip_norm);
   }
-  optim::StepResult result;
+  optim::StepResult result(*optimizer_, Tensor());
   if (scaler_) {
     result = scaler_->step(*optimizer_);
     scaler_->update();
@@ -278,8 +345,18 @@ optim::StepResult RecipeRun::update() {
 }
 
 RunStep RecipeRun::step(const std::function<Tensor()>& loss) {
-  const Tensor value = forward(loss);
-  backward(value);
+  const Before before(buffers_, parameters_, quantization_.get());
+  const Tensor value = before.whole([&] {
+    std::optional<Scoped<bool>> held;
+    if (quantization_) held.emplace(quantization_->held, true);
+    const Tensor computed = run_forward(loss);
+    backward(computed);
+    return computed;
+  });
+  if (quantization_) {
+    quantization_->end_forward();
+    quantization_->end_backward();
+  }
   return {value.detach(), update()};
 }
 

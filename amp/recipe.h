@@ -52,12 +52,17 @@ struct Recipe {
   Masters masters = Masters::none;
   optim::LowPrecisionUpdate update = optim::LowPrecisionUpdate::none;  // none, kahan or stochastic: without masters
   DType optimizer_state = DType::f32;                                  // of momentum and moments
-  std::optional<optim::GradScalerOptions> scaling = {};                // .dynamic tells static from dynamic
-  std::vector<std::pair<OpId, CastPolicy>> policy = {};                // edits of the mode's table
-  std::optional<Quantization> quantization = {};                       // of the ops of kQuantisedOps
-  std::optional<Exchange> exchange = {};                               // of gradients between ranks (dist/)
+  // Where the gradients of half tensors add up, those of a parameter over micro-batches too: f32, or storage, their own
+  // dtype. Unset: f32 with masters, else storage, which loses small terms and in f16 overflows.
+  std::optional<autograd::GradientSums> gradients = {};
+  std::optional<optim::GradScalerOptions> scaling = {};  // .dynamic tells static from dynamic
+  std::vector<std::pair<OpId, CastPolicy>> policy = {};  // edits of the mode's table
+  std::optional<Quantization> quantization = {};         // of the ops of kQuantisedOps
+  std::optional<Exchange> exchange = {};                 // of gradients between ranks (dist/)
 };
 
+// The recipe's `gradients`, or what they are if it is unset.
+autograd::GradientSums gradient_sums(const Recipe& recipe);
 // Error naming the field if the choices contradict each other.
 void check_valid(const Recipe& recipe);
 // Also checks that the model has the modules that the quantisation names.
@@ -137,9 +142,12 @@ class RecipeRun : Pinned {
  public:
   RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options = {});
 
-  // One training step: forward under the recipe, backward of the scaled loss, clipping, update, gradients dropped.
+  // One training step: forward under the recipe, backward of the scaled loss, clipping, update, gradients dropped. If
+  // the loss or a gradient throws, nothing has happened: gradients, buffers, histories and default_generator() are as
+  // before.
   RunStep step(const std::function<Tensor()>& loss);
-  // The parts of step(): several forward-backward pairs accumulate before one update.
+  // The parts of step(): several forward-backward pairs accumulate before one update. Their gradients add up as they
+  // are: weight the losses by what each divides by, or let dist::DataParallel do it, with a shard for each pair.
   Tensor forward(const std::function<Tensor()>& loss) const;  // what `loss` returns, computed under the recipe
   void backward(const Tensor& loss, autograd::GradOptions options = {});  // scales the loss first
   optim::StepResult update();
@@ -164,6 +172,7 @@ class RecipeRun : Pinned {
  private:
   void freeze_histories() const;
   void check_model() const;
+  Tensor run_forward(const std::function<Tensor()>& loss) const;
 
   Recipe recipe_;
   nn::Module& model_;
@@ -174,6 +183,7 @@ class RecipeRun : Pinned {
   std::shared_ptr<optim::Optimizer> optimizer_;  // the model's trainer()
   std::optional<optim::GradScaler> scaler_;
   std::shared_ptr<QuantizationState> quantization_;
+  std::vector<Tensor> parameters_, buffers_;  // the model's
 };
 
 }  // namespace gradual::amp

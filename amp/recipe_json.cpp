@@ -7,7 +7,7 @@
 
 namespace gradual::amp {
 
-using optim::GradScalerOptions, optim::LowPrecisionUpdate;
+using autograd::GradientSums, optim::GradScalerOptions, optim::LowPrecisionUpdate;
 
 template <> std::vector<Mode> choices() { return {Mode::full, Mode::autocast, Mode::half, Mode::pure}; }
 template <> std::vector<Masters> choices() { return {Masters::none, Masters::per_tensor, Masters::flat}; }
@@ -50,6 +50,14 @@ template <> struct InFile<std::optional<GradScalerOptions>> {
   }
 };
 
+template <> std::vector<GradientSums> choices() { return {GradientSums::storage, GradientSums::f32}; }
+template <> struct InFile<std::optional<GradientSums>> {
+  static void read(const JsonReader& r, const char* key, const Json& from, std::optional<GradientSums>& value) {
+    InFile<GradientSums>::read(r, key, from, value.emplace());
+  }
+  static Json of(const std::optional<GradientSums>& value) { return value ? Json(to_string(*value)) : Json(); }
+};
+
 using Policies = std::vector<std::pair<OpId, CastPolicy>>;
 template <> struct InFile<Policies> {
   static void read(const JsonReader& r, const char* key, const Json& from, Policies& value) {
@@ -82,6 +90,7 @@ template <> struct Fields<Recipe> {
     field("masters", r.masters);
     field("update", r.update);
     field("optimizer_state", r.optimizer_state);
+    field("gradients", r.gradients);
     field("scaling", r.scaling);
     field("policy", r.policy);
     field("quantization", r.quantization);
@@ -120,7 +129,8 @@ Recipe recipe_from(const Json& value, std::size_t index) {
 Json json_of(const Recipe& r) {
   check_valid(r);
   Json json = in_context("recipe '" + r.name + "'", [&] { return json_of_fields(r); });
-  if (!r.exchange) json.erase("exchange");  // as in files of earlier versions
+  if (!r.exchange) json.erase("exchange");    // as in files of earlier versions
+  if (!r.gradients) json.erase("gradients");  // what follows from the masters
   return json;
 }
 

@@ -37,8 +37,9 @@ struct Checkpoint final : Function {
       reached.push_back(outputs[i]);
       reached_grads.push_back(grads[i]);
     }
-    autograd::Engine engine(reached, reached_grads, {.create_graph = grad_enabled()},
-                            {.outer = autograd::Engine::current(), .since = since});
+    autograd::Engine& outer = *autograd::Engine::current();
+    autograd::Engine engine(reached, reached_grads, {.create_graph = grad_enabled(), .sums = outer.sums()},
+                            {.outer = &outer, .since = since});
     engine.run();
     return std::vector<Tensor>(inputs.size());
   }

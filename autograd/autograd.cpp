@@ -1,5 +1,6 @@
 #include "autograd.h"
 
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "engine.h"
 #include "node.h"
@@ -68,6 +69,25 @@ void Tensor::remove_hook(std::uint64_t id) const {
 }
 
 namespace autograd {
+
+std::string_view to_string(GradientSums sums) { return enum_name(sums, {"storage", "f32"}); }
+
+void set_gradient_sums(const Tensor& leaf, GradientSums sums) {
+  if (!leaf.defined() || !leaf.is_floating() || !leaf.is_leaf())
+    throwf("set_gradient_sums: {}; it must be a floating leaf", leaf.defined() ? describe(leaf) : "(undefined)");
+  if (!grad_meta(leaf) && sums == GradientSums::storage) return;
+  ensure_grad_meta(leaf).sums = sums;
+}
+
+GradientSums gradient_sums(const Tensor& leaf) {
+  const GradMeta* m = grad_meta(leaf);
+  return m ? m->sums : GradientSums::storage;
+}
+
+std::uint32_t gradients_received(const Tensor& leaf) {
+  const GradMeta* m = grad_meta(leaf);
+  return m ? m->received : 0;
+}
 
 const Node* leaf_of(const GradientEvent& event) {
   const Node* node = event.input < 0 ? &event.node : event.node.input(event.input).edge.node.get();

@@ -54,13 +54,38 @@ Engine::Pending& Engine::waiting_for(const Edge& edge) {
   return waiting;
 }
 
+static bool leaf_adds_in_f32(const Node& node) {
+  return node.leaf && static_cast<const GradMeta*>(node.leaf->grad_meta)->sums == GradientSums::f32;
+}
+
+bool Engine::adds_in_f32(const Node& node) const {
+  return options_.sums == GradientSums::f32 || leaf_adds_in_f32(node);
+}
+
+// True if the node is a leaf whose grad() takes the f32 sum as it is.
+bool Engine::keeps_sum(const Node& node) const { return wanted_.empty() && leaf_adds_in_f32(node); }
+
+// Continues a sum in f32.
+void Engine::Pending::widen(std::uint32_t output) {
+  Tensor& sum = grads[output];
+  if (size_of(sum.dtype()) >= size_of(DType::f32)) return;
+  own[output] = sum.dtype();
+  sum = cast(sum, DType::f32);
+}
+
 void Engine::deliver(const Edge& edge, Tensor grad) {
   Pending& waiting = waiting_for(edge);
   waiting.complete();
   Tensor& sum = waiting.grads[edge.output];
   if (!sum.defined()) {
     sum = std::move(grad);
-  } else if (is_f8(sum.dtype())) {  // f8 tensors do not add
+    return;
+  }
+  if (adds_in_f32(*edge.node)) {
+    waiting.widen(edge.output);
+    grad = cast(grad, sum.dtype());
+  }
+  if (is_f8(sum.dtype())) {  // f8 tensors do not add
     sum = cast(add(cast(sum, DType::f32), cast(grad, DType::f32)), sum.dtype());
   } else {
     sum = add(std::move(sum), std::move(grad));  // reuses the memory of one, if it is not shared
@@ -68,7 +93,9 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
 }
 
 bool Engine::put_slice(Node& node, const SliceAttrs& a, const Tensor& grad) {
-  if (options_.create_graph || !waiting_for(node.input(0).edge).write_slice(node.input(0), a, grad)) return false;
+  const Node::Input& input = node.input(0);
+  const bool in_f32 = adds_in_f32(*input.edge.node);
+  if (options_.create_graph || !waiting_for(input.edge).write_slice(input, a, grad, in_f32)) return false;
   if (!report_ && GradientObserver::installed.empty()) return true;
   // for the observer alone, not a part of backward
   const StageScope unseen(chain().observe, nullptr), exact(chain().results, nullptr);
@@ -101,7 +128,14 @@ bool Engine::capture_gradients(Node& node, const Tensor* grads) {
 
 void Engine::gather(Node& node, Tensor grad) const {
   if (!node.leaf || !wanted_.empty()) return;
-  Tensor& sum = static_cast<GradMeta*>(node.leaf->grad_meta)->grad;
+  auto& meta = *static_cast<GradMeta*>(node.leaf->grad_meta);
+  ++meta.received;
+  Tensor& sum = meta.grad;
+  if (sum.defined() && is_half(sum.dtype()) && meta.sums == GradientSums::f32) {
+    sum = cast(sum, DType::f32);
+    sum.set_category(Category::gradients);
+  }
+  if (sum.defined()) grad = cast(grad, sum.dtype());
   if (!sum.defined()) {
     // a copy, with create_graph too: the gradient may also go to another leaf, or belong to the user
     sum = sole_owner(grad) && grad.is_contiguous() ? std::move(grad) : clone(grad);
@@ -200,6 +234,8 @@ void Engine::step(Step* report, const Node* leaf) {
                                          .line = node.where,
                                          .backward_of = node.is_leaf() ? "" : to_string(node.op).data()});
   taken.mapped().complete();
+  for (int i = 0; i < kMaxOutputs && !keeps_sum(node); ++i)
+    if (const std::optional<DType> own = taken.mapped().own[i]) grads[i] = cast(grads[i], *own);
   if (node.is_leaf()) GradientObserver::tell({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -48,6 +49,7 @@ class Engine : Pinned {
 
   // True if a node ran that an earlier backward recorded (create_graph): the outputs depend on gradients.
   bool saw_gradient() const { return saw_gradient_; }
+  GradientSums sums() const { return options_.sums; }
 
   // The sequence number of the node that runs next, or 0. Nodes of higher numbers have run, or get no gradient.
   std::uint64_t newest() const { return pending_.empty() ? 0 : pending_.begin()->first; }
@@ -65,8 +67,10 @@ class Engine : Pinned {
     // `dim` are written, the others are still uninitialised.
     int sliced = -1, dim = 0;
     std::int64_t begin = 0, end = 0;
+    std::optional<DType> own[kMaxOutputs] = {};  // of a sum that is kept in f32: the tensor's own dtype
 
-    bool write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad);
+    bool write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad, bool in_f32);
+    void widen(std::uint32_t output);
     void complete() {
       if (sliced >= 0) fill_rest();
     }
@@ -76,6 +80,8 @@ class Engine : Pinned {
   void seed(const Tensor& output, Tensor grad);
   Pending& waiting_for(const Edge& edge);
   void deliver(const Edge& edge, Tensor grad);
+  bool adds_in_f32(const Node& node) const;
+  bool keeps_sum(const Node& node) const;
   void hand_on(Node& node, int input, const Tensor& grad);
   bool capture_gradients(Node& node, const Tensor* grads);
   void gather(Node& node, Tensor grad) const;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../core/ops/op.h"
+#include "autograd.h"
 
 namespace gradual {
 
@@ -112,6 +113,8 @@ struct GradMeta final : GradMetaBase {
   Tensor grad;  // leaves only
   Edge edge;    // the destination of this tensor's gradient; a leaf's own node accumulates it
   bool requires_grad = false;
+  autograd::GradientSums sums = autograd::GradientSums::storage;  // leaves only
+  std::uint32_t received = 0;                                     // how often backward has changed `grad`
 };
 
 static_assert(sizeof(GradMeta) <= GradMetaBase::kBytes);

@@ -48,16 +48,33 @@ std::string text_of(const amp::Recipe& recipe) {
   } catch (const Error&) { return recipe.name; }  // a rewrite is code
 }
 
-// The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`.
+// Numbers about a shard, in this order. Then come what its loss divided by, two numbers for each shard of the batch, of
+// which a shard sets its own; for each parameter 1 if it has a gradient; and what buffers gained.
+enum About : std::size_t { kLoss, kNonfinite, kHidden, kCounted };
+
+// What the losses of all shards divide by for each sample: that of the first shard that has samples.
+struct Unit {
+  double is_sum = 0, listed = 1, samples = 1;
+};
+
+// The weight of a shard's gradient and loss: counted / (listed * whole / samples). If all targets of all shards count,
+// these are the shares of samples, to the bit.
+double weight_of(const LossDivisor& d, const Unit& unit, std::int64_t whole) {
+  if (d.is_sum) return 1;
+  return d.counted * unit.samples / (unit.listed * static_cast<double>(whole));
+}
+
+// The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`, which
+// is known once forward has run.
 struct SumOfShards final : Function {
-  SumOfShards(const Meet& m, double s) : meet(m), share(s) {}
+  SumOfShards(const Meet& m, const double& s) : meet(m), share(s) {}
   std::vector<Tensor> forward(const std::vector<Tensor>& own) override { return {meet(own[0])}; }
   std::vector<Tensor> backward(const std::vector<Tensor>& g) override {
     return {div(apply(std::make_shared<SumOfShards>(meet, share), {mul(g[0], share)})[0], share)};
   }
   std::string name() const override { return "sum over shards"; }
   const Meet& meet;
-  double share;
+  const double& share;
 };
 
 // A parameter's own node; null: it requires no gradient.
@@ -123,7 +140,7 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
     if (p.dtype() == DType::f64) options_.sum = DType::f64;
   }
   fill_buckets();
-  about_ += static_cast<std::int64_t>(parameters_.size());
+  about_ += static_cast<std::int64_t>(kCounted) + 2 * shards_ + static_cast<std::int64_t>(parameters_.size());
   for (const auto& [name, b] : buffers_) about_ += b.numel();
   if (exchange) {
     exchange_.emplace(ranks_, *exchange, emulated_, sizes);
@@ -186,9 +203,11 @@ template <class T> struct DataParallel::Step {
   const data::Batch& batch;
   const Loss& loss;
   RandomKey key;
+  RandomKey start;  // of default_generator(), before the step
   std::int64_t whole = batch.whole ? batch.whole : batch.size();
   Range own = all.own_shards();
   std::vector<Tensor> earlier = {}, before = {};  // gradients that are added to, and the buffers
+  std::optional<Unit> unit_of_loss = {};          // once the ranks agree on it
   std::size_t last = all.buckets_.size() - 1;
   std::vector<std::vector<TreeSum<T>>> trees{
       last + 1, std::vector<TreeSum<T>>(all.exchange_ ? static_cast<std::size_t>(all.exchange_->held().size()) : 1)};
@@ -209,10 +228,85 @@ template <class T> struct DataParallel::Step {
     for (std::size_t i = 0; i < before.size(); ++i) all.buffers_[i].second.copy_(before[i]);
   }
 
-  // Of a shard: its loss, room for whether its gradient is finite, which parameters have one, what buffers gained.
-  std::vector<T> numbers_about(const Tensor& value, double share) const {
+  // A shard that has run: its number, its part of the samples, the weight of its gradient, its loss and its divisor.
+  struct Shard {
+    std::int64_t k = 0;
+    double share = 0;
+    double weight = 0;
+    Tensor loss = {};
+    LossDivisor divisor = {false, 0, 0};
+  };
+
+  // The samples of shard k.
+  Range samples_of(std::int64_t k) const { return part_of(whole, all.shards_, k); }
+  Shard shard_of(std::int64_t k) const {
+    const double share = static_cast<double>(samples_of(k).size()) / static_cast<double>(whole);
+    return {.k = k, .share = share, .weight = share};
+  }
+
+  // Takes the unit from the rank whose shard is the first with samples. All ranks call it once, before they exchange
+  // anything else after their first forward.
+  void agree_on_unit(const Unit& own_unit) {
+    std::int64_t first = 0;
+    while (samples_of(first).size() == 0) ++first;
+    int root = 0;
+    while (part_of(all.shards_, all.ranks_.size(), root).last <= first) ++root;
+    Unit unit = own_unit;
+    if (all.ranks_.size() > 1) all.ranks_.broadcast(&unit, sizeof unit, root);
+    unit_of_loss = unit;
+  }
+
+  // Sets the loss, its divisor and the weight of a shard that has samples.
+  void weigh(Shard& shard, const ShardLoss& computed) {
+    const auto samples = static_cast<double>(samples_of(shard.k).size());
+    std::optional<LossDivisor> divisor = computed.divisor ? computed.divisor : divisor_of(computed.value);
+    shard.loss = computed.value;
+    shard.divisor = divisor.value_or(LossDivisor{false, samples, samples});
+    const Unit own_unit{shard.divisor.is_sum ? 1.0 : 0.0, shard.divisor.listed, samples};
+    if (!unit_of_loss && !may_agree(shard.k)) return;  // the lockstep of the shards is broken: an Error follows
+    if (!unit_of_loss) agree_on_unit(own_unit);
+    if ((unit_of_loss->is_sum != 0) != shard.divisor.is_sum)
+      throwf("DataParallel: the loss of shard {} is a {} and that of the first shard a {}; all must be of one kind",
+             shard.k, shard.divisor.is_sum ? "sum" : "mean", shard.divisor.is_sum ? "mean" : "sum");
+    shard.weight = weight_of(shard.divisor, *unit_of_loss, whole);
+  }
+  // True for this rank's first shard with samples.
+  bool may_agree(std::int64_t k) const {
+    std::int64_t first = own.first;
+    while (first < own.last && samples_of(first).size() == 0) ++first;
+    return k == first;
+  }
+
+  // The factor that makes of the weighted sum the loss of the batch: what is listed over what counts. 1 if all targets
+  // count; none if none does.
+  std::optional<double> factor_of_counted() const {
+    if (unit_of_loss->is_sum != 0) return 1;
+    double counted = 0;
+    for (int k = 0; k < all.shards_; ++k) {
+      const T* two = sums[last].data() + kCounted + 2 * k;
+      counted += static_cast<double>(two[0]) + static_cast<double>(two[1]);
+    }
+    const double listed = unit_of_loss->listed * static_cast<double>(whole);
+    if (counted == 0) return {};
+    return listed == counted * unit_of_loss->samples ? 1 : listed / (counted * unit_of_loss->samples);
+  }
+
+  // The operands in which a quantiser hid Inf or NaN since the last call.
+  T hidden_operands() const {
+    const Tensor hidden = all.run_ && all.run_->quantization() ? all.run_->quantization()->take_hidden() : Tensor();
+    return hidden.defined() ? static_cast<T>(hidden.item()) : T{0};
+  }
+
+  std::vector<T> numbers_about(const Shard& shard) const {
     const NoGrad off;
-    std::vector<T> out = {static_cast<T>(value.item() * share), 0};
+    std::vector<T> out(kCounted + 2 * static_cast<std::size_t>(all.shards_));
+    if (shard.loss.defined() && shard.weight != 0) out[kLoss] = static_cast<T>(shard.loss.item() * shard.weight);
+    const T hidden = hidden_operands();
+    if (shard.weight != 0) out[kHidden] = hidden;
+    T* const counted = out.data() + kCounted + 2 * shard.k;
+    counted[0] = static_cast<T>(shard.divisor.counted);
+    counted[1] = static_cast<T>(shard.divisor.counted - static_cast<double>(counted[0]));
+    const double share = shard.share;
     for (const auto& [name, p] : all.parameters_) out.push_back(p.grad().defined() ? 1 : 0);
     for (std::size_t i = 0; i < before.size(); ++i) {
       const Tensor now = on_host<T>(all.buffers_[i].second), then = on_host<T>(before[i]);
@@ -223,20 +317,21 @@ template <class T> struct DataParallel::Step {
   }
 
   // Adds the shard's gradients in the next bucket, after these numbers, to the tree.
-  void close(std::int64_t k, double share, std::vector<T> numbers = {}) {
+  void close(const Shard& shard, std::vector<T> numbers = {}) {
     const NoGrad off;
+    const std::int64_t k = shard.k;
     while (all.exchange_ && k >= part_of(all.shards_, all.emulated_, all.exchange_->held().first + rank).last) ++rank;
     for (const std::size_t i : all.buckets_[next]) {
       const Tensor& p = all.parameters_[i].second;
       const auto begin = static_cast<std::ptrdiff_t>(numbers.size());
       numbers.resize(numbers.size() + static_cast<std::size_t>(p.numel()));
-      if (!p.grad().defined()) continue;
+      if (!p.grad().defined() || shard.weight == 0) continue;  // 0 / 0 has a gradient of NaN
       const Tensor values = on_host<T>(p.grad());
       std::transform(values.template data<T>(), values.template data<T>() + p.numel(), numbers.begin() + begin,
-                     [weight = static_cast<T>(share / all.factor_)](T v) { return v * weight; });
+                     [weight = static_cast<T>(shard.weight / all.factor_)](T v) { return v * weight; });
       finite = finite && std::all_of(numbers.begin() + begin, numbers.end(), [](T v) { return std::isfinite(v); });
     }
-    if (next == last) numbers[1] = finite ? 0 : 1;
+    if (next == last) numbers[kNonfinite] = finite ? 0 : 1;
     if (next == last && all.exchange_)
       about.add(0, static_cast<int>(k), {numbers.begin(), numbers.begin() + all.about_});
     trees[next][static_cast<std::size_t>(rank)].add(0, static_cast<int>(k), std::move(numbers));
@@ -244,9 +339,9 @@ template <class T> struct DataParallel::Step {
     ++next;
   }
 
-  void run_shard(std::int64_t k) {
-    const Range samples = part_of(whole, all.shards_, k);
-    const double share = static_cast<double>(samples.size()) / static_cast<double>(whole);
+  void run_shard(Shard& shard) {
+    const std::int64_t k = shard.k;
+    const Range samples = samples_of(k);
     for (const auto& [name, p] : all.parameters_) p.zero_grad();
     restore_buffers();
     if (k + 1 == own.last && last > 0) {
@@ -257,18 +352,34 @@ template <class T> struct DataParallel::Step {
         for (std::size_t b = 0; b < turns.size(); ++b) turns[b].get(), sum(b, all.exchange_.has_value());
       });
     }
-    Tensor value = zeros({});
     if (samples.size() > 0) {
       Generator generator = generator_of(key, k);
       const GeneratorScope scope(generator);
       const Range here{samples.first - batch.first, samples.last - batch.first};
       const data::Batch part{rows(batch.inputs, here), rows(batch.targets, here)};
-      value = all.run_ ? all.run_->forward([&] { return loss(part); }) : loss(part);
-      run_backward(value, [&] { close(k, share); });
+      weigh(shard, loss_of(part));
+      run_backward(seed_of(shard), [&] { close(shard); });
     }
-    while (next < last) close(k, share);
-    close(k, share, numbers_about(value, share));
+    while (next < last) close(shard);
+    close(shard, numbers_about(shard));
     next = 0, finite = true;
+  }
+
+  ShardLoss loss_of(const data::Batch& part) const {
+    if (!all.run_) return loss(part);
+    std::optional<ShardLoss> computed;
+    all.run_->forward([&] { return computed.emplace(loss(part)).value; });
+    return *computed;
+  }
+
+  // What backward starts from. In lockstep a shard that counts nothing still hands on the gradients of the others'
+  // losses, in the unit of its samples; its own is 0.
+  Tensor seed_of(Shard& shard) const {
+    if (!all.options_.synchronized_batch_norm || shard.weight != 0) return shard.loss;
+    shard.weight = shard.share;
+    const Tensor nothing = mul(shard.loss, 0.0);
+    shard.loss = Tensor();
+    return nothing;
   }
 
   // Closes buckets on the way, if there is a thread for them.
@@ -329,11 +440,12 @@ template <class T> struct DataParallel::Step {
       return like(brought[0], sum_shards(all.ranks_, all.shards_, std::move(tree)).data());
     };
     const auto run = [&](int i, const Meet& meet) {
-      const std::int64_t k = own.first + i;
-      const double share = static_cast<double>(part_of(whole, all.shards_, k).size()) / static_cast<double>(whole);
-      const Meet sum = [&](const Tensor& t) { return apply(std::make_shared<SumOfShards>(meet, share), {t})[0]; };
+      Shard shard = shard_of(own.first + i);
+      const Meet sum = [&](const Tensor& t) {
+        return apply(std::make_shared<SumOfShards>(meet, shard.weight), {t})[0];
+      };
       const Scoped scope(modes().sum_over_parts, &sum);
-      run_shard(k);
+      run_shard(shard);
     };
     in_lockstep(static_cast<int>(own.size()), run, join, swap);
   }
@@ -360,7 +472,9 @@ template <class T> struct DataParallel::Step {
 
   void give_back() const {
     const NoGrad off;
-    const T* from = sums[last].data() + 2 + all.parameters_.size();
+    const std::size_t flags = kCounted + 2 * static_cast<std::size_t>(all.shards_);
+    const std::optional<double> factor = factor_of_counted();
+    const T* from = sums[last].data() + flags + all.parameters_.size();
     for (std::size_t i = 0; i < before.size(); ++i) {
       const Tensor& b = all.buffers_[i].second;
       const bool changed = std::any_of(from, from + b.numel(), [](T gain) { return gain != 0; });
@@ -375,8 +489,11 @@ template <class T> struct DataParallel::Step {
       for (const std::size_t i : all.buckets_[bucket]) {
         const Tensor& p = all.parameters_[i].second;
         Tensor gradient = earlier[i];
-        if (sums[last][2 + i] > 0) {
-          const Tensor fresh = like(p, from);
+        if (sums[last][flags + i] > 0) {
+          const bool wide = is_half(p.dtype()) && autograd::gradient_sums(p) == autograd::GradientSums::f32;
+          Tensor fresh = from_data(std::vector<T>(from, from + p.numel()), p.sizes(), {.dtype = dtype_of<T>});
+          if (factor.value_or(1) != 1) fresh.mul_(*factor);
+          fresh = fresh.to(p.device(), wide ? DType::f32 : p.dtype());
           gradient = gradient.defined() ? add(gradient, fresh) : fresh;
           gradient.set_category(Category::gradients);
         }
@@ -386,36 +503,65 @@ template <class T> struct DataParallel::Step {
     }
   }
 
+  // As before the step.
+  void restore() const {
+    default_generator().set_state(start);
+    restore_buffers();
+    for (std::size_t i = 0; i < earlier.size(); ++i) all.parameters_[i].second.set_grad(earlier[i]);
+    if (!all.run_ || !all.run_->quantization()) return;
+    all.run_->quantization()->forget_staged();
+    static_cast<void>(all.run_->quantization()->take_hidden());
+  }
+
   Tensor run() {
     for (const auto& [name, p] : all.parameters_) earlier.push_back(p.grad());
     for (const auto& [name, b] : all.buffers_) before.push_back(b.detach().clone());
+    try {
+      return sum_of_shards();
+    } catch (...) {
+      restore();
+      throw;
+    }
+  }
+
+  Tensor sum_of_shards() {
     amp::QuantizationState* const quantization = all.run_ ? all.run_->quantization() : nullptr;
     std::optional<Scoped<bool>> held;
     if (quantization) held.emplace(quantization->held, true);
+    if (samples_of(own.last - 1).last == samples_of(own.first).first) agree_on_unit({});  // it has no samples
     if (all.options_.synchronized_batch_norm) run_together();
-    for (std::int64_t k = own.first; k < own.last && !all.options_.synchronized_batch_norm; ++k) run_shard(k);
+    for (std::int64_t k = own.first; k < own.last && !all.options_.synchronized_batch_norm; ++k) {
+      Shard shard = shard_of(k);
+      run_shard(shard);
+    }
     if (thread.valid()) thread.get();
     if (quantization) advance_histories(*quantization, all.ranks_);
     restore_buffers();
     const bool exchanges = all.exchange_.has_value();
     if (exchanges) sums[last] = sum_shards(all.ranks_, all.shards_, std::move(about));
-    const bool low = exchanges && sums[last][1] == 0;  // with Inf or NaN all sums are exact: all ranks see them
+    const bool low =
+        exchanges && sums[last][kNonfinite] == 0;  // with Inf or NaN all sums are exact: all ranks see them
     if (exchanges && !low) all.exchange_->kept() = std::move(kept);
     for (std::size_t b = exchanges && !low ? 0 : last; b <= last; ++b) sum(b, low);
     give_back();
+    if (quantization && sums[last][kHidden] > 0)
+      quantization->put_hidden(static_cast<std::int64_t>(sums[last][kHidden]), all.parameters_[0].second.device());
     if (last > 0 && !std::exchange(all.ordered_, true)) {
       all.ranks_.broadcast(all.order_.data(), all.order_.size() * sizeof(std::size_t), 0);
       all.fill_buckets();
     }
-    return full({}, static_cast<double>(sums[last][0]), {.dtype = all.options_.sum});
+    const std::optional<double> factor = factor_of_counted();
+    const double mean = factor ? static_cast<double>(sums[last][kLoss]) * *factor : std::nan("");
+    return full({}, mean, {.dtype = all.options_.sum});
   }
 };
 
 Tensor DataParallel::backward(const data::Batch& batch, const Loss& loss) {
   if ((batch.whole ? batch.whole : batch.size()) < 1) throw_error("DataParallel: the batch has no samples");
+  const RandomKey start = default_generator().state();
   const RandomKey key = default_generator().next();
-  return options_.sum == DType::f64 ? Step<double>{*this, batch, loss, key}.run()
-                                    : Step<float>{*this, batch, loss, key}.run();
+  return options_.sum == DType::f64 ? Step<double>{*this, batch, loss, key, start}.run()
+                                    : Step<float>{*this, batch, loss, key, start}.run();
 }
 
 DataParallel::Exchanged DataParallel::take_exchanged() {

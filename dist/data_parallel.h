@@ -13,9 +13,10 @@
 //   }
 //
 // The way of a step: every batch is cut into shards, a fixed number, and each rank computes the gradient of its shards,
-// one after the other. Random numbers (dropout, stochastic rounding) are keyed by step and shard. Gradients, the loss
-// and what layers add to their buffers are weighted by samples and summed over a fixed tree of shards (shard_sum.h).
-// Then each rank has the same gradient and makes the same step: clipping sees the global norm, and an overflow on one
+// one after the other. Random numbers (dropout, stochastic rounding) are keyed by step and shard. Gradients and the loss
+// are weighted by what the shard's loss divides by (loss_divisor.h), what layers add to their buffers by samples, and
+// both are summed over a fixed tree of shards (shard_sum.h). So the gradient is that of the whole batch's loss, if some
+// targets are ignored or masked too; a shard without a valid target adds nothing. Then each rank has the same gradient and makes the same step: clipping sees the global norm, and an overflow on one
 // rank makes all skip. A recipe with an exchange sums the ranks' gradients in low precision instead (rank_sum.h); those
 // bits depend on the number of ranks.
 //
@@ -33,6 +34,7 @@
 
 #include "../amp/recipe.h"
 #include "../data/data_loader.h"
+#include "loss_divisor.h"
 #include "rank_sum.h"
 
 namespace gradual::dist {
@@ -59,17 +61,20 @@ int shards_of(const DataParallelOptions& options, int ranks);
 
 class DataParallel : Pinned {
  public:
-  using Loss = std::function<Tensor(const data::Batch& part)>;  // the mean over the part's samples
+  // The loss of a part of the batch: a Tensor or a ShardLoss. If neither tape nor ShardLoss says what it divides by, it
+  // counts as a mean over the part's samples.
+  using Loss = std::function<ShardLoss(const data::Batch& part)>;
 
   // Checks that the ranks agree and copies rank 0's state to all. For a loop of your own: `exchange` as in a recipe.
   DataParallel(Communicator& ranks, amp::RecipeRun& run, DataParallelOptions options = {});
   DataParallel(Communicator& ranks, nn::Module& model, DataParallelOptions options = {},
                std::optional<amp::Exchange> exchange = {});
 
-  // One training step of the run on a batch, the same on all ranks (or each rank's part of it, see own_shards()).
+  // One training step of the run on a batch, the same on all ranks (or each rank's part of it, see own_shards()). If
+  // the loss or a gradient throws, gradients, buffers, histories and default_generator() are as before.
   amp::RunStep step(const data::Batch& batch, const Loss& loss);
-  // The gradient alone, added to the parameters' .grad. Returns the mean loss over the batch, detached, in the type of
-  // the sums.
+  // The gradient alone, added to the parameters' .grad. Returns the loss of the batch, detached, in the type of the
+  // sums; NaN without a valid target.
   Tensor backward(const data::Batch& batch, const Loss& loss);
 
   Communicator& ranks() const { return ranks_; }
@@ -99,7 +104,7 @@ class DataParallel : Pinned {
   DataParallelOptions options_;
   int shards_, emulated_;
   std::vector<std::pair<std::string, Tensor>> parameters_, buffers_;
-  std::int64_t about_ = 2;                         // numbers about a shard, before the gradients of the last bucket
+  std::int64_t about_ = 0;                         // numbers about a shard, before the gradients of the last bucket
   std::vector<std::vector<std::size_t>> buckets_;  // of parameters, ascending in each; the last waits for backward
   std::vector<std::size_t> order_;                 // of parameters, in rank 0's first backward
   bool ordered_ = false;                           // the ranks agree on order_

@@ -50,6 +50,8 @@ Tensor run_again(const OpCall& one, const Attrs& attrs) {
 Update& Update::operator+=(const Update& o) {
   parameter = o.parameter, op = o.op, part = o.part, step = o.step;
   elements += o.elements, intended += o.intended, vanished += o.vanished, moved += o.moved, flipped += o.flipped;
+  overflowed += o.overflowed;
+  zeroed += o.zeroed;
   weight_squares += o.weight_squares, intended_squares += o.intended_squares, product += o.product;
   return *this;
 }
@@ -104,9 +106,11 @@ void UpdateMeter::fused(const OpCall& one, int k) {
     pending_.push_back(std::move(step)), pending_.push_back(std::move(decay));
   }
   begin_update(whole.row, one[kWeight]);
-  for (int i = kMoment; i < one.inputs.size(); ++i)
-    if (one[i].defined())
-      pending_.push_back(change(one, name, kStates[i - kMoment], one[i], exact[static_cast<std::size_t>(i)]));
+  for (int i = kMoment; i < one.inputs.size(); ++i) {
+    if (!one[i].defined()) continue;
+    pending_.push_back(change(one, name, kStates[i - kMoment], one[i], exact[static_cast<std::size_t>(i)]));
+    if (one.op == OpId::adam_step_ && i > kMoment) pending_.back().first_moment = one[kMoment];
+  }
   pending_.push_back(std::move(whole));
   add_scalars(one);
 }
@@ -239,6 +243,13 @@ void UpdateMeter::measure(const Change& c) {
     ++u.intended, u.vanished += made == 0, u.intended_squares += step * step;
     if (std::isfinite(made)) u.product += made * step;
   }
+  if (c.first_moment.defined()) {
+    const Tensor first = f64_of(c.first_moment);
+    for (std::int64_t i = 0; i < u.elements; ++i) {
+      u.overflowed += std::isfinite(now[i]) ? 0 : 1;
+      u.zeroed += now[i] == 0 && first.data<double>()[i] != 0 ? 1 : 0;
+    }
+  }
   rows_of(c)[c.at] = std::move(u);
 }
 
@@ -265,6 +276,10 @@ std::string UpdateMeter::to_string() const {
     text += fmt::format(kLine, site.first, site.second, percent(u.vanished_percent()), percent(100 * u.arriving()),
                         u.ratio() > 0 ? fmt::format("2^{:.1f}", std::log2(u.ratio())) : "0",
                         percent(percent_of(u.moved, u.elements)), percent(u.flipped_percent()));
+  for (const auto& [site, u] : sums)
+    if (u.overflowed + u.zeroed > 0)
+      text += fmt::format("{}: of {} second moments {} are Inf or NaN (no more steps), {} are 0 (steps of m / eps)\n",
+                          site.first, u.elements, u.overflowed, u.zeroed);
   for (const Scalar& s : scalars_)
     if (s.lost()) text += s.op + ": " + inspect::to_string(s) + "\n";
   for (const GradientNoise& n : noise_)

@@ -40,6 +40,9 @@ struct Update {
   // return to their value before their last change. The rounded weight is the result of the forward quantiser (before
   // scales of a tensor or of rows), else the stored parameter. It is read before the update.
   std::int64_t moved = 0, flipped = 0;
+  // For second moments after the step: elements that are Inf or NaN (their parameters stand still), and those that are 0
+  // beside a first moment that is not (their steps are m / eps). Moments kept as codes are read before they are encoded.
+  std::int64_t overflowed = 0, zeroed = 0;
   DType dtype = DType::f32;  // of the numbers from which the next step starts
   struct Element {
     double weight = 0, intended = 0, made = 0;  // the weight before, its intended and its made update
@@ -111,7 +114,8 @@ class UpdateMeter final : public Observer {
     Update row;
     Tensor target = {}, master = {}, compensation = {};
     Tensor before = {}, base = {}, intended = {};
-    std::size_t at = 0;  // index of its row in updates_ or parts_
+    Tensor first_moment = {};  // of a second moment
+    std::size_t at = 0;        // index of its row in updates_ or parts_
   };
   // Rounded weights. For each offset in the parameter: the last value of each element, and the value before.
   struct Weight {

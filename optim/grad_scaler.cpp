@@ -11,9 +11,12 @@ namespace gradual::optim {
 std::optional<std::size_t> StepResult::index() const {
   if (applied()) return {};
   const auto counts = found_.to_vector<std::int64_t>();
-  const auto first = std::find_if(counts.begin() + 1, counts.end(), [](std::int64_t n) { return n > 0; });
+  const auto first = std::find_if(counts.begin() + 1, counts.end() - 1, [](std::int64_t n) { return n > 0; });
+  if (first == counts.end() - 1) return {};
   return static_cast<std::size_t>(first - counts.begin()) - 1;
 }
+
+std::int64_t StepResult::hidden() const { return found_.defined() ? found_[-1].item<std::int64_t>() : 0; }
 
 GradScaler::GradScaler(GradScalerOptions o)
     : options_(o), state_{.scale = static_cast<float>(o.init_scale), .hysteresis_tracker = o.hysteresis} {
@@ -86,9 +89,13 @@ Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
 void GradScaler::check(PerOptimizer& o, Optimizer& optimizer, bool write) {
   const GradientScale by = rules(optimizer) ? GradientScale{.on_device = &on_gpu()->inverse}
                                             : GradientScale{static_cast<double>(now().inverse())};
-  const Tensor found = zeros({static_cast<std::int64_t>(optimizer.param_count()) + 1},
-                             {.dtype = DType::i64, .device = optimizer.device()});
+  const auto last = static_cast<std::int64_t>(optimizer.param_count()) + 1;
+  const Tensor found = zeros({last + 1}, {.dtype = DType::i64, .device = optimizer.device()});
   if (optimizer.unscale(found, by, write) > 0) o.found = found;
+  const Tensor hidden = std::exchange(hidden_, Tensor());
+  if (!hidden.defined()) return;
+  found.narrow(0, 0, 1).add_(hidden);
+  found.narrow(0, last, 1).copy_(hidden);
 }
 
 void GradScaler::unscale_(Optimizer& optimizer) {
@@ -111,6 +118,7 @@ StepResult GradScaler::step(Optimizer& optimizer, SourceLocation loc) {
   PerOptimizer& o = of(optimizer);
   if (o.stage == Stage::stepped) throw_error("GradScaler: step() has already been called since the last update()");
   const bool unscaled = o.stage == Stage::unscaled;
+  if (unscaled) optimizer.check_no_gradient_since_unscale();
   if (!unscaled) check(o, optimizer, false);
   if (!o.found.defined())
     throw_error(

@@ -28,13 +28,18 @@ using GradScalerOptions = LossScaleOptions;
 class StepResult {
  public:
   StepResult() = default;
-  StepResult(const Optimizer& optimizer, Tensor found) : optimizer_(&optimizer), found_(std::move(found)) {}
+  StepResult(Optimizer& optimizer, Tensor found) : optimizer_(&optimizer), found_(std::move(found)) {}
   bool applied() const { return nonfinite() == 0; }
   bool skipped() const { return !applied(); }
-  // The number of elements of all gradients that were Inf or NaN.
+  // The number of elements of all gradients that were Inf or NaN, and of hidden().
   std::int64_t nonfinite() const { return found_.defined() ? found_[0].item<std::int64_t>() : 0; }
+  // What GradScaler::note() counted: tensors with Inf or NaN that rounding made finite before a gradient had it.
+  std::int64_t hidden() const;
+  // Adam's second moments in low precision as the optimizer has them now: parameters that no longer move, and those
+  // whose steps are too large. The optimizer must still exist.
+  MomentFaults moments() const { return optimizer_ ? optimizer_->moment_faults() : MomentFaults(); }
   // The first parameter with such an element, in the optimizer's order: its index, and its name ("" if the step was
-  // applied). The optimizer must still exist.
+  // applied, or all are hidden()). The optimizer must still exist.
   std::optional<std::size_t> index() const;
   std::string param() const {
     const auto i = index();
@@ -42,7 +47,7 @@ class StepResult {
   }
 
  private:
-  const Optimizer* optimizer_ = nullptr;
+  Optimizer* optimizer_ = nullptr;
   Tensor found_;
 };
 
@@ -61,8 +66,12 @@ class GradScaler {
   // scaled; otherwise it divides .grad itself.
   // Error: called twice or after step() without update(); no scale() yet; f16 gradients without an FP32 path.
   void unscale_(Optimizer& optimizer);
+  // Of the next check, by unscale_() or step(): a count of what was Inf or NaN and cannot be seen in the gradients, i64
+  // [1] on the optimizer's device. If it is above 0, the step is skipped too.
+  void note(const Tensor& hidden) { hidden_ = hidden; }
   // The optimizer's step; skipped if a gradient overflowed. Gradients that are not unscaled yet are divided within the
-  // update, and .grad keeps the scale. Error: called twice without update(), no scale() yet, or no gradients at all.
+  // update, and .grad keeps the scale. Error: called twice without update(), no scale() yet, or no gradients at all; a
+  // backward after unscale_().
   StepResult step(Optimizer& optimizer, SourceLocation loc = SourceLocation::current());
   // Ends the iteration: shrinks the scale after an overflow in any optimizer, grows it after growth_interval clean
   // iterations, or sets `new_scale`. Error if no gradients were checked since the last update().
@@ -89,7 +98,8 @@ class GradScaler {
   struct PerOptimizer {
     const Optimizer* optimizer;
     Stage stage = Stage::ready;
-    Tensor found;  // i64: [0] all non-finite elements, [1 + i] those of parameter i; undefined until checked
+    // i64: [0] all non-finite elements, [1 + i] those of parameter i, last the hidden ones; undefined until checked
+    Tensor found;
   };
   PerOptimizer& of(const Optimizer& optimizer);
   void check(PerOptimizer& o, Optimizer& optimizer, bool write);
@@ -110,6 +120,7 @@ class GradScaler {
 
   GradScalerOptions options_;
   bool used_ = false;  // scale() was called
+  Tensor hidden_;      // of note(); undefined once a check has taken it
   std::vector<PerOptimizer> optimizers_;
   mutable LossScale state_;
   mutable std::vector<ScaleChange> history_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "../autograd/autograd.h"
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/fusions.h"
@@ -123,7 +124,9 @@ void Optimizer::add_param_group(ParamGroup group) {
     const std::size_t index = states_.size() + added.size();
     const auto name = group.names.empty() ? fmt::format("parameter {}", index) : group.names[added.size()];
     ParamState& s = added.emplace_back(ParamState{.param = p, .group = groups_.size(), .index = index, .name = name});
-    if (keeps_masters() && p.dtype() != DType::f64) ensure_master(s);
+    if (!keeps_masters() || p.dtype() == DType::f64) continue;
+    ensure_master(s);
+    autograd::set_gradient_sums(p, autograd::GradientSums::f32);
   }
   groups_.push_back(std::move(group));
   states_.insert(states_.end(), added.begin(), added.end());
@@ -144,7 +147,7 @@ std::vector<Optimizer::Live> Optimizer::live_gradients() {
   std::vector<Live> out;
   out.reserve(states().size());
   for (ParamState& s : states_) {
-    if (groups_[s.group].frozen) continue;
+    if (groups_[s.group].frozen || !s.param.requires_grad()) continue;
     Tensor g = s.param.grad();
     if (!g.defined()) continue;
     // Alone: parameters whose update needs temporary tensors, so that those of only one parameter exist at a time.

@@ -21,8 +21,10 @@ namespace gradual::optim {
 
 // How an f16 or bf16 parameter is updated. No effect on f32 and f64 parameters.
 enum class LowPrecisionUpdate : std::uint8_t {
-  none,       // computed in f32 from the parameter itself, rounded to nearest: updates below half an ulp vanish
-  masters,    // an FP32 copy takes the update and is rounded into the parameter (Micikevicius et al. 2018)
+  none,  // computed in f32 from the parameter itself, rounded to nearest: updates below half an ulp vanish
+  // An FP32 copy takes the update and is rounded into the parameter (Micikevicius et al. 2018). Gradients of several
+  // backwards, or of several uses, add up in f32 (autograd::set_gradient_sums).
+  masters,
   kahan,      // a second tensor of the parameter's dtype keeps the rounding error (Zamirai et al. 2020)
   stochastic  // rounded up or down at random, so that small updates apply on average
 };
@@ -45,7 +47,8 @@ struct UpdateOptions {
 
 // Parameters with their own rates. An optimizer reads the fields that its formula uses and ignores the others.
 struct ParamGroup {
-  // Floating leaves. A step skips those without a gradient, and so those that require none (frozen ones).
+  // Floating leaves. A step skips those without a gradient and those that require none (frozen ones), also if one has a
+  // gradient from earlier.
   std::vector<Tensor> params = {};
   std::vector<std::string> names = {};  // none, or one for each parameter: for messages and exports
   // Unset: the optimizer's value at the time when the group is added.
@@ -54,6 +57,24 @@ struct ParamGroup {
 };
 // Makes a group from the result of Module::named_parameters.
 ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named);
+
+// What low precision did to Adam's second moments v: elements of parameters, by the state between two steps. m is the
+// first moment; |m| stays below sqrt(v), up to the start and rare gradients.
+struct MomentFaults {
+  std::int64_t elements = 0;  // checked
+  // v is Inf or NaN: the parameter stands still for good.
+  std::int64_t overflowed = 0;
+  // v is 0 and m is not: the step is m / eps instead of m / sqrt(v).
+  std::int64_t vanished = 0;
+  // v is below m^2 / 1.44 and (1 - beta2) (m^2 - v) rounds away: steps stay more than 1.2 times too large.
+  std::int64_t stuck = 0;
+  std::string parameter = {};  // the one with the most faults
+
+  std::int64_t all() const { return overflowed + vanished + stuck; }
+};
+// "of 4096 second moments 12 overflowed (no more steps), 30 vanished (steps of m / eps), 5 are stuck (steps too large);
+// most in fc1.weight"; empty without faults.
+std::string to_string(const MomentFaults& faults);
 
 // The factor of the gradients in a step, for GradScaler.
 struct GradientScale {
@@ -120,6 +141,12 @@ class Optimizer : Pinned {
   void forget_unscaled() {  // the FP32 gradients are stale
     for (ParamState& s : states_) s.wide = ParamState::Wide::stale;
   }
+  // Error naming the parameter if a backward has added to a gradient since unscale(.., write): that part has the scale.
+  void check_no_gradient_since_unscale() const;
+
+  // The second moments as they are now, of parameters that keep them in f16 or bf16 or as codes; f32 ones do not suffer
+  // this. Waits for a GPU.
+  MomentFaults moment_faults();
 
  protected:
   static constexpr std::size_t kMaxState = 4;  // tensors of state for each parameter
@@ -189,6 +216,7 @@ class Optimizer : Pinned {
     Tensor wide_gradient = {};
     enum class Wide : std::uint8_t { stale, copied, unscaled } wide = Wide::stale;
     Stamp wide_of = {};
+    std::uint32_t received = 0;  // gradients_received() when the gradient was unscaled
 
     bool is_low() const { return is_half(param.dtype()); }
     bool wide_stands(const Tensor& gradient) const;
@@ -217,6 +245,7 @@ class Optimizer : Pinned {
   ParamState& state_of(const Tensor& param);
   void prepare_state(ParamState& s);
   void encode_moments(ParamState& s, const DeviceStep& there) const;
+  Tensor stored_next(const ParamState& s, const Tensor& v, const Tensor& g, double beta2) const;
   void step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc);
   void step_by_ops(const Live& live, const GradientScale& by);
   void unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write);

@@ -1,5 +1,6 @@
 // FP32 masters of f16 and bf16 parameters, and the gradients that a step takes: unscaled and clipped, in FP32 where
 // these parameters are updated by way of it.
+#include "../autograd/autograd.h"
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
@@ -141,7 +142,17 @@ int Optimizer::unscale(const Tensor& found, const GradientScale& by, bool write)
     return a.state->index + 1 == b.state->index && !a.alone && !b.alone;
   };
   for_runs(live, same_call, [&](const auto& run) { unscale_run(run, found, by, write); });
+  for (ParamState& s : states_) s.received = autograd::gradients_received(s.param);
   return static_cast<int>(live.size());
+}
+
+void Optimizer::check_no_gradient_since_unscale() const {
+  for (const ParamState& s : states_)
+    if (!groups_[s.group].frozen && s.param.requires_grad() && autograd::gradients_received(s.param) != s.received)
+      throwf(
+          "GradScaler: a backward after unscale_() changed the gradient of {} {}: that part still has the loss scale "
+          "and the step would be too large; call unscale_() after the last backward of a step",
+          s.name, to_string(s.param.sizes()));
 }
 
 std::vector<Tensor> Optimizer::step_gradients() {

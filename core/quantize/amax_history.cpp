@@ -48,6 +48,13 @@ void AmaxHistory::stage(float value) {
   is_staged = true;
 }
 
+void AmaxHistory::forget_staged() {
+  read();
+  staged = 0;
+  is_staged = false;
+  there_.host_changed();
+}
+
 void AmaxHistory::advance(const Scaling& s, const Format& f) {
   const detail::ScaleSpec spec = detail::scale_spec({.format = f, .scaling = s});
   is_staged = false;

@@ -36,6 +36,7 @@ struct AmaxHistory {
   // Copies the GPU's state into the fields, if a GPU has it, and waits for the GPU.
   AmaxHistory& read() { return there_.read(), *this; }
   void stage(float value);  // staged = max(staged, |value|)
+  void forget_staged();     // as if nothing was staged since the last advance(); waits for the GPU
   // Adds `staged` to the amaxes and sets scale = format.max() * 2^-margin / amax, at most FLT_MAX. An amax of 0, Inf or
   // NaN keeps the scale.
   void advance(const Scaling& scaling, const Format& format);

@@ -454,3 +454,21 @@ TEST_CASE("update meter: a sample of elements with their updates") {
     CHECK(e.made == 0);  // an eighth of bf16's spacing below 1
   }
 }
+
+TEST_CASE("update meter: second moments of f16 that overflow or vanish are counted and told") {
+  struct Row {
+    double gradient;
+    std::int64_t overflowed, zeroed;
+  };
+  for (const Row& row : {Row{1e4, 64, 0}, Row{1e-3, 0, 64}, Row{1, 0, 0}}) {
+    CAPTURE(row.gradient);
+    nn::Linear layer = layer_of(1, DType::f32);
+    optim::Adam adam({layer.weight}, {.precision = {.state_dtype = DType::f16}});
+    UpdateMeter meter(layer);
+    run(adam, layer, meter, row.gradient, 1);
+    CHECK(part_of(meter, "second moment")->overflowed == row.overflowed);
+    CHECK(part_of(meter, "second moment")->zeroed == row.zeroed);
+    const bool told = meter.to_string().find("weight: of 64 second moments") != std::string::npos;
+    CHECK(told == (row.overflowed + row.zeroed > 0));
+  }
+}

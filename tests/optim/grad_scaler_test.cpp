@@ -396,3 +396,51 @@ TEST_CASE("frozen groups are neither divided nor looked at") {
   CHECK(a.item() == 0);
   CHECK(b.item() == 1);
 }
+
+TEST_CASE("a backward between unscale_ and step is an error, for every way a gradient is kept") {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const bool zeroed : {false, true}) {
+      CAPTURE(to_string(dtype));
+      CAPTURE(zeroed);
+      const Tensor p = leaf({0}, dtype);
+      SGD sgd(std::vector<ParamGroup>{{.params = {p}, .names = {"fc.weight"}}},
+              {.lr = 1, .precision = {.update = LowPrecisionUpdate::masters}});
+      GradScaler scaler({.init_scale = 1024});
+      scaler.scale(p.sum()).backward();
+      scaler.unscale_(sgd);
+      if (zeroed) sgd.zero_grad();
+      scaler.scale(p.sum()).backward();
+      const std::string e = error_of([&] { scaler.step(sgd); });
+      CHECK(contains(e, "a backward after unscale_() changed the gradient of fc.weight [1]"));
+      CHECK(p.item() == 0);
+      // The next iteration is right.
+      sgd.zero_grad();
+      scaler.update();
+      scaler.scale(p.sum()).backward();
+      scaler.unscale_(sgd);
+      CHECK(scaler.step(sgd).applied());
+      CHECK(p.item() == -1);
+    }
+}
+
+TEST_CASE("what note() counts skips the step and shrinks the scale, once") {
+  const Tensor p = leaf({1});
+  SGD sgd({p}, {.lr = 1});
+  GradScaler scaler({.init_scale = 4});
+  for (const bool unscale : {false, true})
+    for (const std::int64_t hidden : {3, 0}) {
+      const double before = p.item(), scale = scaler.scale();
+      scaler.scale(p.sum()).backward();
+      scaler.note(full({1}, static_cast<double>(hidden), {.dtype = DType::i64}));
+      if (unscale) scaler.unscale_(sgd);
+      const StepResult result = scaler.step(sgd);
+      scaler.update();
+      sgd.zero_grad();
+      CHECK(result.skipped() == (hidden > 0));
+      CHECK(result.hidden() == hidden);
+      CHECK(result.nonfinite() == hidden);
+      CHECK(result.param().empty());
+      CHECK((p.item() == before) == (hidden > 0));
+      CHECK(scaler.scale() == (hidden > 0 ? scale / 2 : scale));
+    }
+}

@@ -330,3 +330,49 @@ TEST_CASE("Adam wholly in f16: eps 1e-8 is 0 there, and a vanished second moment
   CHECK(sound[0] == doctest::Approx(0.99).epsilon(0.001));
   CHECK(sound[1] == 1);
 }
+
+TEST_CASE("with masters gradients add up in f32: micro-batches that bf16 would drop arrive") {
+  for (LowPrecisionUpdate update : {LowPrecisionUpdate::none, LowPrecisionUpdate::masters}) {
+    CAPTURE(to_string(update));
+    const Tensor p = leaf({0, 0}, DType::bf16);
+    SGD sgd({p}, {.lr = 1, .precision = {.update = update}});
+    p.sum().backward();
+    for (int i = 0; i < 512; ++i) (p * 0.0009765625).sum().backward();
+    sgd.step();
+    const bool masters = update == LowPrecisionUpdate::masters;
+    CHECK(sgd.master(p).to_vector<double>() == (masters ? Values{-1.5, -1.5} : Values{-1, -1}));
+  }
+}
+
+TEST_CASE("f16 gradients whose sum passes 65504 are clipped and unscaled in f32 with masters") {
+  for (bool unscale : {false, true}) {
+    CAPTURE(unscale);
+    const Tensor p = leaf({0}, DType::f16);
+    SGD sgd({p}, {.lr = 1, .precision = {.update = LowPrecisionUpdate::masters}});
+    GradScaler scaler({.init_scale = 32768});
+    for (int i = 0; i < 4; ++i) scaler.scale(p.sum()).backward();
+    if (unscale) {
+      scaler.unscale_(sgd);
+      CHECK(static_cast<double>(clip_grad_norm_(sgd, 100)) == 4);
+    }
+    CHECK(scaler.step(sgd).applied());
+    CHECK(sgd.master(p).item() == -4);
+  }
+}
+
+TEST_CASE("a parameter that requires no gradient stands still, also with an old gradient") {
+  for (bool adam : {false, true}) {
+    const Tensor p = leaf({1, 2}), q = leaf({3});
+    auto optimizer = make(adam, {p, q}, {});
+    set_gradient(p, {1, 1});
+    set_gradient(q, {1});
+    p.set_requires_grad(false);
+    CHECK(optimizer->step_gradients().size() == 1);
+    optimizer->step();
+    CHECK(p.to_vector<double>() == Values{1, 2});
+    CHECK(q.item() < 3);
+    p.set_requires_grad(true);
+    optimizer->step();
+    CHECK(p.to_vector<double>()[0] < 1);
+  }
+}

@@ -149,3 +149,51 @@ TEST_CASE("codes that do not fit and moments that cannot be coded are named") {
   bad.scaling = {.block = 0};
   CHECK(refused(coded(kE4m3, bad)) == "optimizer, moments: quantizer to e4m3fn: a block has at least 1 element, not 0");
 }
+
+TEST_CASE("an f16 second moment that is stuck makes steps 1.4 and 1.7 times too large, and is counted") {
+  constexpr double kSmallest = 0x1p-24;  // of f16
+  for (const auto& [multiple, ratio] : {std::pair(1000.0, std::sqrt(2.0)), {750.0, std::sqrt(3.0)}}) {
+    CAPTURE(multiple);
+    const double g = std::sqrt(multiple * kSmallest);
+    const auto trained = [&](std::optional<DType> state) {
+      const Tensor p = leaf({0});
+      auto adam = std::make_unique<Adam>(std::vector<Tensor>{p},
+                                         AdamOptions{.lr = 1e-3, .eps = 1e-12, .precision = {.state_dtype = state}});
+      for (int i = 0; i < 6000; ++i) {
+        set_gradient(p, {g});
+        adam->step();
+      }
+      const double before = p.item();
+      set_gradient(p, {g});
+      adam->step();
+      return std::pair(p.item() - before, adam->moment_faults());
+    };
+    const auto [exact, none] = trained({});
+    const auto [low, faults] = trained(DType::f16);
+    CHECK(low / exact == doctest::Approx(ratio).epsilon(0.02));
+    CHECK(none.elements == 0);
+    CHECK(faults.elements == 1);
+    CHECK(faults.stuck == 1);
+    CHECK(faults.overflowed + faults.vanished == 0);
+    CHECK(to_string(faults).find("1 are stuck") != std::string::npos);
+  }
+}
+
+TEST_CASE("second moments as codes: those that vanish beside a large one are counted, in every format") {
+  for (const char* format : {"e4m3fn", "fp16", "int8", "e5m2"}) {
+    CAPTURE(format);
+    UpdateOptions options;
+    options.moments[1] = Quantizer{
+        .format = gradual::format(format), .overflow = Overflow::saturate, .scaling = {.kind = ScalingKind::tensor}};
+    const Tensor p = zeros({2, 2}).set_requires_grad();
+    Adam adam({p}, {.precision = options});
+    p.set_grad(from_data(std::vector<float>{1, 1, 1, 1e-8F}, {2, 2}));
+    adam.step();
+    CHECK(adam.moment_faults().elements == 4);
+    CHECK(adam.moment_faults().vanished == 1);
+    CHECK(adam.moment_faults().parameter == "parameter 0");
+    p.set_grad(ones({2, 2}));
+    adam.step();
+    CHECK(adam.moment_faults().vanished == 0);
+  }
+}
