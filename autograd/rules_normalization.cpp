@@ -1,5 +1,6 @@
 // Backward rules of norms, softmax and losses. The fused backward ops compute the values; if the backward itself is
 // recorded, the composed form of the same formula builds its graph.
+#include "../core/kernels/norm_element.h"
 #include "../core/ops/ops.h"
 #include "grad_mode.h"
 #include "rule.h"
@@ -17,18 +18,30 @@ struct Norm {
   bool statistics = true;  // the statistics depend on x: false for batch norm in eval
 };
 
+// A power of two per row or channel, by NormScale: the squares of the numbers times it are finite.
+Tensor scale_of_numbers(const C& c, const Norm& n) {
+  const Tensor& invstd = c.node().saved_outputs[n.centre ? 2 : 1];
+  Shape kept = c.sizes(0);
+  for (const std::int64_t dim : n.dims) kept[static_cast<int>(dim)] = 1;
+  const bool f64 = c.dtype(0) == DType::f64;
+  const Tensor far = lt(detached(invstd), f64 ? NormScale<double>::kFarInvstd : NormScale<float>::kFarInvstd);
+  const double down = f64 ? NormScale<double>::kDown : NormScale<float>::kDown;
+  return reshape(where(far, down, ones_like(detached(invstd))), kept);
+}
+
 // With xh the normalised input and g = dy w: dx = invstd (g - mean(g) - xh mean(g xh)) (Ioffe and Szegedy 2015; Ba et
 // al. 2016), without statistics in the graph invstd g; dw = sum(dy xh), db = sum(dy). In f32, or f64 for f64.
 void composed(const C& c, const Norm& n, const Tensor& gradient) {
   const DType wide = c.dtype(0) == DType::f64 ? DType::f64 : DType::f32;
-  const Tensor x = cast(c.input(0), wide);
+  const Tensor scale = n.statistics ? scale_of_numbers(c, n) : Tensor();
+  const Tensor x = n.statistics ? cast(c.input(0), wide) * scale : cast(c.input(0), wide);
   const Tensor dy = cast(gradient, wide);
   const Tensor weight = c.optional_input(1);
   const auto mean_of = [&](const Tensor& t) { return mean(t, n.dims, true); };
   Tensor xh = n.centre && n.statistics ? x - mean_of(x) : x;
   Tensor invstd;
   if (n.statistics) {
-    invstd = rsqrt(mean_of(square(xh)) + c.get<NormAttrs>().eps);
+    invstd = rsqrt(mean_of(square(xh)) + square(scale) * c.get<NormAttrs>().eps);
   } else {
     invstd = reshape(detached(c.node().saved_outputs[2]), n.weight);
     xh = x - reshape(detached(c.node().saved_outputs[1]), n.weight);
@@ -37,7 +50,7 @@ void composed(const C& c, const Norm& n, const Tensor& gradient) {
   if (c.needs(0)) {
     Tensor g = weight.defined() ? dy * reshape(cast(weight, wide), n.weight) : dy;
     if (n.statistics) g = (n.centre ? g - mean_of(g) : g) - xh * mean_of(g * xh);
-    c.set(0, g * invstd);
+    c.set(0, n.statistics ? g * invstd * scale : g * invstd);
   }
   const auto over_others = [&](const Tensor& t) { return n.others.empty() ? t : sum(t, n.others); };
   if (c.needs(1)) c.set(1, over_others(dy * xh));

@@ -1,7 +1,7 @@
 // batch_norm over channels (Ioffe and Szegedy 2015), in f32 (f64 for f64). For mean and variance each chunk is read
 // from memory once. While it is in the cache, a first pass computes its mean, and a second one the sums of the
 // deviations from that mean and of their squares. The results of the chunks are merged as in Chan, Golub and LeVeque
-// (1983).
+// (1983). A channel whose variance leaves the range of f32 is computed again on scaled numbers.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -30,6 +30,52 @@ template <class T> struct Affine {
   }
 };
 
+// The numbers of channel c of [N, C, ..] as T, row-major.
+template <class T> Parameter<T> channel_of(const Tensor& x, std::int64_t c) {
+  Shape sizes = x.sizes();
+  Shape strides = x.strides();
+  sizes.erase(1);
+  strides.erase(1);
+  return Parameter<T>(as_strided(x, sizes, strides, x.offset() + c * x.strides()[1]));
+}
+
+template <class T> struct ChannelStatistics {
+  T mean, invstd;
+};
+// Of numbers whose squares leave the range of T.
+template <class T> ChannelStatistics<T> scaled_statistics(const Tensor& x, std::int64_t c, T eps, T by) {
+  const Parameter<T> values = channel_of<T>(x, c);
+  const std::int64_t n = x.numel() / x.size(1);
+  const auto moved = [&](std::int64_t i) { return values[i] * by; };
+  const T mean = blocked_sum<T>(n, moved) / static_cast<T>(n);
+  const T square = blocked_sum<T>(n, [&](std::int64_t i) { return (moved(i) - mean) * (moved(i) - mean); });
+  return {mean / by, NormScale<T>::invstd(square / static_cast<T>(n), eps, by) * by};
+}
+
+// The sum of dy xhat over channel c, with the normalised numbers xhat = (x - mean) invstd. `masked` is dy or 0.
+template <class T, class F>
+double scaled_gradient(const Tensor& dy, const Tensor& x, std::int64_t c, T mean, T invstd, const F& masked) {
+  const Parameter<T> gradients = channel_of<T>(dy, c);
+  const Parameter<T> values = channel_of<T>(x, c);
+  const auto term = [&](std::int64_t i) {
+    return masked(gradients[i], values[i]) * NormScale<T>::normal(values[i], mean, invstd, invstd);
+  };
+  return static_cast<double>(blocked_sum<T>(x.numel() / x.size(1), term));
+}
+
+// y of channels in which the difference of two numbers may be Inf.
+template <class T, class Y>
+void map_far_channels(const Piece& p, const Part<Y>& x, const Part<Y>& to, const T* mean, const T* invstd,
+                      const Affine<T>& affine, T cut) {
+  map<T>(p, x, x, to, [&](std::int64_t at) {
+    const auto c = static_cast<std::size_t>(p.channel + at);
+    return [=, center = mean[c], s = invstd[c], scale = affine.scales[c], shift = affine.shifts[c]](T v, T) {
+      const T value = NormScale<T>::normal(v, center, scale, s) + shift;
+      return value < cut ? T{0} : value;
+    };
+  });
+}
+
 template <class T, class E, class Y>
 void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
@@ -38,6 +84,8 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
   const Parameter<T> given_mean(a.training ? Tensor() : call[3]), given_var(a.training ? Tensor() : call[4]);
   Affine<T> affine(l.channels, call[1], call[2]);
   const T cut = a.relu ? -rounds_to_zero<T>(y.dtype()) : -std::numeric_limits<T>::infinity();
+  const auto eps = static_cast<T>(a.eps);
+  bool far = false;  // some channel's numbers are
 
   const Passes<T, E, Y> passes{l, {l.view(call[0]), l}, {{}, l}, {y, l}, y.dtype(), a.training};
   passes.run(
@@ -68,10 +116,19 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
           squares /= static_cast<double>(l.count());
         }
         mean[c] = static_cast<T>(center);
-        invstd[c] = 1 / std::sqrt(static_cast<T>(squares) + static_cast<T>(a.eps));
+        const T variance = static_cast<T>(squares) + eps;
+        const T by = NormScale<T>::of_variance(variance);
+        invstd[c] = 1 / std::sqrt(variance);
+        if (a.training && l.count() > 0 && by != 1) {
+          const ChannelStatistics<T> again = scaled_statistics<T>(call[0], c, eps, by);
+          mean[c] = again.mean;
+          invstd[c] = again.invstd;
+        }
         affine.set(c, invstd[c]);
+        far = far || NormScale<T>::of_invstd(invstd[c]) != 1;
       },
       [&](const Piece& p, const Part<Y>& x, const Part<Y>&, const Part<Y>& to) {
+        if (far) return map_far_channels<T>(p, x, to, mean, invstd, affine, cut);
         vectorized([=, m = mean + p.channel, scale = affine.scales.data() + p.channel,
                     shift = affine.shifts.data() + p.channel] {
           map<T>(p, x, x, to, [=](std::int64_t c) {
@@ -98,6 +155,7 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   Affine<T> affine(l.channels, call[2], call[5]);
   for (std::int64_t c = 0; c < l.channels; ++c) affine.set(c, invstd[c]);
   std::vector<T> db(channels), dw(channels), shifts(channels), slopes(channels);
+  bool far = false;  // some channel's numbers are
   // dy, or 0 where relu made y 0.
   const auto mask = [means = means.data(), scales = affine.scales.data(), biases = affine.shifts.data(),
                      zero](std::int64_t c) {
@@ -126,11 +184,30 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
           b += static_cast<double>(sums(k, 0)), w += static_cast<double>(sums(k, 1));
         const auto n = static_cast<double>(l.count());
         const auto scale = static_cast<double>(invstd[channel]);
-        db[c] = static_cast<T>(b), dw[c] = static_cast<T>(w * scale);
+        db[c] = static_cast<T>(b);
+        dw[c] = static_cast<T>(w * scale);
         shifts[c] = static_cast<T>(b / n);
         slopes[c] = static_cast<T>(scale * scale * (w / n));
+        if (NormScale<T>::of_invstd(invstd[channel]) == 1) return;
+        far = true;
+        const double along =
+            scaled_gradient<T>(call[0], call[1], channel, means[channel], invstd[channel], mask(channel));
+        dw[c] = static_cast<T>(along);
+        slopes[c] = static_cast<T>(scale * (along / n));
       },
       [&](const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Part<Y>& to) {
+        if (far) {
+          map<T>(p, dy, x, to, [&](std::int64_t at) {
+            const std::int64_t c = p.channel + at;
+            return [=, masked = mask(c), center = means[c], s = invstd[c], down = shifts[static_cast<std::size_t>(c)],
+                    by = slopes[static_cast<std::size_t>(c)],
+                    times = affine.scales[static_cast<std::size_t>(c)]](T g, T v) {
+              const T rest = masked(g, v) - down - NormScale<T>::normal(v, center, by, s);
+              return (training ? rest : masked(g, v)) * times;
+            };
+          });
+          return;
+        }
         vectorized([=, first = p.channel, mean = means.data(), shift = shifts.data(), slope = slopes.data(),
                     scale = affine.scales.data()] {
           const auto along = [=](auto trains) {

@@ -1,13 +1,25 @@
-// layer_norm and rms_norm over rows, in f32 (f64 for f64). A second pass computes the variance about the mean.
+// layer_norm and rms_norm over rows, in f32 (f64 for f64). A second pass computes the variance about the mean. A row
+// whose variance leaves the range of f32 is computed again on scaled numbers.
 #include <cmath>
 #include <vector>
 
+#include "../kernels/norm_element.h"
 #include "../ops/dispatch.h"
 #include "kernels.h"
 #include "rows.h"
 
 namespace gradual::cpu {
 namespace {
+
+// Statistics of the numbers x(0) .. x(n-1); without `center` the mean is 0.
+template <class T> struct Moments {
+  T mean, variance;
+};
+template <class T, class F> Moments<T> moments(std::int64_t n, bool center, const F& x) {
+  const T mean = center ? blocked_sum<T>(n, x) / static_cast<T>(n) : T{0};
+  const T square = blocked_sum<T>(n, [&](std::int64_t i) { return (x(i) - mean) * (x(i) - mean); });
+  return {mean, square / static_cast<T>(n)};
+}
 
 // y = (x - mean) * scale * weight + bias with scale = 1 / sqrt(variance + eps); for rms_norm the mean is 0
 // (Ba et al. 2016; Zhang and Sennrich 2019).
@@ -18,20 +30,40 @@ template <class T> void normalize_rows(const OpCall& call, Outputs& out) {
   const std::int64_t n = rows.length;
   const Parameter<T> weight(call[1]);
   const Parameter<T> bias(center ? call[2] : Tensor());
+  const auto eps = static_cast<T>(a.eps);
   T* means = center ? out[1].data<T>() : nullptr;
   T* scales = out[center ? 2 : 1].data<T>();
   map_rows<T>(rows.count, n, call[0], {}, out[0], [&](std::int64_t row, const T* x, const T*, T* y) {
-    const T mean = center ? blocked_sum<T>(n, [&](std::int64_t i) { return x[i]; }) / static_cast<T>(n) : T{0};
-    const T square = blocked_sum<T>(n, [&](std::int64_t i) { return (x[i] - mean) * (x[i] - mean); });
-    const T scale = 1 / std::sqrt(square / static_cast<T>(n) + static_cast<T>(a.eps));
-    const T *const w = weight.data(), *const b = bias.data();
-    for (std::int64_t i = 0; i < n; ++i) {
-      const T normal = (x[i] - mean) * scale, scaled = w ? normal * w[i] : normal;
-      y[i] = b ? scaled + b[i] : scaled;
+    const auto normalize = [&](const auto& value, T mean, T scale) {
+      const T* const w = weight.data();
+      const T* const b = bias.data();
+      for (std::int64_t i = 0; i < n; ++i) {
+        const T normal = (value(i) - mean) * scale;
+        const T scaled = w ? normal * w[i] : normal;
+        y[i] = b ? scaled + b[i] : scaled;
+      }
+      scales[row] = scale;
+    };
+    const auto plain = [=](std::int64_t i) { return x[i]; };
+    Moments<T> m = moments<T>(n, center, plain);
+    const T by = NormScale<T>::of_variance(m.variance + eps);
+    if (by == 1) {
+      normalize(plain, m.mean, 1 / std::sqrt(m.variance + eps));
+    } else {
+      const auto moved = [=](std::int64_t i) { return x[i] * by; };
+      m = moments<T>(n, center, moved);
+      normalize(moved, m.mean, NormScale<T>::invstd(m.variance, eps, by));
+      scales[row] *= by;
+      m.mean /= by;
     }
-    if (center) means[row] = mean;
-    scales[row] = scale;
+    if (center) means[row] = m.mean;
   });
+}
+
+// Calls f with a function that gives the normalised elements (x[i] - mean) * scale.
+template <class T, class F> void with_normal(const T* x, T mean, T scale, const F& f) {
+  if (NormScale<T>::of_invstd(scale) == 1) f([=](std::int64_t i) { return (x[i] - mean) * scale; });
+  else f([=](std::int64_t i) { return NormScale<T>::normal(x[i], mean, scale, scale); });
 }
 
 // With g = dy * weight and xhat the normalised row: dx = scale * (g - mean(g) - xhat * mean(g * xhat)), dw = sum of
@@ -43,21 +75,21 @@ template <class T> void normalize_rows_backward(const OpCall& call, Outputs& out
   const Parameter<T> weight(call[2]);
   const Parameter<T> means(center ? call[3] : Tensor());
   const Parameter<T> scales(call[center ? 4 : 3]);
-  const auto xhat = [&](std::int64_t row, const T* x) {
-    return [x, mean = means ? means[row] : T{0}, scale = scales[row]](std::int64_t i) { return (x[i] - mean) * scale; };
-  };
+  const auto mean_of = [&](std::int64_t row) { return means ? means[row] : T{0}; };
   map_rows<T>(rows.count, n, call[0], call[1], out[0], [&](std::int64_t row, const T* dy, const T* x, T* dx) {
-    const auto h = xhat(row, x);
     const auto g = [&](std::int64_t i) { return weight ? dy[i] * weight[i] : dy[i]; };
-    const T along = blocked_sum<T>(n, [&](std::int64_t i) { return g(i) * h(i); }) / static_cast<T>(n);
-    const T shift = center ? blocked_sum<T>(n, g) / static_cast<T>(n) : T{0};
-    for (std::int64_t i = 0; i < n; ++i) dx[i] = scales[row] * (g(i) - shift - h(i) * along);
+    with_normal<T>(x, mean_of(row), scales[row], [&](const auto& h) {
+      const T along = blocked_sum<T>(n, [&](std::int64_t i) { return g(i) * h(i); }) / static_cast<T>(n);
+      const T shift = center ? blocked_sum<T>(n, g) / static_cast<T>(n) : T{0};
+      for (std::int64_t i = 0; i < n; ++i) dx[i] = scales[row] * (g(i) - shift - h(i) * along);
+    });
   });
   std::vector<T> gradients(static_cast<std::size_t>(2 * n));  // dw, then db
   sum_rows<T>(rows.count, n, call[0], call[1], 2 * n, gradients.data(),
               [&](std::int64_t row, const T* dy, const T* x, T* dw) {
-                const auto h = xhat(row, x);
-                for (std::int64_t i = 0; i < n; ++i) dw[i] += dy[i] * h(i);
+                with_normal<T>(x, mean_of(row), scales[row], [=](const auto& h) {
+                  for (std::int64_t i = 0; i < n; ++i) dw[i] += dy[i] * h(i);
+                });
                 for (std::int64_t i = 0; i < n; ++i) dw[n + i] += dy[i];
               });
   store_parameter(out[1], gradients.data());

@@ -1,6 +1,9 @@
 // Formulas of the norms; all backends share them.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "../formats/cast_element.h"
 #include "../formats/dtype.h"
 #include "../ops/attrs.h"
@@ -13,6 +16,33 @@ namespace gradual {
 template <class T> T rounds_to_zero(DType to) {
   return to == dtype_of<T> ? T{0} : static_cast<T>(float_info(to).min_subnormal / 2);
 }
+
+// The square of a number beyond 2^64 is Inf in f32 (2^512 in f64), and those of small ones vanish. If the variance
+// leaves the range of T, norms compute again with numbers that are multiplied by a power of two. T is the compute type.
+template <class T> struct NormScale {
+  static constexpr T kDown = static_cast<T>(sizeof(T) == sizeof(double) ? 0x1p-768 : 0x1p-96);
+  static constexpr T kUp = 1 / kDown;
+  static constexpr T kFarInvstd = static_cast<T>(sizeof(T) == sizeof(double) ? 0x1p-510 : 0x1p-62);
+
+  // 1 if the variance of the unscaled numbers, with eps, is a normal number, else the scale for a second attempt.
+  GRADUAL_HD static T of_variance(T variance) {
+    const bool large = !(variance <= std::numeric_limits<T>::max());  // or NaN
+    return large ? kDown : (variance < std::numeric_limits<T>::min() ? kUp : T{1});
+  }
+  // 1 / sqrt(variance + eps), of numbers that are multiplied by `by` and have this variance; eps is of those that are not.
+  GRADUAL_HD static T invstd(T variance, T eps, T by) {
+    const T all = variance + eps * by * by;
+    return all == 0 ? 1 / std::sqrt(eps) / by : 1 / std::sqrt(all);
+  }
+  // kDown if the numbers are so large that the difference of two may be Inf, else 1. invstd: 1 / sqrt(variance + eps).
+  GRADUAL_HD static T of_invstd(T invstd) { return invstd < kFarInvstd ? kDown : T{1}; }
+  // (x - mean) * scale for a channel or row of this invstd; the same bits as without the detour where that is finite.
+  GRADUAL_HD static T normal(T x, T mean, T scale, T invstd) {
+    const bool far = invstd < kFarInvstd;
+    const T by = far ? kDown : T{1};
+    return (x * by - mean * by) * (far ? scale * kUp : scale);
+  }
+};
 
 // batch_norm_update_'s formula: moves running statistics of `dtype` towards a batch's statistics of type S. C is the
 // compute type (double for f64, else float). The caller rounds the results to `dtype`.

@@ -1,5 +1,6 @@
 // layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64); counterpart of core/cpu/norm.cpp
-// and core/cpu/batch_norm.cpp. A second pass computes the variance about the mean.
+// and core/cpu/batch_norm.cpp. A second pass computes the variance about the mean. Rows and channels whose variance
+// leaves the range of f32 are computed on scaled numbers.
 #include "../../core/kernels/norm_element.h"
 #include "kernels.h"
 #include "movement.h"
@@ -48,20 +49,28 @@ template <class C> struct Normalize {
   C eps;
   C *means, *scales;  // rms_norm has no means
   bool weight, bias;
-  template <class R> __device__ void operator()(R& row) const {
+  // The mean and the variance of the elements times `by`.
+  template <class R> __device__ Pair<C> moments(R& row, C by) const {
     const auto n = static_cast<C>(row.length);
-    const C mean = means ? row.sum([](std::int64_t, const auto& x, const auto&) { return x[0]; }) / n : C{0};
-    const C square = row.sum([=](std::int64_t, const auto& x, const auto&) { return (x[0] - mean) * (x[0] - mean); });
-    const C scale = 1 / std::sqrt(square / n + eps);
+    const C mean = means ? row.sum([=](std::int64_t, const auto& x, const auto&) { return x[0] * by; }) / n : C{0};
+    const C square =
+        row.sum([=](std::int64_t, const auto& x, const auto&) { return (x[0] * by - mean) * (x[0] * by - mean); });
+    return {mean, square / n};
+  }
+  template <class R> __device__ void operator()(R& row) const {
+    Pair<C> m = moments(row, C{1});
+    const C by = NormScale<C>::of_variance(m.b + eps);  // the same for all threads of the row
+    if (by != C{1}) m = moments(row, by);
+    const C scale = NormScale<C>::invstd(m.b, eps, by);
     row.write([&](std::int64_t, const auto& x, const auto& p) {
-      C y = (x[0] - mean) * scale;
+      C y = (x[0] * by - m.a) * scale;
       if (weight) y *= p[0];
       if (bias) y += p[1];
       return y;
     });
     if (!row.first_lane()) return;
-    if (means) means[row.index] = mean;
-    scales[row.index] = scale;
+    if (means) means[row.index] = m.a / by;
+    scales[row.index] = scale * by;
   }
 };
 
@@ -72,7 +81,7 @@ template <class C> struct NormalizeBackward {
   template <class R> __device__ void operator()(R& row) const {
     const auto n = static_cast<C>(row.length);
     const C mean = means ? means[row.index] : C{0}, scale = scales[row.index];
-    const auto xhat = [&](const auto& x) { return (x[1] - mean) * scale; };
+    const auto xhat = [&](const auto& x) { return NormScale<C>::normal(x[1], mean, scale, scale); };
     const auto g = [&](const auto& x, const auto& p) { return weight ? x[0] * p[0] : x[0]; };
     const C along = row.sum([&](std::int64_t, const auto& x, const auto& p) { return g(x, p) * xhat(x); }) / n;
     const C shift = means ? row.sum([&](std::int64_t, const auto& x, const auto& p) { return g(x, p); }) / n : C{0};
@@ -84,7 +93,8 @@ template <class C> struct RowGradients : SumPairs<C> {
   const C *means, *scales;
   Stored<C> dw, db;
   __device__ Pair<C> map(const C (&x)[2], std::int64_t, std::int64_t row) const {
-    return {x[0] * ((x[1] - (means ? means[row] : C{0})) * scales[row]), x[0]};
+    const C mean = means ? means[row] : C{0};
+    return {x[0] * NormScale<C>::normal(x[1], mean, scales[row], scales[row]), x[0]};
   }
   __device__ void finish(const Pair<C>& sums, std::int64_t i) const {
     dw(sums.a, i);
@@ -146,27 +156,35 @@ template <class C> struct Affine {
   }
 };
 
-template <class C> struct ChannelSum {
-  using Number = C;
-  using Acc = C;
+// Each sum is computed twice: as it is, and of numbers times NormScale::kDown, for channels in which it leaves the range
+// of C.
+template <class C> struct ChannelMean : SumPairs<C> {
   static constexpr int kInputs = 1;
-  __device__ C identity() const { return 0; }
-  __device__ C combine(C a, C b) const { return a + b; }
-};
-template <class C> struct ChannelMean : ChannelSum<C> {
   C count;
   C* mean;
-  __device__ C map(const C (&x)[1], std::int64_t, std::int64_t) const { return x[0]; }
-  __device__ void finish(C sum, std::int64_t c) const { mean[c] = sum / count; }
+  __device__ Pair<C> map(const C (&x)[1], std::int64_t, std::int64_t) const {
+    return {x[0], x[0] * NormScale<C>::kDown};
+  }
+  __device__ void finish(const Pair<C>& sum, std::int64_t c) const {
+    mean[c] = std::isfinite(sum.a) ? sum.a / count : sum.b / count * NormScale<C>::kUp;
+  }
 };
-template <class C> struct ChannelDeviation : ChannelSum<C> {
+template <class C> struct ChannelDeviation : SumPairs<C> {
+  static constexpr int kInputs = 1;
   C count, eps;
   const C* mean;
   C* invstd;
   Affine<C> affine;
-  __device__ C map(const C (&x)[1], std::int64_t c, std::int64_t) const { return (x[0] - mean[c]) * (x[0] - mean[c]); }
-  __device__ void finish(C square, std::int64_t c) const {
-    invstd[c] = 1 / std::sqrt(square / count + eps);
+  __device__ Pair<C> map(const C (&x)[1], std::int64_t c, std::int64_t) const {
+    const C rest = x[0] - mean[c];
+    const C scaled = x[0] * NormScale<C>::kDown - mean[c] * NormScale<C>::kDown;
+    return {rest * rest, scaled * scaled};
+  }
+  __device__ void finish(const Pair<C>& square, std::int64_t c) const {
+    const C variance = square.a / count;
+    const bool far = NormScale<C>::of_variance(variance + eps) == NormScale<C>::kDown;
+    constexpr C kDown = NormScale<C>::kDown;
+    invstd[c] = far ? NormScale<C>::invstd(square.b / count, eps, kDown) * kDown : 1 / std::sqrt(variance + eps);
     affine(c, invstd[c]);
   }
 };
@@ -319,8 +337,9 @@ template <class C> struct ChannelMemory {
 
 template <class C> struct NormalizeChannels {
   C cut;  // smaller values become 0
-  GRADUAL_HD C operator()(const C (&x)[1], const C (&p)[3]) const {
-    const C value = (x[0] - p[0]) * p[1] + p[2];
+  // p: mean, scale, shift, invstd
+  GRADUAL_HD C operator()(const C (&x)[1], const C (&p)[4]) const {
+    const C value = NormScale<C>::normal(x[0], p[0], p[1], p[3]) + p[2];
     return value < cut ? C{0} : value;
   }
 };
@@ -345,7 +364,7 @@ template <class C> void batch_norm_of(const OpCall& call, Outputs& out) {
     for_each(channels, GivenStatistics<C>{given_mean.data, given_var.data, eps, mean, invstd, affine});
   }
   const Tensor* const operands[] = {&out[0], &call[0]};
-  const C* const parameters[] = {mean, affine.scales, affine.shifts};
+  const C* const parameters[] = {mean, affine.scales, affine.shifts, invstd};
   const C cut = a.relu ? -rounds_to_zero<C>(out[0].dtype()) : -std::numeric_limits<C>::infinity();
   map_channels(out[1], operands, parameters, NormalizeChannels<C>{cut});
 }
@@ -354,8 +373,8 @@ template <class C> void batch_norm_of(const OpCall& call, Outputs& out) {
 template <class C> struct ReluMask {
   bool relu;
   C zero;  // up to it y is stored as 0
-  GRADUAL_HD C operator()(C dy, C x, C mean, C scale, C shift) const {
-    return relu && (x - mean) * scale + shift <= zero ? C{0} : dy;
+  GRADUAL_HD C operator()(C dy, C x, C mean, C scale, C shift, C invstd) const {
+    return relu && NormScale<C>::normal(x, mean, scale, invstd) + shift <= zero ? C{0} : dy;
   }
 };
 // db = sum(dy), dw = sum(dy (x - mean)) * invstd, and the averages that dx needs.
@@ -366,14 +385,16 @@ template <class C> struct ChannelGradients : SumPairs<C> {
   C *averages, *slopes;
   Stored<C> dw, db;
   __device__ Pair<C> map(const C (&x)[2], std::int64_t c, std::int64_t) const {
-    const C dy = mask(x[0], x[1], mean[c], scales[c], shifts[c]);
-    return {dy, dy * (x[1] - mean[c])};
+    const C dy = mask(x[0], x[1], mean[c], scales[c], shifts[c], invstd[c]);
+    return {dy, dy * NormScale<C>::normal(x[1], mean[c], NormScale<C>::of_invstd(invstd[c]), invstd[c])};
   }
+  // sums.b is scaled by NormScale::of_invstd.
   __device__ void finish(const Pair<C>& sums, std::int64_t c) const {
+    const C back = invstd[c] / NormScale<C>::of_invstd(invstd[c]);
     averages[c] = sums.a / count;
-    slopes[c] = invstd[c] * invstd[c] * (sums.b / count);
+    slopes[c] = back == invstd[c] ? invstd[c] * invstd[c] * (sums.b / count) : back * (invstd[c] * (sums.b / count));
     db(sums.a, c);
-    dw(sums.b * invstd[c], c);
+    dw(sums.b * back, c);
   }
 };
 // With M values per channel:
@@ -382,10 +403,10 @@ template <class C> struct ChannelGradients : SumPairs<C> {
 template <class C> struct ChannelsBackward {
   ReluMask<C> mask;
   bool training;
-  // p: mean, scale, shift, average, slope
-  GRADUAL_HD C operator()(const C (&x)[2], const C (&p)[5]) const {
-    const C dy = mask(x[0], x[1], p[0], p[1], p[2]);
-    return training ? (dy - p[3] - (x[1] - p[0]) * p[4]) * p[1] : dy * p[1];
+  // p: mean, scale, shift, average, slope, invstd
+  GRADUAL_HD C operator()(const C (&x)[2], const C (&p)[6]) const {
+    const C dy = mask(x[0], x[1], p[0], p[1], p[2], p[5]);
+    return training ? (dy - p[3] - NormScale<C>::normal(x[1], p[0], p[4], p[5])) * p[1] : dy * p[1];
   }
 };
 
@@ -415,7 +436,7 @@ template <class C> void batch_norm_backward_of(const OpCall& call, Outputs& out)
                                Stored<C>(out[2], counting)});
   }
   const Tensor* const operands[] = {&out[0], &dy, &call[1]};
-  const C* const parameters[] = {mean.data, affine.scales, affine.shifts, memory.row(2), memory.row(3)};
+  const C* const parameters[] = {mean.data, affine.scales, affine.shifts, memory.row(2), memory.row(3), invstd.data};
   map_channels(mean.values, operands, parameters, ChannelsBackward<C>{mask, a.training});
 }
 
