@@ -15,6 +15,7 @@ from contextlib import ExitStack
 
 import machine
 import report
+from kept import Kept
 from measure import Contestant, Framework, fastest_variant, ratios, summary, take_turns
 from workers import WorkerError
 from workloads import DEFAULT_PRECISIONS, GPU_MODELS, GPU_OPS, MODELS, OPS, OWN_KERNELS, PRECISION_GOALS, PRECISIONS
@@ -23,6 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 OURS = "Gradual"
 COMPILED = "torch.compile"
 OWN = "own kernels"  # Gradual without the GPU's libraries
+PARTS = ("models", "precision_gains", "ops", "problems")  # of what is found, by model or op
 WORKLOADS = {"cpu": (MODELS, OPS), "cuda": (GPU_MODELS, GPU_OPS)}
 
 
@@ -78,9 +80,12 @@ def arguments():
     p.add_argument("--backend", choices=("eigen", "onednn"), help="Gradual's, in place of its default")
     p.add_argument("--same-environment", action="store_true",
                    help="leave GOMP_SPINCOUNT to the peers too; by default they have OpenMP's own settings")
+    p.add_argument("--resume", action="store_true",
+                   help="go on with the last call that did not end; what lacks a contestant is measured again")
     p.add_argument("--out", metavar="FILE", help="the tables in Markdown")
     p.add_argument("--json", metavar="FILE", help="every number")
     # what ./dev compare passes
+    p.add_argument("--kept", metavar="FILE", help=argparse.SUPPRESS)  # what is measured so far
     p.add_argument("--gradual", metavar="PROGRAM", required=True, help=argparse.SUPPRESS)
     p.add_argument("--libtorch", metavar="PROGRAM", help=argparse.SUPPRESS)
     p.add_argument("--torch-python", metavar="INTERPRETER", help=argparse.SUPPRESS)
@@ -130,6 +135,16 @@ def find_frameworks(args, found):
     for name, reason in found["absent"].items():
         say(f"{name} is not compared: {reason}")
     return started
+
+
+def results_of(contestants, row, problems, what):
+    """Results by name; those whose worker died are left out, and a problem says why."""
+    results = {name: c.result() for name, c in contestants.items()}
+    for name, contestant in contestants.items():
+        if contestant.died:
+            row["failed"][name] = contestant.died
+            problems.append(f"{what}: {name}: {contestant.died}")
+    return {name: result for name, result in results.items() if result is not None}
 
 
 def against_peers(row, contestants):
@@ -190,14 +205,15 @@ def compare_model(model, threads, args, frameworks, found):
         take_turns(list(contestants.values()), args.rounds)
         for row in rows:
             mine = {name: c for (precision, name), c in contestants.items() if precision == row["precision"]}
-            row["results"] = {name: c.result() for name, c in mine.items()}
-            check_training(f"{model} {row['precision']}, {threads} thread{'s' * (threads > 1)}", row, found["problems"])
-            if OURS in mine:
-                against_peers(row, mine)
+            what = f"{model} {row['precision']}, {threads} thread{'s' * (threads > 1)}"
+            row["results"] = results_of(mine, row, found["problems"], what)
+            check_training(what, row, found["problems"])
+            if OURS in row["results"]:
+                against_peers(row, {name: mine[name] for name in row["results"]})
             found["models"].append(row)
             say(report.model_line(row))
     both = [contestants.get((p, OURS)) for p in ("f32", "bf16")]
-    if all(both):
+    if all(c and not c.died for c in both):
         found["precision_gains"].append({"model": model, "threads": threads, "goal": PRECISION_GOALS.get(model),
                                          **ratios(both[0].times, both[1].times)})
 
@@ -227,6 +243,10 @@ def compare_op(op, threads, args, frameworks, found):
             return
         take_turns(list(contestants.values()), args.rounds)
         top = contestants.pop("peak", None)
+        if top and top.died:
+            top = None
+        alive = results_of(contestants, row, found["problems"], f"{op}, {threads} thread{'s' * (threads > 1)}")
+        contestants = {name: c for name, c in contestants.items() if name in alive}
         for name, c in contestants.items():
             row["results"][name] = {"seconds": {**summary(c.times), "rounds": c.times},
                                     "rate": summary([work / t for t in c.times])}
@@ -249,13 +269,21 @@ def main():
                           "environment": {k: v for k, v in os.environ.items() if k.startswith(("OMP_", "GOMP_"))}},
              "frameworks": {}, "absent": {}, "models": [], "precision_gains": [], "ops": [], "problems": []}
     frameworks = find_frameworks(args, found)
+    kept = Kept(args.kept, {name: found[name] for name in ("commit", "machine", "settings", "frameworks")}, args.resume)
     meanwhile = machine.Meanwhile()
-    for model in args.models:
-        for threads in args.threads:
-            compare_model(model, threads, args, frameworks, found)
-    for op in args.ops:
-        for threads in args.threads:
-            compare_op(op, threads, args, frameworks, found)
+    jobs = [(compare_model, model, threads) for model in args.models for threads in args.threads]
+    jobs += [(compare_op, op, threads) for op in args.ops for threads in args.threads]
+    for number, (measure, name, threads) in enumerate(jobs, 1):
+        key = f"{measure.__name__} {name} {threads}"
+        part = kept.get(key)
+        if part is None or part["problems"]:
+            say(f"[{number}/{len(jobs)}] {name}, {threads} thread{'s' * (threads > 1)}")
+            part = {**{field: [] for field in PARTS}, "frameworks": found["frameworks"]}
+            measure(name, threads, args, frameworks, part)
+            part = {field: part[field] for field in PARTS}
+            kept.put(key, part)
+        for field in PARTS:
+            found[field] += part[field]
     found["meanwhile"] = meanwhile.shares()
 
     text = report.markdown(found)

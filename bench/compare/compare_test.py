@@ -17,10 +17,14 @@ from workloads import MODELS, OPS, PRECISIONS  # noqa: E402
 GRADUAL = None
 
 
-def play(parameters):
-    """A peer whose every step takes 1 ms by its own account."""
+def play(parameters, runs):
+    """A peer whose every step takes 1 ms by its own account, and which dies before run number `runs`, if that is not 0."""
+    count = 0
     for line in sys.stdin:
         request = json.loads(line)
+        count += request["do"] == "run"
+        if runs and count == runs:
+            sys.exit("no memory is left")
         reply = {"hello": {"framework": "libtorch", "version": "0", "variants": ["fused"]},
                  "model": {"parameters": parameters, "data": -69.94116597669199},
                  "run": {"seconds": 1e-3 * request.get("steps", 0), "cpu": 1e-3 * request.get("steps", 0), "loss": 1},
@@ -118,9 +122,9 @@ class Driver(unittest.TestCase):
         self.assertIn("- libtorch: not compared, /no/such/worker does not start", text)
         self.assertEqual(found["models"][0]["results"].keys(), {"Gradual"})
 
-    def with_peer(self, parameters, *arguments):
+    def with_peer(self, parameters, *arguments, runs=0):
         with tempfile.NamedTemporaryFile("w", suffix=".sh", delete=False) as script:
-            script.write(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" --play {parameters}\n')
+            script.write(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" --play {parameters} {runs}\n')
         os.chmod(script.name, 0o700)
         try:
             return compare("--models", "mlp_small", "--precisions", "f32", "--libtorch", script.name, *arguments)
@@ -141,6 +145,31 @@ class Driver(unittest.TestCase):
         status, text, _ = self.with_peer(26121)
         self.assertEqual(status, 1)
         self.assertIn("libtorch has 26121 parameters, Gradual 26122", text)
+
+    def test_a_worker_that_dies_is_a_dash(self):
+        status, text, found = self.with_peer(26122, "--rounds", "40", runs=30)
+        self.assertEqual(status, 1)
+        row = found["models"][0]
+        self.assertEqual(row["results"].keys(), {"Gradual"})
+        self.assertEqual(len(row["results"]["Gradual"]["seconds"]["rounds"]), 40)
+        header, _, cells = rows(text)[:3]
+        self.assertEqual(cells[header.index("libtorch")], "-")
+        self.assertRegex(found["problems"][0], "mlp_small f32, 1 thread: libtorch: .* at 'run': no memory is left")
+
+    def test_an_interrupted_call_goes_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = os.path.join(folder, "kept.json")
+            one = ("--ops", "matmul_512_f32", "--peers", "none", "--kept", kept)
+            _, _, first = compare(*one)
+            two = ("--ops", "matmul_512_f32,matmul_512_bf16", *one[2:], "--resume")
+            status, _, second = compare(*two)
+            self.assertEqual(status, 0)
+            self.assertEqual([r["op"] for r in second["ops"]], ["matmul_512_f32", "matmul_512_bf16"])
+            self.assertEqual(second["ops"][0], first["ops"][0])  # not measured again
+            other = subprocess.run([sys.executable, os.path.join(HERE, "compare.py"), "--gradual", GRADUAL, *two,
+                                    "--threads", "1", "--rounds", "4"], capture_output=True, text=True, timeout=400)
+            self.assertEqual(other.returncode, 1)
+            self.assertIn("--resume: settings: ", other.stderr)
 
     def test_bad_arguments_name_what_is_allowed(self):
         for arguments, words in ((("--models", "vgg"), "no model 'vgg'; there are mlp_small, mlp_medium"),
@@ -195,7 +224,7 @@ class OurWorker(unittest.TestCase):
 
 if __name__ == "__main__":
     if sys.argv[1] == "--play":
-        play(int(sys.argv[2]))
+        play(int(sys.argv[2]), int(sys.argv[3]))
     else:
         GRADUAL = os.path.abspath(sys.argv.pop(1))
         unittest.main()

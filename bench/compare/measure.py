@@ -59,6 +59,7 @@ class Contestant:
 
     def __init__(self, name, worker, request, round_seconds, clock="seconds"):
         self.name, self.worker, self.clock, self.times = name, worker, clock, []
+        self.died = None  # why its worker ended, or answered with an error, after the start
         if request["do"] == "model":
             worker.ask("model", **WARM_UP)
             worker.ask("run", steps=2)
@@ -70,12 +71,28 @@ class Contestant:
         self.left_to_learn = LEARNING_STEPS if request["do"] == "model" else 0
 
     def turn(self):
-        reply = self.worker.ask("run", steps=self.steps)
+        if self.died:
+            return
+        try:
+            reply = self.worker.ask("run", steps=self.steps)
+        except WorkerError as problem:
+            self.died = str(problem)
+            return
         self.times.append(reply[self.clock] / self.steps)
         self.last_loss = reply["loss"]
         self.left_to_learn -= self.steps
 
     def result(self):
+        """None if the worker died."""
+        if self.died:
+            return None
+        try:
+            return self._result()
+        except WorkerError as problem:
+            self.died = str(problem)
+            return None
+
+    def _result(self):
         if self.left_to_learn > 0:
             self.last_loss = self.worker.ask("run", steps=self.left_to_learn)["loss"]
         return {"seconds": {**summary(self.times), "rounds": self.times}, "steps_a_round": self.steps,

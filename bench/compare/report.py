@@ -41,8 +41,12 @@ def table(header, rows):
 def _time(row, name):
     result = row["results"].get(name)
     if result is None:
-        return "failed" if name in row["failed"] else "-"
+        return "-"
     return durations(result["seconds"]) + (f" [{', '.join(result['variant'])}]" if result.get("variant") else "")
+
+
+def _rate(row, name):
+    return rate(row, row["results"][name]["rate"]["median"]) if name in row["results"] else "-"
 
 
 def _better(row):
@@ -53,7 +57,7 @@ def _better(row):
 
 def _compiled(row):
     if COMPILED not in row["results"]:
-        return ["failed" if COMPILED in row["failed"] else "-", "-", ""]
+        return ["-", "-", ""]
     ratio = row["compiled"]
     return [_time(row, COMPILED), spread(ratio), verdict(ratio["median"], ratio["goal"])]
 
@@ -115,8 +119,7 @@ def _memory_ratios(rows):
 
 def _gpu_ops(rows):
     header = ["op", OURS, OWN, "PyTorch", "times faster", "goal"]
-    body = [[r["op"], *(rate(r, r["results"][n]["rate"]["median"]) if n in r["results"] else
-                        "failed" if n in r["failed"] else "-" for n in (OURS, OWN, "PyTorch")),
+    body = [[r["op"], *(_rate(r, n) for n in (OURS, OWN, "PyTorch")),
              spread(r["ratios"]["PyTorch"]) if r.get("ratios") else "-",
              verdict(r["ratio"], r["ratio_goal"]) if "ratio" in r else ""] for r in rows]
     return "## Single ops on the GPU\n\n" + table(header, body) + (
@@ -132,8 +135,7 @@ def _ops(rows):
     header = ["op", "threads", OURS, "share of the peak", "goal", "peak", *PEERS, "times the better peer"]
     body = []
     for r in rows:
-        cells = [rate(r, r["results"][n]["rate"]["median"]) if n in r["results"] else
-                 "failed" if n in r["failed"] else "-" for n in (OURS, *PEERS)]
+        cells = [_rate(r, n) for n in (OURS, *PEERS)]
         share = r["results"].get(OURS, {}).get("share")
         top = f"{rate(r, r['peak_rate']['median'])} ({r['peak_rate']['how']})" if "peak_rate" in r else "unknown"
         body.append([r["op"], str(r["threads"]), cells[0], spread(share, "{:.0%}") if share else "-",

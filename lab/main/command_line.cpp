@@ -25,26 +25,6 @@ amp::Recipe recipe_named(const std::string& name) {
   }
 }
 
-std::string see_help(const CLI::App& app) { return " (see " + app.get_name() + " --help)"; }
-
-std::string unknown(const std::string& argument, const CLI::App& app) {
-  if (!argument.starts_with('-')) return "unknown argument '" + argument + "'" + see_help(app);
-  const std::string option = argument.substr(0, argument.find('='));
-  std::vector<std::string> names;
-  for (const CLI::Option* o : app.get_options()) names.push_back(o->get_name());
-  return "no option '" + option + "'" + did_you_mean(option, names) + see_help(app);
-}
-
-// What the option expects that CLI11's message is about.
-std::string expected(const std::string& message, const CLI::App& app) {
-  for (const CLI::Option* o : app.get_options())
-    if (message.find(o->get_name()) != std::string::npos)
-      return o->get_items_expected_max() == 0 ? "it takes no value"
-             : o->get_type_name() == "FLOAT"  ? "a number is expected"
-                                              : "a whole number, not too large, is expected";
-  return "it is not what the option takes";
-}
-
 }  // namespace
 
 std::vector<std::string> split_names(const std::string& text) {
@@ -55,23 +35,6 @@ std::vector<std::string> split_names(const std::string& text) {
     if (from != std::string::npos) names.push_back(name.substr(from, name.find_last_not_of(' ') - from + 1));
   }
   return names;
-}
-
-std::optional<int> parse(CLI::App& app, int argc, char** argv) {
-  app.allow_extras();  // unknown() reports the first, with the nearest option
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ConversionError& e) {
-    throw_error(fmt::format("{}; {}{}", e.what(), expected(e.what(), app), see_help(app)));
-  } catch (const CLI::ArgumentMismatch& e) {
-    const std::string what = e.what();
-    const std::size_t twice = what.find(": At Most 1 ");
-    throw_error((twice == std::string::npos ? what : what.substr(0, twice) + " is given more than once") +
-                see_help(app));
-  } catch (const CLI::ParseError& e) { return app.exit(e) == 0 ? 0 : 2; }
-  if (const std::vector<std::string> extras = app.remaining(); !extras.empty())
-    throw_error(unknown(extras.front(), app));
-  return std::nullopt;
 }
 
 std::vector<amp::Recipe> recipes_for(const std::string& text) {
@@ -101,12 +64,12 @@ void check_lr(double lr) {
   if (!(std::isfinite(lr) && lr > 0)) throw_error(fmt::format("--lr is {}; it must be positive and finite", lr));
 }
 
-void declare_threads(CLI::App& app, int& threads) {
+void declare_threads(OptionParser& app, int& threads) {
   app.add_option("--threads", threads, "threads (default: all cores)");
-  app.add_flag("--deterministic")->description("the same bits for any number of threads, with oneDNN too");
+  app.add_flag("--deterministic", "the same bits for any number of threads, with oneDNN too");
 }
 
-void use_threads(const CLI::App& app, int threads) {
+void use_threads(const OptionParser& app, int threads) {
   if (app.count("--deterministic")) set_deterministic(true);
   if (!app.count("--threads")) return;
   if (threads < 1 || threads > kMostThreads)
@@ -114,11 +77,11 @@ void use_threads(const CLI::App& app, int threads) {
   set_num_threads(threads);
 }
 
-void TaskArguments::declare(CLI::App& app) {
+void TaskArguments::declare(OptionParser& app) {
   app.add_option("--model", model, join(model_names()) + " (default: gpt for text, cnn for images, else mlp)");
   app.add_option("--data", data,
                  "digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS or safetensors:FILE")
-      ->capture_default_str();
+      .capture_default_str();
   app.add_option("--context", context, "characters in a window of text:FILE (default: 64)");
   app.add_option("--init", init, "start from the parameters in this .safetensors file, of PyTorch or of --save");
 }

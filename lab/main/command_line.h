@@ -5,17 +5,13 @@
 #include <gradual/lab/models.h>
 #include <gradual/lab/tasks.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
-namespace gradual::lab {
+#include "option_parser.h"
 
-// Parses the arguments. Returns the exit status if help or an error ends the program; Error for an unknown argument,
-// with the nearest option, and for a value that does not fit its option.
-std::optional<int> parse(CLI::App& app, int argc, char** argv);
+namespace gradual::lab {
 
 // The texts between commas, without surrounding spaces.
 std::vector<std::string> split_names(const std::string& text);
@@ -39,15 +35,15 @@ struct TaskArguments {
   std::string model, data = "digits", init;
   std::int64_t context = 0;
 
-  void declare(CLI::App& app);
+  void declare(OptionParser& app);
   LabData task() const { return data_for(data, context); }
   // The model of --model, by default the one that fits these data, with the parameters of --init. Sets `model`.
   MakeModel make_model(const data::Dataset& sample);
 };
 // --threads and --deterministic.
-void declare_threads(CLI::App& app, int& threads);
+void declare_threads(OptionParser& app, int& threads);
 // Sets the number of threads if --threads is given, and deterministic mode if that is asked for. Error for a number out
 // of range.
-void use_threads(const CLI::App& app, int threads);
+void use_threads(const OptionParser& app, int threads);
 
 }  // namespace gradual::lab

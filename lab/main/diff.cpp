@@ -39,16 +39,16 @@ int diff_command(int argc, char** argv) {
   StudyArguments a;
   std::vector<std::string> names;
   std::string csv, trained_by;
-  CLI::App app(
+  OptionParser app(
       "Runs the same step (parameters, batch, random numbers) under two recipes, and names the first op whose error\n"
       "departs and the layers that make the losses differ. The recipe that has not trained starts without histories\n"
       "of amaxes and with its first loss scale.\n",
       "gradual-lab diff");
-  app.add_option("recipes", names, "two recipes, each a name or FILE.json")->expected(-1);
+  app.add_option("recipes", names, "two recipes, each a name or FILE.json").expected(-1);
   app.add_option("--trained-by", trained_by, "the recipe that trains up to the step (default: the first)");
   a.declare(app);
   app.add_option("--csv", csv, "write a line for each pair of ops to this file");
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   a.check(app);
   if (names.size() != 2)
     throw_error(fmt::format("diff takes two recipes, not {} (see gradual-lab diff --help)", names.size()));

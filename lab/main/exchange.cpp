@@ -77,17 +77,17 @@ int exchange_command(int argc, char** argv) {
   a.model = "mlp";
   std::string names = kExchanges, recipe = "fp32", csv;
   int most = 1024;
-  CLI::App app(
+  OptionParser app(
       "Prints the error of the mean gradient after an exchange in low precision, against the number of ranks.\n"
       "The samples are the same for any number of ranks: each rank has an equal part of them. Error: 2-norm of the\n"
       "difference to the sum in f64, in percent of its norm.\n",
       "gradual-lab exchange");
   app.add_option("--exchanges", names, "names separated by commas: FORMAT/ALGORITHM and more (docs/distributed.md)");
-  app.add_option("--ranks", most, "the largest number of ranks, and the number of samples")->capture_default_str();
-  app.add_option("--recipe", recipe, "trains up to the step and computes the gradients")->capture_default_str();
+  app.add_option("--ranks", most, "the largest number of ranks, and the number of samples").capture_default_str();
+  app.add_option("--recipe", recipe, "trains up to the step and computes the gradients").capture_default_str();
   a.declare(app);
   app.add_option("--csv", csv, "write a line for each exchange and number of ranks to this file");
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   a.check(app);
   if (most < 1 || most > dist::kMostShards)
     throw_error(fmt::format("--ranks is {}; it must be 1 to {}", most, dist::kMostShards));

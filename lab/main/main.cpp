@@ -8,7 +8,6 @@
 #include <gradual/lab/lab.h>
 #include <gradual/version.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -109,24 +108,24 @@ struct Arguments {
 // Digits train in seconds: three seeds of a short training say more than one of a long one.
 constexpr int kDigitsEpochs = 4, kDigitsSeeds = 3;
 
-void declare_options(CLI::App& app, Arguments& a) {
+void declare_options(OptionParser& app, Arguments& a) {
   a.task.declare(app);
   app.add_option("--recipes", a.recipes,
                  "names separated by commas, FILE.json, story, classic or all (see --list-recipes)")
-      ->capture_default_str();
+      .capture_default_str();
   app.add_flag("--list-recipes", a.list, "explain the recipes (those of --recipes, or all) and exit");
   app.add_flag("--list-formats", a.formats, "list the number formats that have names, and exit");
   app.add_option(
       "--epochs", a.options.epochs,
       fmt::format("passes over the training data (default: {} for digits, else {})", kDigitsEpochs, a.options.epochs));
-  app.add_option("--batch", a.options.batch, "samples per step")->capture_default_str();
+  app.add_option("--batch", a.options.batch, "samples per step").capture_default_str();
   app.add_option("--lr", a.options.lr, "learning rate (default: 2e-3 for adamw and adam, 0.05 for sgd)");
-  app.add_option("--optimizer", a.options.optimizer, "adamw, adam or sgd")->capture_default_str();
+  app.add_option("--optimizer", a.options.optimizer, "adamw, adam or sgd").capture_default_str();
   app.add_option("--seeds", a.options.seeds,
                  fmt::format("number N of seeds; runs seeds 0 to N-1 (default: {} for digits, else 1)", kDigitsSeeds));
   declare_threads(app, a.threads);
   app.add_option("--jobs", a.ranks.jobs, "processes that share out the runs, each with its share of the threads")
-      ->capture_default_str();
+      .capture_default_str();
   app.add_option("--parallel", a.ranks.parallel,
                  "data: each run over all ranks of mpirun (default: they share out the runs)");
   app.add_option("--ranks-emulated", a.options.ranks_emulated,
@@ -134,7 +133,7 @@ void declare_options(CLI::App& app, Arguments& a) {
   app.add_flag("--sync-batch-norm", a.options.synchronized_batch_norm,
                "statistics of the whole batch, with --parallel data or --ranks-emulated");
   app.add_option("--worker", a.ranks.worker, "threads of a process that --jobs starts, which passes this itself");
-  app.add_option("--device", a.device, "cpu or cuda")->capture_default_str();
+  app.add_option("--device", a.device, "cpu or cuda").capture_default_str();
   app.add_option("--out", a.out,
                  "folder for results.json, runs.csv, curves.csv and report.html (default: a new one under "
                  "gradual-lab-out, which gradual-lab-out/latest points to)");
@@ -147,12 +146,12 @@ void declare_options(CLI::App& app, Arguments& a) {
   app.add_flag("--version", a.version, "print the version and exit");
   app.add_option("--trace", a.options.trace,
                  "write every op of one step of each recipe to FILE (without FILE: to stdout)")
-      ->expected(0, 1);
+      .expected(0, 1);
   app.add_option("--profile", a.options.profile, "write a profile of each run to FILE (without FILE: to stdout)")
-      ->expected(0, 1);
+      .expected(0, 1);
 }
 
-void check(const CLI::App& app, const Arguments& a) {
+void check(const OptionParser& app, const Arguments& a) {
   at_least_one("--epochs", a.options.epochs);
   at_least_one("--batch", a.options.batch);
   at_least_one("--seeds", a.options.seeds);
@@ -172,7 +171,7 @@ void check(const CLI::App& app, const Arguments& a) {
 }
 
 // Trains, writes the folder, prints the table; returns the exit status.
-int train(const CLI::App& app, Arguments& a, dist::Communicator& ranks, char** argv) {
+int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char** argv) {
   Options& options = a.options;
   if (a.task.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
   if (a.task.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
@@ -220,7 +219,7 @@ int train(const CLI::App& app, Arguments& a, dist::Communicator& ranks, char** a
 // Trains and compares: what the program does without a subcommand.
 int train_command(int argc, char** argv) {
   Arguments a;
-  CLI::App app(
+  OptionParser app(
       "Trains the same network on the same data under many precision recipes, and reports what each did to "
       "the numbers: accuracy, loss scale, memory, and which gradients were lost.\n",
       "gradual-lab");
@@ -228,7 +227,7 @@ int train_command(int argc, char** argv) {
   std::string commands = "Other commands (gradual-lab NAME --help):";
   for (const Command& command : kCommands) commands += fmt::format("\n  {:<8} {}", command.name, command.summary);
   app.footer(commands);
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";
   if (app.count("--profile") && a.options.profile.empty()) a.options.profile = "-";
   if (a.version) return say(stdout, "gradual-lab {}\n", GRADUAL_VERSION), 0;

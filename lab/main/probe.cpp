@@ -61,17 +61,17 @@ int probe_command(int argc, char** argv) {
   int terms = 256;
   std::string only, accumulator;
   bool json = false;
-  CLI::App app(
+  OptionParser app(
       "Finds by experiments how this machine adds up the products of a matrix multiplication, in each of its ways: "
       "the\n"
       "order, the bits and the rounding of sums, and what becomes of subnormal numbers; and compares with what is\n"
       "documented.\n",
       "gradual-lab probe");
-  app.add_option("--k", terms, "products of a sum, 4 to 4096")->capture_default_str();
+  app.add_option("--k", terms, "products of a sum, 4 to 4096").capture_default_str();
   app.add_option("--only", only, "only the ways whose name has this text, such as bf16 or emulated");
   app.add_option("--accumulator", accumulator, "instead, an emulated accumulator, such as e5m7:up/chunk=32");
   app.add_flag("--json", json, "print JSON");
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   std::vector<Product> products;
   if (accumulator.empty()) products = products_of_this_machine(terms);
   else products.push_back(emulated_product(accumulator, terms));

@@ -81,15 +81,15 @@ int figure_command(int argc, char** argv) {
   const std::map<std::string, std::string> kinds = {
       {"loss", "loss"}, {"histogram", "histograms"}, {"heatmap", "heat"}, {"pareto", "pareto"}};
   std::string folder, kind = "loss", format = "svg", out;
-  CLI::App app("Writes one figure of a comparison as a file that opens alone. Draws with headless Chromium.\n",
-               "gradual-lab figure");
-  app.add_option("DIR", folder, "the folder with results.json")->required();
+  OptionParser app("Writes one figure of a comparison as a file that opens alone. Draws with headless Chromium.\n",
+                   "gradual-lab figure");
+  app.add_option("DIR", folder, "the folder with results.json").required();
   app.add_option("--kind", kind, "loss, histogram, heatmap or pareto")
-      ->check(CLI::IsMember(kinds))
-      ->capture_default_str();
-  app.add_option("--format", format, "svg or pdf")->check(CLI::IsMember({"svg", "pdf"}))->capture_default_str();
+      .one_of({"heatmap", "histogram", "loss", "pareto"})
+      .capture_default_str();
+  app.add_option("--format", format, "svg or pdf").one_of({"svg", "pdf"}).capture_default_str();
   app.add_option("--out", out, "the file (default: DIR/KIND.FORMAT)");
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   if (out.empty()) out = (std::filesystem::path(folder) / (kind + "." + format)).string();
   write_file_atomically(out, figure(load_results(folder), kinds.at(kind), format == "pdf"));
   say(stdout, "figure: {}\n", out);
@@ -98,10 +98,10 @@ int figure_command(int argc, char** argv) {
 
 int report_command(int argc, char** argv) {
   std::string folder;
-  CLI::App app("Writes the report.html of a folder of results anew, also of results of an earlier version.\n",
-               "gradual-lab report");
-  app.add_option("DIR", folder, "the folder with results.json")->required();
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  OptionParser app("Writes the report.html of a folder of results anew, also of results of an earlier version.\n",
+                   "gradual-lab report");
+  app.add_option("DIR", folder, "the folder with results.json").required();
+  if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   const std::vector<Result> results = load_results(folder);
   const std::string file = (std::filesystem::path(folder) / "report.html").string();
   write_file_atomically(file, report_html(results));
@@ -113,11 +113,11 @@ int compare_command(int argc, char** argv) {
   std::vector<std::string> folders;
   std::string out = "gradual-lab-compare";
   bool overwrite = false;
-  CLI::App app("Puts the results of several folders into one report.\n", "gradual-lab compare");
-  app.add_option("DIR", folders, "folders with results.json, two or more")->required();
-  app.add_option("--out", out, "folder for results.json, runs.csv, curves.csv and report.html")->capture_default_str();
+  OptionParser app("Puts the results of several folders into one report.\n", "gradual-lab compare");
+  app.add_option("DIR", folders, "folders with results.json, two or more").required();
+  app.add_option("--out", out, "folder for results.json, runs.csv, curves.csv and report.html").capture_default_str();
   app.add_flag("--overwrite", overwrite, "replace the results in that folder");
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   if (folders.size() < 2) throw_error("compare takes two folders or more, not 1");
   std::vector<Result> all;
   for (const std::string& folder : folders) append(all, load_results(folder), folder);

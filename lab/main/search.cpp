@@ -20,21 +20,21 @@ struct Arguments {
   bool overwrite = false;
 };
 
-void declare_options(CLI::App& app, Arguments& a) {
+void declare_options(OptionParser& app, Arguments& a) {
   SearchOptions& s = a.search;
-  app.add_option("--formats", a.formats, "fp32 and quantised recipes; bf16 is e8m7")->capture_default_str();
+  app.add_option("--formats", a.formats, "fp32 and quantised recipes; bf16 is e8m7").capture_default_str();
   app.add_option("--cost", a.cost, "bits (of operands, times multiplications), kept (bytes for backward) or moved")
-      ->capture_default_str();
-  app.add_option("--within", s.within, "points of accuracy that may be lost")->capture_default_str();
+      .capture_default_str();
+  app.add_option("--within", s.within, "points of accuracy that may be lost").capture_default_str();
   app.add_option("--noise", s.noise, "standard deviations of fp32's loss that the loss may rise; 0: any")
-      ->capture_default_str();
-  app.add_option("--trainings", s.trainings, "most trainings of search and proof")->capture_default_str();
-  app.add_option("--seeds", s.run.seeds, "seeds of each trial")->capture_default_str();
-  app.add_option("--unseen", s.unseen, "other seeds, of the proof and the comparison")->capture_default_str();
-  app.add_option("--random", s.random, "random assignments of equal cost to compare with")->capture_default_str();
+      .capture_default_str();
+  app.add_option("--trainings", s.trainings, "most trainings of search and proof").capture_default_str();
+  app.add_option("--seeds", s.run.seeds, "seeds of each trial").capture_default_str();
+  app.add_option("--unseen", s.unseen, "other seeds, of the proof and the comparison").capture_default_str();
+  app.add_option("--random", s.random, "random assignments of equal cost to compare with").capture_default_str();
   a.study.declare(app);
-  app.get_option("--step")->description("the step of --seed whose errors estimate the harm of formats, from 0");
-  app.add_option("--out", a.out, "folder for recipe.json, trials.csv and front.svg")->capture_default_str();
+  app.option("--step").description("the step of --seed whose errors estimate the harm of formats, from 0");
+  app.add_option("--out", a.out, "folder for recipe.json, trials.csv and front.svg").capture_default_str();
   app.add_flag("--overwrite", a.overwrite, "replace these files");
 }
 
@@ -57,12 +57,12 @@ std::filesystem::path folder_for(const Arguments& a) {
 
 int search_command(int argc, char** argv) {
   Arguments a;
-  CLI::App app(
+  OptionParser app(
       "Searches for the cheapest format of each layer with which training ends as it does in fp32, and proves the\n"
       "result on seeds that the search never saw.\n",
       "gradual-lab search");
   declare_options(app, a);
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   at_least_one("--seeds", a.search.run.seeds);
   a.study.check(app);
   a.search.cost = inspect::cost_from_name(a.cost);

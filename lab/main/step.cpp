@@ -67,16 +67,16 @@ void show(Arguments& a, const amp::Recipe& recipe) {
 
 int step_command(int argc, char** argv) {
   Arguments a;
-  CLI::App app(
+  OptionParser app(
       "Trains with one recipe up to a step, and shows that step: which ops' errors move the loss, which layers lose\n"
       "the bits, what each site does to the gradients, and how much of each update arrives.\n",
       "gradual-lab step");
-  app.add_option("--recipe", a.recipe, "a name or FILE.json")->capture_default_str();
+  app.add_option("--recipe", a.recipe, "a name or FILE.json").capture_default_str();
   a.study.declare(app);
   app.add_flag("--ledger", a.ledger, "print a row for each op: counts and ranges");
   app.add_flag("--shadow", a.shadow, "print a row for each op: local, inherited and total errors");
   app.add_option("--out", a.out, "folder for ledger, shadow, updates, gradients and blocks as CSV, and ledger.jsonl");
-  if (const std::optional<int> status = parse(app, argc, argv)) return *status;
+  if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   a.study.check(app);
   show(a, one_recipe("--recipe", a.recipe));
   return 0;

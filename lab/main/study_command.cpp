@@ -5,18 +5,18 @@
 
 namespace gradual::lab {
 
-void StudyArguments::declare(CLI::App& app) {
-  app.add_option("--step", options.step, "the step, from 0")->capture_default_str();
+void StudyArguments::declare(OptionParser& app) {
+  app.add_option("--step", options.step, "the step, from 0").capture_default_str();
   TaskArguments::declare(app);
-  app.add_option("--batch", options.batch, "samples per step")->capture_default_str();
-  app.add_option("--lr", options.lr, "learning rate of AdamW")->capture_default_str();
+  app.add_option("--batch", options.batch, "samples per step").capture_default_str();
+  app.add_option("--lr", options.lr, "learning rate of AdamW").capture_default_str();
   app.add_option("--epochs", options.epochs, "of the whole training, which the learning rate follows")
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "of parameters, batches and rounding")->capture_default_str();
+      .capture_default_str();
+  app.add_option("--seed", options.seed, "of parameters, batches and rounding").capture_default_str();
   declare_threads(app, threads);
 }
 
-void StudyArguments::check(const CLI::App& app) const {
+void StudyArguments::check(const OptionParser& app) const {
   at_least(0, "--step", options.step);
   at_least_one("--batch", options.batch);
   at_least_one("--epochs", options.epochs);

@@ -3,7 +3,6 @@
 
 #include <gradual/lab/study.h>
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "command_line.h"
@@ -14,8 +13,8 @@ struct StudyArguments : TaskArguments {
   StudyOptions options;
   int threads = 0;
 
-  void declare(CLI::App& app);
-  void check(const CLI::App& app) const;
+  void declare(OptionParser& app);
+  void check(const OptionParser& app) const;
   MakeModel make_model() { return TaskArguments::make_model(task().load(options.seed).train); }
 };
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "fuzz/corpus.h"
 #include "fuzz/targets.h"
 #include "support/files.h"
 #include "support/golden_values.h"
@@ -170,24 +171,27 @@ TEST_CASE("damaged results of the lab") {
 }
 
 TEST_CASE("the fuzzers' corpora: every input is read or refused, and some of each reader's is read") {
-  std::set<std::string> folders;
+  std::set<std::string> archives;
   for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/tests/fuzz/corpus"))
-    folders.insert(entry.path().filename());
+    archives.insert(entry.path().filename());
+  std::size_t inputs = 0;
   for (const fuzz::Reader& reader : fuzz::kReaders) {
-    const std::string name = reader.name;
-    CAPTURE(name);
-    REQUIRE(folders.erase(name) == 1);
+    const std::string archive = std::string(reader.name) + ".tar";
+    CAPTURE(archive);
+    REQUIRE(archives.erase(archive) == 1);
     int accepted = 0, all = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/tests/fuzz/corpus/" + name)) {
-      const std::string bytes = read_file(entry.path());
-      const std::vector<char> exact(bytes.begin(), bytes.end());
+    for (const fuzz::Input& input : fuzz::inputs_of_tar(read_file(source_dir() + "/tests/fuzz/corpus/" + archive))) {
+      CAPTURE(input.name);
+      const std::vector<char> exact(input.bytes.begin(), input.bytes.end());
       accepted += reader.read({exact.data(), exact.size()}) ? 1 : 0;
       ++all;
     }
     CHECK(accepted > 0);
     CHECK(accepted < all);
+    inputs += static_cast<std::size_t>(all);
   }
-  CHECK(folders.empty());
+  CHECK(archives.empty());
+  CHECK(inputs >= 1161);
 }
 
 TEST_CASE("bits of a finite double in a checkpoint, which the library itself writes as a number, are read") {

@@ -160,7 +160,7 @@ inline bool report(std::string_view bytes) {
   });
 }
 
-// Each has a folder of its name in tests/fuzz/corpus.
+// Each has an archive of its name in tests/fuzz/corpus.
 struct Reader {
   const char* name;
   bool (*read)(std::string_view bytes);

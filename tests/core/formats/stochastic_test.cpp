@@ -40,7 +40,7 @@ constexpr Place kPlaces[] = {{"e4m3fn", 1, 1.125F},         // normal values
 
 }  // namespace
 
-TEST_CASE("stochastic rounding: the share of each neighbour, to 4 sigma") {
+TEST_CASE("stochastic rounding: the share of each neighbour, to 4 sigma" * doctest::test_suite("long")) {
   std::uint64_t stream = 0;
   for (int position = 0; position < 16; ++position) {
     const Place& place = kPlaces[position % 4];
