@@ -16,6 +16,7 @@
 #include "../nn/norm.h"
 #include "histories.h"
 #include "lockstep.h"
+#include "shard_weights.h"
 
 namespace gradual::dist {
 namespace {
@@ -51,18 +52,6 @@ std::string text_of(const amp::Recipe& recipe) {
 // Numbers about a shard, in this order. Then come what its loss divided by, two numbers for each shard of the batch, of
 // which a shard sets its own; for each parameter 1 if it has a gradient; and what buffers gained.
 enum About : std::size_t { kLoss, kNonfinite, kHidden, kCounted };
-
-// What the losses of all shards divide by for each sample: that of the first shard that has samples.
-struct Unit {
-  double is_sum = 0, listed = 1, samples = 1;
-};
-
-// The weight of a shard's gradient and loss: counted / (listed * whole / samples). If all targets of all shards count,
-// these are the shares of samples, to the bit.
-double weight_of(const LossDivisor& d, const Unit& unit, std::int64_t whole) {
-  if (d.is_sum) return 1;
-  return d.counted * unit.samples / (unit.listed * static_cast<double>(whole));
-}
 
 // The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`, which
 // is known once forward has run.
@@ -207,7 +196,7 @@ template <class T> struct DataParallel::Step {
   std::int64_t whole = batch.whole ? batch.whole : batch.size();
   Range own = all.own_shards();
   std::vector<Tensor> earlier = {}, before = {};  // gradients that are added to, and the buffers
-  std::optional<Unit> unit_of_loss = {};          // once the ranks agree on it
+  ShardWeights weights{all.ranks_, all.shards_, whole};
   std::size_t last = all.buckets_.size() - 1;
   std::vector<std::vector<TreeSum<T>>> trees{
       last + 1, std::vector<TreeSum<T>>(all.exchange_ ? static_cast<std::size_t>(all.exchange_->held().size()) : 1)};
@@ -228,67 +217,14 @@ template <class T> struct DataParallel::Step {
     for (std::size_t i = 0; i < before.size(); ++i) all.buffers_[i].second.copy_(before[i]);
   }
 
-  // A shard that has run: its number, its part of the samples, the weight of its gradient, its loss and its divisor.
-  struct Shard {
-    std::int64_t k = 0;
-    double share = 0;
-    double weight = 0;
-    Tensor loss = {};
-    LossDivisor divisor = {false, 0, 0};
-  };
-
-  // The samples of shard k.
-  Range samples_of(std::int64_t k) const { return part_of(whole, all.shards_, k); }
-  Shard shard_of(std::int64_t k) const {
-    const double share = static_cast<double>(samples_of(k).size()) / static_cast<double>(whole);
-    return {.k = k, .share = share, .weight = share};
-  }
-
-  // Takes the unit from the rank whose shard is the first with samples. All ranks call it once, before they exchange
-  // anything else after their first forward.
-  void agree_on_unit(const Unit& own_unit) {
-    std::int64_t first = 0;
-    while (samples_of(first).size() == 0) ++first;
-    int root = 0;
-    while (part_of(all.shards_, all.ranks_.size(), root).last <= first) ++root;
-    Unit unit = own_unit;
-    if (all.ranks_.size() > 1) all.ranks_.broadcast(&unit, sizeof unit, root);
-    unit_of_loss = unit;
-  }
-
-  // Sets the loss, its divisor and the weight of a shard that has samples.
-  void weigh(Shard& shard, const ShardLoss& computed) {
-    const auto samples = static_cast<double>(samples_of(shard.k).size());
-    std::optional<LossDivisor> divisor = computed.divisor ? computed.divisor : divisor_of(computed.value);
-    shard.loss = computed.value;
-    shard.divisor = divisor.value_or(LossDivisor{false, samples, samples});
-    const Unit own_unit{shard.divisor.is_sum ? 1.0 : 0.0, shard.divisor.listed, samples};
-    if (!unit_of_loss && !may_agree(shard.k)) return;  // the lockstep of the shards is broken: an Error follows
-    if (!unit_of_loss) agree_on_unit(own_unit);
-    if ((unit_of_loss->is_sum != 0) != shard.divisor.is_sum)
-      throwf("DataParallel: the loss of shard {} is a {} and that of the first shard a {}; all must be of one kind",
-             shard.k, shard.divisor.is_sum ? "sum" : "mean", shard.divisor.is_sum ? "mean" : "sum");
-    shard.weight = weight_of(shard.divisor, *unit_of_loss, whole);
-  }
-  // True for this rank's first shard with samples.
-  bool may_agree(std::int64_t k) const {
-    std::int64_t first = own.first;
-    while (first < own.last && samples_of(first).size() == 0) ++first;
-    return k == first;
-  }
-
-  // The factor that makes of the weighted sum the loss of the batch: what is listed over what counts. 1 if all targets
-  // count; none if none does.
-  std::optional<double> factor_of_counted() const {
-    if (unit_of_loss->is_sum != 0) return 1;
-    double counted = 0;
+  // What the losses of all shards divided by.
+  double counted() const {
+    double sum = 0;
     for (int k = 0; k < all.shards_; ++k) {
       const T* two = sums[last].data() + kCounted + 2 * k;
-      counted += static_cast<double>(two[0]) + static_cast<double>(two[1]);
+      sum += static_cast<double>(two[0]) + static_cast<double>(two[1]);
     }
-    const double listed = unit_of_loss->listed * static_cast<double>(whole);
-    if (counted == 0) return {};
-    return listed == counted * unit_of_loss->samples ? 1 : listed / (counted * unit_of_loss->samples);
+    return sum;
   }
 
   // The operands in which a quantiser hid Inf or NaN since the last call.
@@ -341,7 +277,7 @@ template <class T> struct DataParallel::Step {
 
   void run_shard(Shard& shard) {
     const std::int64_t k = shard.k;
-    const Range samples = samples_of(k);
+    const Range samples = weights.samples_of(k);
     for (const auto& [name, p] : all.parameters_) p.zero_grad();
     restore_buffers();
     if (k + 1 == own.last && last > 0) {
@@ -357,7 +293,7 @@ template <class T> struct DataParallel::Step {
       const GeneratorScope scope(generator);
       const Range here{samples.first - batch.first, samples.last - batch.first};
       const data::Batch part{rows(batch.inputs, here), rows(batch.targets, here)};
-      weigh(shard, loss_of(part));
+      weights.weigh(shard, loss_of(part));
       run_backward(seed_of(shard), [&] { close(shard); });
     }
     while (next < last) close(shard);
@@ -440,7 +376,7 @@ template <class T> struct DataParallel::Step {
       return like(brought[0], sum_shards(all.ranks_, all.shards_, std::move(tree)).data());
     };
     const auto run = [&](int i, const Meet& meet) {
-      Shard shard = shard_of(own.first + i);
+      Shard shard = weights.shard(own.first + i);
       const Meet sum = [&](const Tensor& t) {
         return apply(std::make_shared<SumOfShards>(meet, shard.weight), {t})[0];
       };
@@ -473,7 +409,7 @@ template <class T> struct DataParallel::Step {
   void give_back() const {
     const NoGrad off;
     const std::size_t flags = kCounted + 2 * static_cast<std::size_t>(all.shards_);
-    const std::optional<double> factor = factor_of_counted();
+    const std::optional<double> factor = weights.factor(counted());
     const T* from = sums[last].data() + flags + all.parameters_.size();
     for (std::size_t i = 0; i < before.size(); ++i) {
       const Tensor& b = all.buffers_[i].second;
@@ -528,10 +464,10 @@ template <class T> struct DataParallel::Step {
     amp::QuantizationState* const quantization = all.run_ ? all.run_->quantization() : nullptr;
     std::optional<Scoped<bool>> held;
     if (quantization) held.emplace(quantization->held, true);
-    if (samples_of(own.last - 1).last == samples_of(own.first).first) agree_on_unit({});  // it has no samples
+    if (!weights.own_samples()) weights.agree_without_samples();
     if (all.options_.synchronized_batch_norm) run_together();
     for (std::int64_t k = own.first; k < own.last && !all.options_.synchronized_batch_norm; ++k) {
-      Shard shard = shard_of(k);
+      Shard shard = weights.shard(k);
       run_shard(shard);
     }
     if (thread.valid()) thread.get();
@@ -550,7 +486,7 @@ template <class T> struct DataParallel::Step {
       all.ranks_.broadcast(all.order_.data(), all.order_.size() * sizeof(std::size_t), 0);
       all.fill_buckets();
     }
-    const std::optional<double> factor = factor_of_counted();
+    const std::optional<double> factor = weights.factor(counted());
     const double mean = factor ? static_cast<double>(sums[last][kLoss]) * *factor : std::nan("");
     return full({}, mean, {.dtype = all.options_.sum});
   }

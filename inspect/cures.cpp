@@ -54,6 +54,7 @@ Cure masters(Recipe r) {
   const bool half = keeps_half(r);
   if (half) r.masters = amp::Masters::per_tensor, r.update = optim::LowPrecisionUpdate::none;
   r.optimizer_state = DType::f32;
+  r.gradients.reset();
   if (auto& q = r.quantization) q->weight.reset(), q->master.reset(), q->moment1.reset(), q->moment2.reset();
   return {r, half ? "FP32 masters, the optimizer's arithmetic and state in f32" : "weights and state kept in f32"};
 }

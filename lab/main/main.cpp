@@ -32,6 +32,9 @@ void list_recipes(const std::vector<amp::Recipe>& recipes) {
       if (r.scaling && !r.scaling->dynamic) say(stdout, "{:<16} loss scale: {}, fixed\n", "", r.scaling->init_scale);
       for (const auto& [op, policy] : r.policy) say(stdout, "{:<16} {}: {}\n", "", to_string(op), to_string(policy));
     }
+    if (r.mode == amp::Mode::half || r.mode == amp::Mode::pure || r.gradients)
+      say(stdout, "{:<16} gradients add in {}\n", "",
+          gradient_sums(r) == autograd::GradientSums::f32 ? "f32" : to_string(r.dtype));
     if (!r.quantization) continue;
     for (const amp::OperandGroup& g : describe(*r.quantization))
       say(stdout, "{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);
