@@ -8,6 +8,7 @@
 
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
+#include "../core/ops/operand_policy.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "rewrite.h"
@@ -75,7 +76,7 @@ int castable_inputs(const OpCall& call) {
 
 }  // namespace
 
-struct Region final : Interceptor, std::enable_shared_from_this<Region> {
+struct Region final : Interceptor, OperandPolicy, std::enable_shared_from_this<Region> {
   Region(const AutocastOptions& o, Interceptor* around) : options(o), outer(around ? around->share() : nullptr) {
     if (!options.dtype && options.device) options.dtype = half_of(*options.device);
     if (options.dtype && !is_half(*options.dtype))
@@ -128,6 +129,18 @@ struct Region final : Interceptor, std::enable_shared_from_this<Region> {
       default: break;  // cast: the entry's own
     }
     return call_in(dtype, fmt::format("{} is {}", to_string(call.op), to_string(policy)), call);
+  }
+  DType operand_dtype(OpId like, const Tensor& x) const override {
+    if (!covers(x.device())) return parent() ? parent()->operand_dtype(like, x) : x.dtype();
+    if (!options.enabled || !castable(x.dtype())) return x.dtype();
+    const CastPolicy& policy = options.table[like];
+    switch (policy.kind) {
+      case PolicyKind::lower: return dtype_on(x.device());
+      case PolicyKind::fp32: return DType::f32;
+      case PolicyKind::cast: return policy.dtype;
+      case PolicyKind::banned: throwf("{}: {}", to_string(like), policy.text);
+      default: return x.dtype();
+    }
   }
   bool covers(Device device) const { return !options.device || options.device->type == device.type; }
   DType dtype_on(Device device) const { return options.dtype.value_or(half_of(device)); }

@@ -9,16 +9,26 @@
 
 namespace gradual {
 
-// exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): derivative of 0.5 x (1 + tanh u).
+// gelu's slope at x, with ops. exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): the derivative of
+// x sigmoid(v). Both are computed at -|x|, where nothing cancels; at |x| the slope is 1 less that. Beyond `far` it is 0 or
+// 1, and the products of the derivatives' factors stay finite.
 static Tensor gelu_slope(const Tensor& x, bool tanh_form) {
-  if (!tanh_form) {
-    const Tensor cdf = erf(x * (1 / std::numbers::sqrt2)) * 0.5 + 0.5;
-    return cdf + x * (exp(square(x) * -0.5) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2));
+  constexpr double kFar = 40;
+  constexpr double kTwiceRoot = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // 2 sqrt(2/pi)
+  constexpr double kCube = 0.044715;
+  const Tensor right = x > 0;
+  const Tensor left = where(right, -x, x);
+  const Tensor t = where(left < -kFar, -kFar, left);  // not a clamp, whose derivative hides NaN
+  Tensor tail;
+  if (tanh_form) {
+    const Tensor v = (t + t * square(t) * kCube) * kTwiceRoot;
+    const Tensor dv = (square(t) * (3 * kCube) + 1) * kTwiceRoot;
+    tail = sigmoid(v) * (t * dv * sigmoid(-v) + 1);
+  } else {
+    const Tensor cdf = erf(t * (1 / std::numbers::sqrt2)) * 0.5 + 0.5;
+    tail = cdf + t * (exp(square(t) * -0.5) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2));
   }
-  const double k = std::sqrt(2 / std::numbers::pi);
-  const Tensor t = tanh((x + x * square(x) * 0.044715) * k);
-  const Tensor du = (square(x) * (3 * 0.044715) + 1) * k;
-  return (t + 1) * 0.5 + x * (1 - square(t)) * du * 0.5;
+  return where(right, 1 - tail, tail);
 }
 
 static void check(const Node& node, const Tensor& t, std::uint32_t version) {

@@ -27,7 +27,9 @@ void pow_rule(const C& c) {
   const Tensor a = c.optional_input(0);
   const Tensor b = c.optional_input(1);
   if (c.needs(0) && b.defined()) {
-    c.set(0, where(b == 0, 0, c.grad() * (b * pow(a, b - 1))));
+    const Tensor flat = b == 0;
+    const Tensor base = c.create_graph() ? where(flat, 1, a) : a;  // 0^-2 would make the second derivative NaN
+    c.set(0, where(flat, 0, c.grad() * (b * pow(base, b - 1))));
   } else if (c.needs(0)) {
     const double e = c.scalar();
     if (e == 0) zero(c);
@@ -54,7 +56,17 @@ template <bool kMax> void extreme(const C& c) {
     c.set(i, where(loses, 0, where(eq(mine, operand(c, other)), half, g)));
   }
 }
-Tensor silu_slope(const Tensor& x, const Tensor& s) { return s * (x * (1 - s) + 1); }
+// s (x (1 - s) + 1) with s = sigmoid(x). For x = Inf the product is 0, its limit.
+Tensor silu_slope(const Tensor& x) {
+  const double most = float_info(x.dtype()).max;
+  const Tensor s = sigmoid(x);
+  return s * (clamp(x, -most, most) * (1 - s) + 1);
+}
+// 2/sqrt(pi) exp(-x^2). Beyond 30 it is 0, and so is its derivative.
+Tensor erf_slope(const C& c) {
+  const Tensor x = c.create_graph() ? where(abs(c.input(0)) > 30, 30, c.input(0)) : c.input(0);
+  return exp(-square(x)) * (2 * std::numbers::inv_sqrtpi);
+}
 
 void register_binary() {
   set_rule(OpId::add, {}, same);
@@ -93,21 +105,21 @@ void register_unary() {
   for (const OpId steps : {OpId::sign, OpId::floor, OpId::ceil, OpId::round, OpId::trunc}) set_rule(steps, {}, zero);
   set_rule(OpId::exp, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * c.output(0)); });
   set_rule(OpId::exp2, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.output(0) * std::numbers::ln2)); });
-  set_rule(OpId::expm1, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.output(0) + 1)); });
+  // Not the output plus 1, in which the small slopes of the left tail would be lost.
+  set_rule(OpId::expm1, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * exp(c.input(0))); });
   set_rule(OpId::log2, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) * std::numbers::ln2)); });
   set_rule(OpId::log, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / c.input(0)); });
   set_rule(OpId::log1p, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) + 1)); });
   set_rule(OpId::sqrt, {out(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.output(0) * 2)); });
   set_rule(OpId::rsqrt, {out(0)},
-           [](const C& c) { c.set(0, c.take_grad() * (square(c.output(0)) * c.output(0) * -0.5)); });
+           [](const C& c) { c.set(0, c.take_grad() * (square(c.output(0)) * -0.5 * c.output(0))); });
   set_rule(OpId::reciprocal, {out(0)}, [](const C& c) { c.set(0, -c.grad() * square(c.output(0))); });
   set_rule(OpId::square, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.input(0) * 2)); });
   set_rule(OpId::sin, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * cos(c.input(0))); });
   set_rule(OpId::cos, {in(0)}, [](const C& c) { c.set(0, -c.grad() * sin(c.input(0))); });
   set_rule(OpId::tanh, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (1 - square(c.output(0)))); });
   set_rule(OpId::sigmoid, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.output(0) * (1 - c.output(0)))); });
-  set_rule(OpId::erf, {in(0)},
-           [](const C& c) { c.set(0, c.take_grad() * (exp(-square(c.input(0))) * (2 * std::numbers::inv_sqrtpi))); });
+  set_rule(OpId::erf, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * erf_slope(c)); });
   // Selection: multiplying by a 0/1 mask would turn an Inf in the gradient into NaN where the mask is 0.
   set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, times_slope(c, OpId::relu_backward, {}, c.output(0))); });
   set_rule(OpId::relu_backward, {in(1), 0}, [](const C& c) {
@@ -116,9 +128,9 @@ void register_unary() {
   set_rule(OpId::leaky_relu, {in(0)},
            [](const C& c) { c.set(0, where(c.input(0) > 0, c.grad(), c.grad() * c.scalar())); });
   set_rule(OpId::gelu, {in(0)}, [](const C& c) { c.set(0, gelu_gradient(c, c.input(0))); });
-  set_rule(OpId::silu, {in(0)},
-           [](const C& c) { c.set(0, c.take_grad() * silu_slope(c.input(0), sigmoid(c.input(0)))); });
+  set_rule(OpId::silu, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * silu_slope(c.input(0))); });
   set_rule(OpId::softplus, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * sigmoid(c.input(0))); });
+  // The bounds pass the gradient, so that a number which clamp has put there can leave.
   set_rule(OpId::clamp, {in(0)}, [](const C& c) {
     const auto& a = c.get<ScalarAttrs>();
     c.set(0, where(logical_and(c.input(0) >= a.value, c.input(0) <= a.high), c.take_grad(), 0));

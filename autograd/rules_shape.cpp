@@ -31,25 +31,34 @@ double reduced_count(const C& c) {
   for (std::int64_t dim : reduced_dims(c)) n *= static_cast<double>(c.sizes(0)[static_cast<int>(dim)]);
   return n;
 }
-// 1/n at the n elements that `hit` marks, else 0: equal extremes share the gradient, as in PyTorch's amax.
-Tensor share(const C& c, const Tensor& hit) {
-  const Tensor marks = cast(hit, c.grad().dtype());
-  return marks / sum(marks, reduced_dims(c), true);
+// `t` (with the reduced dims as size 1) divided among the n elements that `hit` marks, 0 at the others: equal extremes
+// share the gradient, as in PyTorch's amax. Selection: times 0, an Inf in `t` would give NaN.
+Tensor share(const C& c, const Tensor& hit, const Tensor& t) {
+  const Tensor count = sum(cast(hit, is_half(t.dtype()) ? DType::f32 : t.dtype()), reduced_dims(c), true);
+  return where(hit, t * cast(1 / count, t.dtype()), 0);
 }
-void extreme(const C& c) { c.set(0, keep_dims(c, c.grad()) * share(c, c.input(0) == keep_dims(c, c.output(0)))); }
+// True at the extremes. If one of the numbers is NaN, so is the extreme, and the NaNs are it.
+Tensor is_extreme(const Tensor& x, const Tensor& of) { return logical_or(x == of, x != x); }
+void extreme(const C& c) {
+  c.set(0, share(c, is_extreme(c.input(0), keep_dims(c, c.output(0))), keep_dims(c, c.grad())));
+}
 
-// d |x|_p = sign(x) (|x| / norm)^(p-1); 0 if the norm is 0. For p < 1 also 0 where x is 0, although the slope is
-// infinite.
+// d |x|_p = sign(x) (|x| / norm)^(p-1); 0 if the norm is 0, and so is its derivative. Both are 0 where x is 0 as well,
+// although the slope is infinite for p < 1, and its derivative for p < 2.
 Tensor norm_slope(const C& c, const Tensor& x, double p) {
   if (p == 0) return zeros_like(x);
   if (p == 1) return sign(x);
   const Tensor n = keep_dims(c, c.output(0));
-  if (std::isinf(p)) return sign(x) * share(c, abs(x) == n);
-  const Tensor safe = where(n == 0, 1, n);
-  if (p == 2) return x / safe;
-  if (p > 1) return sign(x) * pow(abs(x) / safe, p - 1);
+  if (std::isinf(p)) return sign(x) * share(c, is_extreme(abs(x), n), ones_like(n));
+  if (p == 2) return x / where(n == 0, INFINITY, n);
   const Tensor flat = logical_or(x == 0, n == 0);
-  return sign(x) * where(flat, 0, pow(where(flat, 1, abs(x) / safe), p - 1));
+  return sign(x) * where(flat, 0, pow(where(flat, 1, abs(x) / where(n == 0, 1, n)), p - 1));
+}
+
+// exp(x - logsumexp), and 1 for Inf, where the difference is NaN.
+void logsumexp_rule(const C& c) {
+  const Tensor below = where(c.input(0) == INFINITY, 0, c.input(0) - keep_dims(c, c.output(0)));
+  c.set(0, keep_dims(c, c.grad()) * exp(below));
 }
 
 void scatter_add_rule(const C& c) {
@@ -72,8 +81,7 @@ void register_shape_rules() {
     c.set(0, keep_dims(c, c.grad()) * (centred * (2 / std::max(reduced_count(c) - c.get<ReduceAttrs>().value, 0.0))));
   });
   for (const OpId op : {OpId::max, OpId::min}) set_rule(op, {in(0) | out(0)}, extreme);
-  set_rule(OpId::logsumexp, {in(0) | out(0)},
-           [](const C& c) { c.set(0, keep_dims(c, c.grad()) * exp(c.input(0) - keep_dims(c, c.output(0)))); });
+  set_rule(OpId::logsumexp, {in(0) | out(0)}, logsumexp_rule);
   set_rule(OpId::norm, {in(0) | out(0)}, [](const C& c) {
     c.set(0, keep_dims(c, c.grad()) * norm_slope(c, c.input(0), c.get<ReduceAttrs>().value));
   });

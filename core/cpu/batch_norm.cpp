@@ -63,6 +63,26 @@ double scaled_gradient(const Tensor& dy, const Tensor& x, std::int64_t c, T mean
   return static_cast<double>(blocked_sum<T>(x.numel() / x.size(1), term));
 }
 
+// Mean and variance of a channel from the sums of its chunks (Chan, Golub and LeVeque 1983): mean, deviations from it,
+// and their squares.
+struct Merged {
+  double mean, variance;
+};
+template <class F> Merged merged(const Channels& l, const F& sums) {
+  const auto n = [&](std::int64_t k) { return static_cast<double>(l.count(k)); };
+  const auto rest = [&](std::int64_t k) { return static_cast<double>(sums(k, 1)) / n(k); };
+  const auto mean_of = [&](std::int64_t k) { return static_cast<double>(sums(k, 0)) + rest(k); };
+  double center = 0;
+  for (std::int64_t k = 0; k < l.chunks; ++k) center += n(k) * mean_of(k);
+  center /= static_cast<double>(l.count());
+  double squares = 0;
+  for (std::int64_t k = 0; k < l.chunks; ++k) {
+    const double off = mean_of(k) - center;
+    squares += static_cast<double>(sums(k, 2)) + n(k) * (off * off - rest(k) * rest(k));
+  }
+  return {center, squares / static_cast<double>(l.count())};
+}
+
 // y of channels in which the difference of two numbers may be Inf.
 template <class T, class Y>
 void map_far_channels(const Piece& p, const Part<Y>& x, const Part<Y>& to, const T* mean, const T* invstd,
@@ -101,22 +121,11 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
         });
       },
       [&](std::int64_t c, const auto& sums) {
-        double center = given_mean ? static_cast<double>(given_mean[c]) : 0;
-        double squares = given_var ? static_cast<double>(given_var[c]) : 0;
-        if (a.training) {
-          const auto n = [&](std::int64_t k) { return static_cast<double>(l.count(k)); };
-          const auto rest = [&](std::int64_t k) { return static_cast<double>(sums(k, 1)) / n(k); };
-          const auto mean_of = [&](std::int64_t k) { return static_cast<double>(sums(k, 0)) + rest(k); };
-          for (std::int64_t k = 0; k < l.chunks; ++k) center += n(k) * mean_of(k);
-          center /= static_cast<double>(l.count());
-          for (std::int64_t k = 0; k < l.chunks; ++k) {
-            const double off = mean_of(k) - center;
-            squares += static_cast<double>(sums(k, 2)) + n(k) * (off * off - rest(k) * rest(k));
-          }
-          squares /= static_cast<double>(l.count());
-        }
-        mean[c] = static_cast<T>(center);
-        const T variance = static_cast<T>(squares) + eps;
+        const Merged m = a.training ? merged(l, sums)
+                                    : Merged{given_mean ? static_cast<double>(given_mean[c]) : 0,
+                                             given_var ? static_cast<double>(given_var[c]) : 0};
+        mean[c] = static_cast<T>(m.mean);
+        const T variance = static_cast<T>(m.variance) + eps;
         const T by = NormScale<T>::of_variance(variance);
         invstd[c] = 1 / std::sqrt(variance);
         if (a.training && l.count() > 0 && by != 1) {
@@ -141,6 +150,58 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
       });
 }
 
+// dx of a channel in which the difference of two numbers may be Inf; the formula is that of batch_norm_backward_of.
+template <class T> struct FarGradient {
+  T mean, invstd, shift, slope, scale;
+  bool training;
+  T operator()(T dy, T x) const {
+    return (training ? dy - shift - NormScale<T>::normal(x, mean, slope, invstd) : dy) * scale;
+  }
+};
+
+template <class T, class Y, class M, class F>
+void map_far_gradients(const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Part<Y>& to, const M& mask,
+                       const F& gradient) {
+  map<T>(p, dy, x, to, [&](std::int64_t at) {
+    return [masked = mask(p.channel + at), f = gradient(p.channel + at)](T g, T v) { return f(masked(g, v), v); };
+  });
+}
+
+// dy, or 0 where relu made y 0.
+template <class T, bool kRelu> struct Mask {
+  const T* means;
+  const T* scales;
+  const T* biases;
+  T zero;
+  auto operator()(std::int64_t c) const {
+    return [*this, c](T dy, T x) {  // with local copies of means[c] and the others g++ 12 does not vectorise
+      return kRelu ? kept(dy, !((x - means[c]) * scales[c] + biases[c] <= zero)) : dy;
+    };
+  }
+};
+
+// The sums of dy and of dy (x - mean) over the channels of a piece.
+template <class T, class E, bool kRelu>
+void add_gradients(const Piece& p, const Part<E>& dy, const Part<E>& x, const Mask<T, kRelu>& mask, T* shifts,
+                   T* slopes) {
+  vectorized([=, first = p.channel] {
+    const auto shift = [=](std::int64_t c) { return mask(first + c); };
+    const auto slope = [=](std::int64_t c) {
+      return [=, masked = mask(first + c), center = mask.means[first + c]](T g, T v) {
+        return masked(g, v) * (v - center);
+      };
+    };
+    sum(p, dy, x, ChannelSum{shifts, shift}, ChannelSum{slopes, slope});
+  });
+}
+
+// The sum of one row of sums over all chunks.
+template <class F> double added(const Channels& l, const F& sums, int row) {
+  double all = 0;
+  for (std::int64_t k = 0; k < l.chunks; ++k) all += static_cast<double>(sums(k, row));
+  return all;
+}
+
 // With M values per channel:
 // dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M).
 // In inference, mean and invstd are constants, and only the term dy remains. With relu, dy is 0 where y is 0; y is
@@ -150,79 +211,54 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   const Parameter<T> means(call[3]);
   const Parameter<T> invstd(call[4]);
   const bool training = call.get<NormAttrs>().training;
-  const T zero = rounds_to_zero<T>(call[1].dtype());
   const auto channels = static_cast<std::size_t>(l.channels);
   Affine<T> affine(l.channels, call[2], call[5]);
   for (std::int64_t c = 0; c < l.channels; ++c) affine.set(c, invstd[c]);
   std::vector<T> db(channels), dw(channels), shifts(channels), slopes(channels);
   bool far = false;  // some channel's numbers are
-  // dy, or 0 where relu made y 0.
-  const auto mask = [means = means.data(), scales = affine.scales.data(), biases = affine.shifts.data(),
-                     zero](std::int64_t c) {
-    return [=](T dy, T x) {  // with local copies of means[c] and the others g++ 12 does not vectorise
-      return kRelu ? kept(dy, !((x - means[c]) * scales[c] + biases[c] <= zero)) : dy;
-    };
-  };
-
+  const Mask<T, kRelu> mask{means.data(), affine.scales.data(), affine.shifts.data(),
+                            rounds_to_zero<T>(call[1].dtype())};
   const Passes<T, E, Y> passes{l, {l.view(call[0]), l}, {l.view(call[1]), l}, {dx, l}, dx.dtype(), true};
-  passes.run(
-      [&](const Piece& p, const Part<E>& dy, const Part<E>& x, T* sums) {
-        vectorized([=, next = l.channels, mean = means.data(), first = p.channel] {
-          const auto shift = [=](std::int64_t c) { return mask(first + c); };
-          const auto slope = [=](std::int64_t c) {
-            return [=, masked = mask(first + c), center = mean[first + c]](T g, T v) {
-              return masked(g, v) * (v - center);
-            };
-          };
-          sum(p, dy, x, ChannelSum{sums, shift}, ChannelSum{sums + next, slope});
-        });
-      },
-      [&](std::int64_t channel, const auto& sums) {
-        const auto c = static_cast<std::size_t>(channel);
-        double b = 0, w = 0;
-        for (std::int64_t k = 0; k < l.chunks; ++k)
-          b += static_cast<double>(sums(k, 0)), w += static_cast<double>(sums(k, 1));
-        const auto n = static_cast<double>(l.count());
-        const auto scale = static_cast<double>(invstd[channel]);
-        db[c] = static_cast<T>(b);
-        dw[c] = static_cast<T>(w * scale);
-        shifts[c] = static_cast<T>(b / n);
-        slopes[c] = static_cast<T>(scale * scale * (w / n));
-        if (NormScale<T>::of_invstd(invstd[channel]) == 1) return;
-        far = true;
-        const double along =
-            scaled_gradient<T>(call[0], call[1], channel, means[channel], invstd[channel], mask(channel));
-        dw[c] = static_cast<T>(along);
-        slopes[c] = static_cast<T>(scale * (along / n));
-      },
-      [&](const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Part<Y>& to) {
-        if (far) {
-          map<T>(p, dy, x, to, [&](std::int64_t at) {
-            const std::int64_t c = p.channel + at;
-            return [=, masked = mask(c), center = means[c], s = invstd[c], down = shifts[static_cast<std::size_t>(c)],
-                    by = slopes[static_cast<std::size_t>(c)],
-                    times = affine.scales[static_cast<std::size_t>(c)]](T g, T v) {
-              const T rest = masked(g, v) - down - NormScale<T>::normal(v, center, by, s);
-              return (training ? rest : masked(g, v)) * times;
-            };
-          });
-          return;
-        }
-        vectorized([=, first = p.channel, mean = means.data(), shift = shifts.data(), slope = slopes.data(),
-                    scale = affine.scales.data()] {
-          const auto along = [=](auto trains) {
-            map<T>(p, dy, x, to, [=](std::int64_t at) {
-              const std::int64_t c = first + at;
-              return
-                  [=, masked = mask(c), center = mean[c], down = shift[c], by = slope[c], times = scale[c]](T g, T v) {
-                    const T rest = trains ? masked(g, v) - down - (v - center) * by : masked(g, v);
-                    return rest * times;
-                  };
-            });
-          };
-          training ? along(std::true_type{}) : along(std::false_type{});
-        });
-      });
+  passes.run([&](const Piece& p, const Part<E>& dy, const Part<E>& x,
+                 T* sums) { add_gradients(p, dy, x, mask, sums, sums + l.channels); },
+             [&](std::int64_t channel, const auto& sums) {
+               const auto c = static_cast<std::size_t>(channel);
+               const double b = added(l, sums, 0);
+               const double w = added(l, sums, 1);
+               const auto n = static_cast<double>(l.count());
+               const auto scale = static_cast<double>(invstd[channel]);
+               db[c] = static_cast<T>(b);
+               dw[c] = static_cast<T>(w * scale);
+               shifts[c] = static_cast<T>(b / n);
+               slopes[c] = static_cast<T>(scale * scale * (w / n));
+               if (NormScale<T>::of_invstd(invstd[channel]) == 1) return;
+               far = true;
+               const double along =
+                   scaled_gradient<T>(call[0], call[1], channel, means[channel], invstd[channel], mask(channel));
+               dw[c] = static_cast<T>(along);
+               slopes[c] = static_cast<T>(scale * (along / n));
+             },
+             [&](const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Part<Y>& to) {
+               if (far)
+                 return map_far_gradients<T>(p, dy, x, to, mask, [&](std::int64_t c) {
+                   const auto i = static_cast<std::size_t>(c);
+                   return FarGradient<T>{means[c], invstd[c], shifts[i], slopes[i], affine.scales[i], training};
+                 });
+               vectorized([=, first = p.channel, mean = means.data(), shift = shifts.data(), slope = slopes.data(),
+                           scale = affine.scales.data()] {
+                 const auto along = [=](auto trains) {
+                   map<T>(p, dy, x, to, [=](std::int64_t at) {
+                     const std::int64_t c = first + at;
+                     return [=, masked = mask(c), center = mean[c], down = shift[c], by = slope[c], times = scale[c]](
+                                T g, T v) {
+                       const T rest = trains ? masked(g, v) - down - (v - center) * by : masked(g, v);
+                       return rest * times;
+                     };
+                   });
+                 };
+                 training ? along(std::true_type{}) : along(std::false_type{});
+               });
+             });
   store_parameter(out[1], dw.data());
   store_parameter(out[2], db.data());
 }

@@ -168,13 +168,20 @@ GRADUAL_HD inline double gelu_slope(double x) {
   const double c = x < -40.0 ? -40.0 : (x > 40.0 ? 40.0 : x);  // avoids Inf * 0; NaN stays
   return 0.5 * std::erfc(c * -0.70710678118654752440) + c * std::exp(-0.5 * c * c) * 0.39894228040143267794;
 }
+// The derivative of x sigmoid(v) with v = 2 sqrt(2/pi) (x + c x^3), at -|x|: there sigmoid(v) is a small quotient, and
+// nothing cancels. For x > 0 the derivative is 1 less that at -x.
 template <class T> GRADUAL_HD T gelu_tanh_slope(T x) {
   constexpr T kFar = 30;  // there the slope is 0 or 1, and the cube is still finite
-  const T c = clamp(x, -kFar, kFar);
-  const T square = c * c;
-  const T t = tanh(static_cast<T>(kGeluTanh) * (c + static_cast<T>(kGeluCube) * c * square));
-  const T du = static_cast<T>(kGeluTanh) * (T{1} + static_cast<T>(3 * kGeluCube) * square);
-  return T{0.5} * (T{1} + t) + T{0.5} * c * (T{1} - t * t) * du;
+  constexpr T kTwiceRoot = static_cast<T>(2 * kGeluTanh);
+  const T a = std::fabs(x);
+  const T t = a > kFar ? kFar : a;
+  const T square = t * t;
+  const T v = kTwiceRoot * (t + static_cast<T>(kGeluCube) * t * square);
+  const T dv = kTwiceRoot * (T{1} + static_cast<T>(3 * kGeluCube) * square);
+  const T e = exp(-v);
+  const T below = T{1} + e;
+  const T tail = e / below * (T{1} - t * dv / below);
+  return x != x ? x : (x < 0 ? tail : T{1} - tail);
 }
 
 // x / (1 + exp(-u)) without overflow. For x = u = -Inf the result is the limit 0.

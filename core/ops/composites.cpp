@@ -41,7 +41,9 @@ Tensor each_bce_loss(const Tensor& p, const Tensor& y, Loc at) {
 Tensor each_bce_with_logits_loss(const Tensor& x, const Tensor& y, Loc at) {
   const Tensor positive = ge({x, at}, 0);
   const Tensor log_part = softplus(where(positive, {neg(x, at), at}, x), at);
-  return add({mul({x, at}, sub({cast(positive, x.dtype(), at), at}, y)), at}, log_part);
+  const Tensor slope = sub({cast(positive, x.dtype(), at), at}, y);
+  const Tensor line = where(eq({slope, at}, 0), {0, at}, mul({x, at}, slope));  // Inf times 0 would be NaN
+  return add({line, at}, log_part);
 }
 
 // True if flash_attention computes this: no mask, dropout or accumulator, and the backend suits the call.

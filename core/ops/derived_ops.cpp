@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "../support/throwf.h"
+#include "dispatch.h"
+#include "operand_policy.h"
 
 namespace gradual {
 
@@ -17,9 +19,6 @@ Tensor any(const Tensor& x, const Shape& dims, bool keepdim, Loc loc) {
 }
 Tensor all(const Tensor& x, const Shape& dims, bool keepdim, Loc loc) {
   return eq({sum(eq({x, loc}, 0), dims, keepdim, loc), loc}, 0);
-}
-Tensor stddev(const Tensor& x, const Shape& dims, bool keepdim, double correction, Loc loc) {
-  return sqrt(var(x, dims, keepdim, correction, loc), loc);
 }
 bool allclose(const Tensor& a, const Tensor& b, double rtol, double atol) {
   const Tensor near = le(abs(sub(a, b)), add(mul(abs(b), rtol), atol));
@@ -73,6 +72,32 @@ namespace {
 // f32 of half numbers; f64 and integers as they are.
 Tensor wide(const Tensor& x, Loc loc) { return is_half(x.dtype()) ? cast(x, DType::f32, loc) : x; }
 
+// x in the dtype in which autocast lets the op `like` compute; x itself outside of autocast.
+Tensor operand_of(OpId like, const Tensor& x, Loc loc) {
+  const auto* policy = dynamic_cast<const OperandPolicy*>(chain().amp);
+  if (!policy || !x.defined()) return x;
+  const CauseScope cause(intern(fmt::format("amp: as {}", to_string(like))));
+  return cast(x, policy->operand_dtype(like, x), loc);
+}
+
+// For each row the power of two that brings its largest magnitude to about 1, so that squares neither overflow nor
+// vanish. No other bit of a result changes.
+Tensor row_scale(const Tensor& x, const Shape& dims, Loc loc) {
+  const double most = std::ilogb(float_info(x.dtype()).max) - 1;
+  const Tensor exponent = floor(log2(max(abs(x.detach(), loc), dims, true, loc), loc), loc);
+  return exp2(neg(clamp(exponent, -most, most, loc), loc), loc);
+}
+
+// x without `dims` (none: all), whose size is 1.
+Tensor without_dims(const Tensor& x, const Shape& dims, Loc loc) {
+  std::uint32_t dropped = dims.empty() ? ~0u : 0;
+  for (const std::int64_t dim : dims) dropped |= 1u << wrap_dim(dim, x.dim(), "stddev");
+  Shape kept;
+  for (int i = 0; i < x.dim(); ++i)
+    if ((dropped >> i & 1) == 0) kept.push_back(x.size(i));
+  return reshape(x, kept, loc);
+}
+
 // The places of the first `count` of each row, in order.
 template <class T> Tensor sorted_places(const Tensor& x, std::int64_t count, bool descending) {
   const std::vector<T> all = x.to_vector<T>();
@@ -92,6 +117,18 @@ template <class T> Tensor sorted_places(const Tensor& x, std::int64_t count, boo
 
 }  // namespace
 
+Tensor stddev(const Tensor& x, const Shape& dims, bool keepdim, double correction, Loc loc) {
+  if (!x.is_floating() || x.numel() == 0) return sqrt(var(x, dims, keepdim, correction, loc), loc);
+  const Tensor numbers = wide(x, loc);
+  const Tensor scale = row_scale(numbers, dims, loc);
+  const Tensor variance = var(mul({numbers, loc}, scale), dims, true, correction, loc);
+  // The root of 0 has an infinite slope; equal numbers get the gradient 0, as from norm.
+  const Tensor equal = eq({variance, loc}, 0);
+  const Tensor root = where(equal, {0, loc}, sqrt(where(equal, {1, loc}, {variance, loc}), loc));
+  const Tensor y = cast(div({root, loc}, scale), x.dtype(), loc);
+  return keepdim ? y : without_dims(y, dims, loc);
+}
+
 ValuesAndIndices max_with_indices(const Tensor& x, int dim, bool keepdim, Loc loc) {
   const Tensor index = argmax(x, dim, true, loc), values = gather(x, dim, index, loc);
   if (keepdim) return {values, index};
@@ -110,7 +147,8 @@ ValuesAndIndices topk(const Tensor& x, std::int64_t count, int dim, bool largest
   return {gather(x, dim, index, loc), index};
 }
 
-Tensor cumsum(const Tensor& x, int dim, Loc loc) {
+Tensor cumsum(const Tensor& operand, int dim, Loc loc) {
+  const Tensor x = operand_of(OpId::sum, operand, loc);
   const int d = wrap_dim(dim, x.dim(), "cumsum");
   Tensor y = wide(x, loc);
   const Shape none = Shape::filled(x.dim(), 0);
@@ -121,7 +159,8 @@ Tensor cumsum(const Tensor& x, int dim, Loc loc) {
   }
   return cast(y, x.dtype(), loc);
 }
-Tensor prod(const Tensor& x, int dim, bool keepdim, Loc loc) {
+Tensor prod(const Tensor& operand, int dim, bool keepdim, Loc loc) {
+  const Tensor x = operand_of(OpId::sum, operand, loc);
   if (x.dim() == 0) return prod(reshape(x, 1, loc), dim, keepdim, loc);
   const int d = wrap_dim(dim, x.dim(), "prod");
   Tensor y = wide(x, loc);
@@ -214,9 +253,12 @@ Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by, double delta, 
   if (x.sizes() != y.sizes() || !(delta > 0))
     throwf("huber_loss: {} and {} with delta {}; allowed are equal shapes and a delta above 0", to_string(x.sizes()),
            to_string(y.sizes()), delta);
-  const Tensor d = abs(sub({wide(x, loc), loc}, wide(y, loc)), loc);
+  const Tensor off = sub({wide(x, loc), loc}, wide(y, loc));
+  const Tensor d = abs(off, loc);
   const Tensor far = mul({sub({d, loc}, delta / 2), loc}, delta);
-  return reduced_loss(where(le({d, loc}, delta), mul({square(d, loc), loc}, 0.5), far), by, loc);
+  const Tensor near = le({d, loc}, delta);
+  const Tensor small = where(near, {off, loc}, {0, loc});  // the square of Inf would have a gradient of NaN
+  return reduced_loss(where(near, mul({square(small, loc), loc}, 0.5), far), by, loc);
 }
 Tensor nll_loss(const Tensor& log_p, const Tensor& classes, Reduction by, Loc loc) {
   if (log_p.dim() != 2 || classes.dim() != 1)

@@ -256,6 +256,105 @@ TEST_CASE("layer_norm and rms_norm over one and two dims") {
   }
 }
 
+// x 2^exponent, exact.
+Tensor moved(const Tensor& x, int exponent) { return (wide(x) * std::ldexp(1.0, exponent)).to(x.dtype()); }
+
+// Scaling by a power of two changes no bit of a norm without eps but the scales, also where squares leave the range.
+TEST_CASE("layer_norm and rms_norm of huge and tiny numbers are those of ordinary ones") {
+  struct Far {
+    DType dtype;
+    int exponent;
+  };
+  for (const auto& [dtype, exponent] : {Far{DType::f32, 100}, Far{DType::f32, -100}, Far{DType::bf16, 100},
+                                        Far{DType::f64, 900}, Far{DType::f64, -900}}) {
+    CAPTURE(to_string(dtype));
+    CAPTURE(exponent);
+    const DType p = dtype == DType::f64 ? DType::f64 : DType::f32;
+    const Tensor x = random({5, 100}, dtype, 1, 1, 2);
+    const Tensor far = moved(x, exponent);
+    const Tensor dy = random({5, 100}, dtype, 2);
+    const Tensor w = random({100}, p, 3);
+    for (const bool centre : {true, false}) {
+      CAPTURE(centre);
+      const NormAttrs attrs{.eps = 0, .dims = 1};
+      const auto normed = [&](const Tensor& of) {
+        return centre ? call_row(OpId::layer_norm, attrs, of, w, Tensor()) : call_row(OpId::rms_norm, attrs, of, w);
+      };
+      const auto gradients = [&](const Tensor& of, const Outputs& n) {
+        return centre ? layer_norm_backward(dy, of, w, n[1], n[2], attrs) : rms_norm_backward(dy, of, w, n[1], attrs);
+      };
+      const Outputs near_norm = normed(x);
+      const Outputs far_norm = normed(far);
+      CHECK(same_bits(far_norm[0], near_norm[0]));
+      CHECK(same_bits(moved(far_norm[centre ? 2 : 1], exponent), near_norm[centre ? 2 : 1]));
+      if (centre) CHECK(same_bits(moved(far_norm[1], -exponent), near_norm[1]));
+      const Outputs near_gradient = gradients(x, near_norm);
+      const Outputs far_gradient = gradients(far, far_norm);
+      CHECK(same_bits(moved(far_gradient[0], exponent), near_gradient[0]));
+      CHECK(same_bits(far_gradient[1], near_gradient[1]));
+      if (centre) CHECK(same_bits(far_gradient[2], near_gradient[2]));
+    }
+  }
+}
+
+TEST_CASE("norms of numbers whose differences exceed the format are finite") {
+  const Tensor x = from_data(std::vector<double>{3e38, -3e38, 3e38, -3e38}, {1, 4});
+  CHECK(layer_norm(x, 1).to_vector<double>() == std::vector<double>{1, -1, 1, -1});
+  CHECK(rms_norm(x, 1).to_vector<double>() == std::vector<double>{1, -1, 1, -1});
+  const auto [y, mean, invstd] = batch_norm(x.reshape({4, 1}), {}, {}, {}, {}, true);
+  CHECK(y.to_vector<double>() == std::vector<double>{1, -1, 1, -1});
+  const Tensor dy = from_data(std::vector<double>{1, 2, 3, 5}, {4, 1});
+  const Outputs r = batch_norm_backward(dy, x.reshape({4, 1}), {}, mean, invstd, NormAttrs{});
+  CHECK(r[1].item() == -3);
+  CHECK(r[0].to_vector<double>()[0] * 3e38 == doctest::Approx(1 - 2.75 + 0.75).epsilon(1e-5));
+}
+
+TEST_CASE("batch_norm of huge numbers is that of ordinary ones, channel by channel") {
+  for (const Shape& s : {Shape{9, 4}, Shape{6, 5, 4, 3}, Shape{300, 20, 2, 3}}) {
+    Shape parameter = Shape::filled(s.size(), 1);
+    parameter[1] = s[1];
+    Shape over{0};
+    for (int d = 2; d < s.size(); ++d) over.push_back(d);
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+      const DType p = dtype == DType::f64 ? DType::f64 : DType::f32;
+      const Tensor x = random(s, dtype, 1, 3, 2);
+      const Tensor dy = random(s, dtype, 2);
+      const Tensor w = random({s[1]}, p, 3);
+      const Tensor b = random({s[1]}, p, 4);
+      std::vector<double> factors(static_cast<std::size_t>(s[1]), 1.0);  // the first two channels are huge
+      for (std::size_t c : {0, 1}) factors[c] = dtype == DType::f64 ? 0x1p900 : 0x1p100;
+      const Tensor factor = from_data(factors, {s[1]}, {.dtype = DType::f64});
+      const Tensor far = (wide(x) * factor.reshape(parameter)).to(dtype);
+      for (const bool last : {false, true}) {
+        if (last && s.size() != 4) continue;
+        const Tensor input = last ? channels_last(x) : x;
+        const Tensor far_input = last ? channels_last(far) : far;
+        for (const bool relu : {false, true}) {
+          CAPTURE(to_string(s));
+          CAPTURE(to_string(dtype));
+          CAPTURE(last);
+          CAPTURE(relu);
+          const auto [y, mean, invstd] = batch_norm(input, w, b, {}, {}, true, 0, relu);
+          const auto [far_y, far_mean, far_invstd] = batch_norm(far_input, w, b, {}, {}, true, 0, relu);
+          check_near(far_y, wide(y), 16);
+          check_near((wide(far_mean) / factor).to(p), wide(mean), 8);
+          check_near((wide(far_invstd) * factor).to(p), wide(invstd), 4);
+          const auto ordinary = [](const Tensor& t, int dim) { return t.narrow(dim, 2, t.size(dim) - 2); };
+          CHECK(same_bits(ordinary(far_y, 1), ordinary(y, 1)));
+          NormAttrs attrs{.eps = 0, .relu = relu};
+          const Outputs r = batch_norm_backward(dy, input, w, mean, invstd, attrs, relu ? b : Tensor());
+          const Outputs far_r = batch_norm_backward(dy, far_input, w, far_mean, far_invstd, attrs, relu ? b : Tensor());
+          check_near((wide(far_r[0]) * factor.reshape(parameter)).to(dtype), wide(r[0]), 16);
+          check_near(far_r[1], wide(r[1]), 64);
+          check_near(far_r[2], wide(r[2]), 64);
+          CHECK(same_bits(ordinary(far_r[0], 1), ordinary(r[0], 1)));
+          CHECK(same_bits(ordinary(far_r[1], 0), ordinary(r[1], 0)));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("norms of nothing") {
   CHECK(layer_norm(zeros({0, 4}), 1, ones({4})).sizes() == Shape{0, 4});
   NormAttrs attrs;
