@@ -6,6 +6,7 @@
 #include "../core/formats/synonyms.h"
 #include "../core/ops/dispatch.h"
 #include "../core/support/message_text.h"
+#include "../core/support/printable.h"
 #include "../core/support/throwf.h"
 #include "../optim/clip.h"
 #include "convert_model.h"
@@ -122,6 +123,9 @@ void check_valid(const Recipe& r) {
   const bool masters = r.masters != Masters::none;
   const bool update = r.update != LowPrecisionUpdate::none;
   refuse_if(r.name.empty(), "it needs a name");
+  if (!is_printable_name(r.name))
+    throwf("recipe '{}': its name has a control character; allowed are letters, digits and marks",
+           printable(r.name, ""));
   refuse_if(
       r.mode == Mode::full && r.dtype != DType::f32,
       fmt::format("mode full computes in f32, not {}; autocast, half and pure take f16 and bf16", to_string(r.dtype)));

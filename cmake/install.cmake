@@ -69,6 +69,9 @@ install(FILES ${PROJECT_SOURCE_DIR}/cmake/debugger/gradual_printers.py ${PROJECT
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT gradual)
 if(TARGET gradual-lab)
   install(TARGETS gradual-lab RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT gradual-lab)
+  # The installed program finds its libraries as any other does.
+  install(CODE "file(RPATH_REMOVE FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/gradual-lab\")"
+          COMPONENT gradual-lab)
 endif()
 install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT gradual-doc)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs COMPONENT gradual-doc

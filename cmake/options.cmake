@@ -7,6 +7,7 @@ option(GRADUAL_BUILD_LAB "Build the program gradual-lab" ${PROJECT_IS_TOP_LEVEL}
 option(GRADUAL_BUILD_BENCH "Build the benchmarks (needs Google Benchmark)" OFF)
 option(GRADUAL_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
 option(GRADUAL_UPPER_FOLDERS "Build inspect, dist and lab into the library; without them only for a quick build of one program" ON)
+option(GRADUAL_HARDEN "Harden optimised builds: stack protector, _FORTIFY_SOURCE, full RELRO, PIE" ON)
 option(GRADUAL_FAST "Build the fast kernels for particular processors (core/cpu/fast)" ON)
 set(GRADUAL_OPENMP AUTO CACHE STRING "OpenMP, which oneDNN needs: AUTO (when found), ON (required), OFF")
 set(GRADUAL_ONEDNN AUTO CACHE STRING "oneDNN as the fast CPU backend: AUTO (when found), ON (required), OFF")
@@ -53,6 +54,26 @@ if(GRADUAL_SANITIZE)
   endif()
 endif()
 
+include(CheckPIESupported)
+check_pie_supported(LANGUAGES CXX)  # so that POSITION_INDEPENDENT_CODE reaches the linker too
+
+# What makes a memory error end the program instead of running an attacker's code. No bit of a result depends on it. The
+# sanitizers check more themselves.
+function(gradual_harden target)
+  if(NOT GRADUAL_HARDEN OR GRADUAL_SANITIZE OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    return()
+  endif()
+  set(optimised $<OR:$<CONFIG:Release>,$<CONFIG:RelWithDebInfo>,$<CONFIG:MinSizeRel>,$<CONFIG:>>)
+  # the system's compiler may define it already
+  target_compile_options(${target} PRIVATE
+    "$<$<AND:${optimised},$<COMPILE_LANGUAGE:CXX>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2;-fstack-protector-strong>")
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_link_options(${target} PRIVATE LINKER:-z,relro LINKER:-z,now)
+  endif()
+endfunction()
+
 # -ffp-contract=off: a product and a sum round twice unless std::fma is written; one can see what every bit did.
 # -fno-math-errno and -fno-trapping-math change no result, they only let loops vectorise. Never -ffast-math.
 # -fno-semantic-interposition lets g++ inline the functions of position-independent code into one another, as clang
@@ -71,4 +92,5 @@ function(gradual_options target)
     # g++ 12 reports false positives inside Eigen and libstdc++ once it has inlined them
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   target_compile_definitions(${target} PRIVATE EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
+  gradual_harden(${target})
 endfunction()

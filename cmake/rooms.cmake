@@ -33,7 +33,7 @@ set(rooms
   "cuda/emulator:core/support cuda/runtime cuda/kernels"
   "inspect:core autograd nn optim amp"
   "dist:core autograd nn optim data amp"
-  "lab/json:"  # as amp/json
+  "lab/json:core/support"  # as amp/json
   "lab:core autograd nn optim data amp inspect dist cuda lab/json"
   "lab/main:core autograd nn optim data amp inspect dist lab")
 # "core" stands for what users see of it: all rooms but the kernels of the CPU.

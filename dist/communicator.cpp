@@ -94,13 +94,87 @@ bool Communicator::any(bool own) {
   return std::ranges::any_of(all, [](char c) { return c != 0; });
 }
 
-void check_same(Communicator& ranks, const std::vector<std::pair<std::string, std::string>>& facts) {
-  for (const auto& [what, own] : facts) {
-    const std::vector<std::string> all = ranks.all_gather(own);
-    for (std::size_t r = 1; r < all.size(); ++r)
-      if (all[r] != all[0])
-        throwf("the ranks differ in {}: rank {} has '{}', rank 0 has '{}'", what, r, all[r], all[0]);
+namespace {
+
+// Each text behind its length: "6 recipe4 fp32".
+std::string packed(const Facts& facts) {
+  std::string text;
+  for (const auto& [name, value] : facts)
+    for (const std::string& part : {name, value}) text += fmt::format("{} {}", part.size(), part);
+  return text;
+}
+
+Facts unpacked(const std::string& text) {
+  std::size_t at = 0;
+  const auto next = [&] {
+    const std::size_t space = text.find(' ', at);
+    const std::size_t length = std::stoul(text.substr(at, space - at));
+    at = space + 1 + length;
+    return text.substr(space + 1, length);
+  };
+  Facts facts;
+  while (at < text.size()) {
+    const std::string name = next();
+    facts.emplace_back(name, next());
   }
+  return facts;
+}
+
+// Long values from a little before their first difference.
+std::string excerpt(const std::string& value, std::size_t difference) {
+  constexpr std::size_t kLong = 160;
+  constexpr std::size_t kBefore = 40;
+  constexpr std::size_t kShown = 100;
+  if (value.size() <= kLong) return value;
+  const std::size_t from = difference < kBefore ? 0 : difference - kBefore;
+  const std::string middle = value.substr(std::min(from, value.size()), kShown);
+  return (from > 0 ? ".." : "") + middle + (from + kShown < value.size() ? ".." : "");
+}
+
+std::string list_of(const std::vector<std::size_t>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {} has", ranks[0]);
+  const std::vector<std::size_t> but_last(ranks.begin(), ranks.end() - 1);
+  return fmt::format("ranks {} and {} have", fmt::join(but_last, ", "), ranks.back());
+}
+
+// "rank 0 has '0.1', ranks 1 and 3 have '0.5'"; empty if all are equal.
+std::string difference_of(const std::vector<std::string>& values) {
+  std::vector<std::pair<std::string, std::vector<std::size_t>>> by_value;  // in the order of the first rank
+  std::size_t same = values[0].size();                                     // characters at the begin of all
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    const auto known = std::ranges::find(by_value, values[r], &decltype(by_value)::value_type::first);
+    if (known != by_value.end()) known->second.push_back(r);
+    else by_value.push_back({values[r], {r}});
+    const auto [other, end] = std::ranges::mismatch(values[r], values[0]);
+    same = std::min(same, static_cast<std::size_t>(other - values[r].begin()));
+  }
+  if (by_value.size() == 1) return "";
+  std::string text;
+  for (const auto& [value, ranks] : by_value)
+    text += fmt::format("{}{} '{}'", text.empty() ? "" : ", ", list_of(ranks), excerpt(value, same));
+  return text;
+}
+
+}  // namespace
+
+void check_same(Communicator& ranks, const Facts& facts) {
+  std::vector<Facts> all;
+  for (const std::string& text : ranks.all_gather(packed(facts))) all.push_back(unpacked(text));
+  std::vector<std::string> names;
+  for (const Facts& of_rank : all)
+    for (const auto& [name, value] : of_rank)
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  std::string differences;
+  for (const std::string& name : names) {
+    std::vector<std::string> values;
+    for (const Facts& of_rank : all) {
+      const auto found = std::ranges::find(of_rank, name, &Facts::value_type::first);
+      values.push_back(found == of_rank.end() ? "nothing" : found->second);
+    }
+    if (const std::string text = difference_of(values); !text.empty())
+      differences += fmt::format("{}{}: {}", differences.empty() ? "" : "; in ", name, text);
+  }
+  if (!differences.empty()) throw_error("the ranks differ in " + differences);
 }
 
 std::string program_checksum() {

@@ -82,8 +82,11 @@ class Communicator : Pinned {
   std::string_view backend_;
 };
 
-// Error on every rank that names the first fact in which a rank differs from rank 0: {"recipe", ".."}.
-void check_same(Communicator& ranks, const std::vector<std::pair<std::string, std::string>>& facts);
+// What must be equal on all ranks, by name: {"recipe", ".."}.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+// Error on every rank that names each fact in which ranks differ, with the ranks and their values: "the ranks differ in
+// lr: rank 0 has '0.1', ranks 1 and 3 have '0.5'". One exchange, so that ranks with other facts find it out too.
+void check_same(Communicator& ranks, const Facts& facts);
 // A checksum of the program's file.
 std::string program_checksum();
 

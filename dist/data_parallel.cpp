@@ -1,8 +1,10 @@
 #include "data_parallel.h"
 
 #include <gradual/version.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <future>
 #include <map>
@@ -53,6 +55,44 @@ std::string text_of(const amp::Recipe& recipe) {
 // which a shard sets its own; for each parameter 1 if it has a gradient; and what buffers gained.
 enum About : std::size_t { kLoss, kNonfinite, kHidden, kCounted };
 
+std::string text_of(const StateValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  if (const auto* number = std::get_if<double>(&value)) return fmt::format("{}", *number);
+  if (const auto* number = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *number);
+  return gradual::describe(value);
+}
+
+// The optimizer's kind, its groups with their rates, and how it updates half parameters.
+Facts facts_of(optim::Optimizer& optimizer) {
+  Facts facts;
+  for (const StateDict::Entry& entry : optimizer.state_dict())
+    if (entry.name == "kind" || entry.name == "seed" || entry.name.starts_with("groups"))
+      facts.emplace_back("the optimizer's " + entry.name, text_of(entry.value));
+  const optim::UpdateOptions& how = optimizer.update_options();
+  facts.emplace_back("the optimizer's update", to_string(how.update));
+  facts.emplace_back("the optimizer's state_dtype", how.state_dtype ? to_string(*how.state_dtype) : "unset");
+  facts.emplace_back("the optimizer's pure_arithmetic", how.pure_arithmetic ? "true" : "false");
+  return facts;
+}
+
+// What a training depends on besides the model and the options: the recipe, the optimizer.
+DataParallelOptions with_facts(DataParallelOptions options, amp::RecipeRun& run) {
+  Facts facts = facts_of(run.optimizer());
+  facts.insert(facts.begin(), {"recipe", text_of(run.recipe())});
+  options.facts.insert(options.facts.begin(), facts.begin(), facts.end());
+  return options;
+}
+
+// Of the bytes of all parameters.
+std::string checksum_of(const std::vector<std::pair<std::string, Tensor>>& parameters) {
+  uLong crc = 0;
+  for (const auto& [name, p] : parameters) {
+    const Tensor values = contiguous(p.detach().to(Device::cpu()));
+    if (values.numel() > 0) crc = crc32_z(crc, static_cast<const Bytef*>(values.raw()), values.nbytes());
+  }
+  return fmt::format("{:08x}", crc);
+}
+
 // The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`, which
 // is known once forward has run.
 struct SumOfShards final : Function {
@@ -99,9 +139,7 @@ int shards_of(const DataParallelOptions& o, int ranks) {
 }
 
 DataParallel::DataParallel(Communicator& ranks, amp::RecipeRun& run, DataParallelOptions options)
-    : DataParallel(ranks, run.model(),
-                   (options.facts.insert(options.facts.begin(), {"recipe", text_of(run.recipe())}), options),
-                   run.recipe().exchange) {
+    : DataParallel(ranks, run.model(), with_facts(std::move(options), run), run.recipe().exchange) {
   run_ = &run;
   if (ranks.size() > 1) copy_state();
 }
@@ -143,11 +181,13 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
                          {"the bytes of a bucket", std::to_string(options_.bucket_bytes)},
                          {"the exchange", exchange ? describe(*exchange) : "none"},
                          {"their parameters", parameter_list(parameters_)},
+                         {"their buffers", parameter_list(buffers_)},
+                         {"the seed of the default generator", std::to_string(default_generator().state().seed)},
+                         {"the position of the default generator", std::to_string(default_generator().state().stream)},
                          {"the version", GRADUAL_VERSION}});
+  if (ranks_.size() > 1) options_.facts.emplace_back("the program (its checksum)", program_checksum());
   check_same(ranks_, options_.facts);
-  if (ranks_.size() == 1) return;
-  check_same(ranks_, {{"the program (its checksum)", program_checksum()}});
-  copy_state();
+  if (ranks_.size() > 1) copy_state();
 }
 
 void DataParallel::fill_buckets() {
@@ -182,7 +222,20 @@ void DataParallel::copy_state() {
 amp::RunStep DataParallel::step(const data::Batch& batch, const Loss& loss) {
   if (!run_)
     throw_error("DataParallel: step() is for a RecipeRun; with a model alone call backward() and your optimizer");
-  return {backward(batch, loss), run_->update()};  // in this order
+  const Tensor value = backward(batch, loss);
+  amp::RunStep done{value, run_->update()};
+  check_step(batch);
+  return done;
+}
+
+// Finds what no fact names, such as the options of an optimizer of the user's own. The steps become rare, since reading
+// all parameters takes time.
+void DataParallel::check_step(const data::Batch& batch) {
+  ++steps_;
+  if (ranks_.size() == 1 || !std::has_single_bit(steps_)) return;
+  const std::int64_t samples = batch.whole ? batch.whole : batch.size();
+  check_same(ranks_, {{"the number of samples in a batch", std::to_string(samples)},
+                      {fmt::format("their parameters after step {} (a checksum)", steps_), checksum_of(parameters_)}});
 }
 
 // One backward over all shards of all ranks. Each bucket has a tree for each held rank and a sum; in those of the last

@@ -51,9 +51,9 @@ struct DataParallelOptions {
   // `loss` and its backward must not call the communicator then. 0: all after backward, as with
   // synchronized_batch_norm. No bit depends on it.
   std::int64_t bucket_bytes = 0;
-  // What else must be equal on all ranks, by name, for example {"data", "digits"}. Version, program, recipe, parameters
-  // and options are compared always.
-  std::vector<std::pair<std::string, std::string>> facts = {};
+  // What else must be equal on all ranks, by name, for example {"data", "digits"}. Version, program, recipe,
+  // parameters, the optimizer with its rates, the default generator and options are compared always.
+  Facts facts = {};
 };
 
 // The number of shards that options mean for this many ranks. Error if it is out of range.
@@ -65,13 +65,15 @@ class DataParallel : Pinned {
   // counts as a mean over the part's samples.
   using Loss = std::function<ShardLoss(const data::Batch& part)>;
 
-  // Checks that the ranks agree and copies rank 0's state to all. For a loop of your own: `exchange` as in a recipe.
+  // Checks that the ranks agree and copies rank 0's state to all. Error on every rank that names what differs. For a
+  // loop of your own: `exchange` as in a recipe.
   DataParallel(Communicator& ranks, amp::RecipeRun& run, DataParallelOptions options = {});
   DataParallel(Communicator& ranks, nn::Module& model, DataParallelOptions options = {},
                std::optional<amp::Exchange> exchange = {});
 
   // One training step of the run on a batch, the same on all ranks (or each rank's part of it, see own_shards()). If
-  // the loss or a gradient throws, gradients, buffers, histories and default_generator() are as before.
+  // the loss or a gradient throws, gradients, buffers, histories and default_generator() are as before. After steps 1, 2,
+  // 4, 8 and so on: Error on every rank if their parameters or the sizes of their batches differ.
   amp::RunStep step(const data::Batch& batch, const Loss& loss);
   // The gradient alone, added to the parameters' .grad. Returns the loss of the batch, detached, in the type of the
   // sums; NaN without a valid target.
@@ -97,6 +99,7 @@ class DataParallel : Pinned {
   template <class T> struct Step;
   void copy_state();
   void fill_buckets();
+  void check_step(const data::Batch& batch);
 
   Communicator& ranks_;
   amp::RecipeRun* run_ = nullptr;
@@ -110,6 +113,7 @@ class DataParallel : Pinned {
   bool ordered_ = false;                           // the ranks agree on order_
   std::optional<RankSum> exchange_;
   double factor_ = 1;  // of the sum over ranks
+  std::uint64_t steps_ = 0;
 };
 
 // For DataLoader: makes of each batch this rank's shards alone. Random numbers are keyed by shard.

@@ -5,7 +5,10 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <ctime>
+#include <optional>
 
 #include "../core/support/throwf.h"
 
@@ -13,6 +16,27 @@ namespace gradual::dist {
 namespace {
 
 constexpr std::size_t kLargest = std::size_t{1} << 30;  // bytes of one call, which counts in int
+
+// Tags: of the messages of a program, and of the last one from each rank to each other.
+constexpr int kMessage = 0;
+constexpr int kFarewell = 1;
+
+// Says to all that this rank sends no more, and waits until all have said so: a rank that still waits for a message of
+// this one learns why none comes.
+void say_farewell(int rank, int size) {
+  std::vector<MPI_Request> requests;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    MPI_Irecv(nullptr, 0, MPI_BYTE, peer, kFarewell, MPI_COMM_WORLD, &requests.emplace_back(MPI_REQUEST_NULL));
+    MPI_Isend(nullptr, 0, MPI_BYTE, peer, kFarewell, MPI_COMM_WORLD, &requests.emplace_back(MPI_REQUEST_NULL));
+  }
+  int all = 0;
+  while (MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
+         all == 0) {
+    const timespec pause{0, 1000000};
+    nanosleep(&pause, nullptr);
+  }
+}
 
 struct Mpi : Communicator {
   Mpi() : Communicator(0, 1, "mpi") {
@@ -26,6 +50,7 @@ struct Mpi : Communicator {
   ~Mpi() override {
     // Finalize would wait for ranks that still expect messages.
     if (std::uncaught_exceptions() > 0) MPI_Abort(MPI_COMM_WORLD, 1);
+    say_farewell(rank_, size_);
     MPI_Finalize();
   }
   std::unique_ptr<Transfer> start(std::span<const Message> sent, std::span<const Message> received) override;
@@ -41,24 +66,66 @@ struct MpiTransfer : Communicator::Transfer {
     if (std::uncaught_exceptions() == 0) wait();
   }
   void wait() override {
-    const auto done = [this] {
+    std::vector<MPI_Status> statuses(requests.size());
+    const auto done = [&] {
       int all = 0;
-      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, MPI_STATUSES_IGNORE);
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &all, statuses.data());
+      if (all == 0) look_for_farewell();
       return all != 0;
     };
-    const bool all = poll(done);
-    for (std::size_t i = 0; i < requests.size() && !all; ++i) {  // names the first that is silent
+    if (!poll(done)) throw_silent();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      int bytes = 0;
+      MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
+      if (bytes != expected[i])
+        throwf("rank {} sent rank {} {} bytes, which expects {}: the ranks run other code or other data", peers[i],
+               rank, bytes, expected[i]);
+    }
+    requests.clear();
+    expected.clear();
+  }
+
+ private:
+  // Error if a rank that has said farewell a while ago still owes a message. Rarely looks: most waits are short.
+  void look_for_farewell() {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::size_t kBetween = 64;
+    if (++looks % kBetween != 0 || looks < 32 * kBetween) return;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      int came = 0;
+      int ended = 0;
+      MPI_Request_get_status(requests[i], &came, MPI_STATUS_IGNORE);
+      if (came == 0) MPI_Iprobe(peers[i], kFarewell, MPI_COMM_WORLD, &ended, MPI_STATUS_IGNORE);
+      if (ended == 0) continue;
+      if (!farewell) farewell = Clock::now();  // the message may be under way still
+      if (Clock::now() - *farewell > std::chrono::seconds(1))
+        throwf("rank {} waits for rank {}, which has ended without error: the ranks have other options or data", rank,
+               peers[i]);
+      return;
+    }
+    farewell.reset();
+  }
+
+  // Names the first rank that is silent.
+  void throw_silent() {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
       int came = 0;
       MPI_Test(&requests[i], &came, MPI_STATUS_IGNORE);
       if (!came)
         throwf("rank {} waited {} s (GRADUAL_RANK_TIMEOUT) for rank {}, which is silent or gone", rank, timeout(),
                peers[i]);
     }
-    requests.clear();
   }
+
+ public:
   int rank;
   std::vector<MPI_Request> requests;
   std::vector<int> peers;
+  std::vector<int> expected;  // bytes of the messages that are received, which are the first
+
+ private:
+  std::size_t looks = 0;
+  std::optional<std::chrono::steady_clock::time_point> farewell;  // when one was seen first
 };
 
 std::unique_ptr<Communicator::Transfer> Mpi::start(std::span<const Message> sent, std::span<const Message> received) {
@@ -69,8 +136,9 @@ std::unique_ptr<Communicator::Transfer> Mpi::start(std::span<const Message> sent
         const int n = static_cast<int>(std::min(kLargest, m.bytes - done));
         MPI_Request* const request = &out->requests.emplace_back(MPI_REQUEST_NULL);
         out->peers.push_back(m.peer);
-        if (in) MPI_Irecv(m.data + done, n, MPI_BYTE, m.peer, 0, MPI_COMM_WORLD, request);
-        else MPI_Isend(m.data + done, n, MPI_BYTE, m.peer, 0, MPI_COMM_WORLD, request);
+        if (in) out->expected.push_back(n);
+        if (in) MPI_Irecv(m.data + done, n, MPI_BYTE, m.peer, kMessage, MPI_COMM_WORLD, request);
+        else MPI_Isend(m.data + done, n, MPI_BYTE, m.peer, kMessage, MPI_COMM_WORLD, request);
       }
   return out;
 }

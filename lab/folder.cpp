@@ -1,12 +1,14 @@
 #include "folder.h"
 
 #include <algorithm>
-#include <cctype>
+#include <climits>
 #include <filesystem>
+#include <string_view>
 
 #include "../core/files/atomic_file.h"
+#include "../core/files/checkpoint_file.h"
 #include "../core/files/input_file.h"
-#include "../core/support/error.h"
+#include "../core/support/throwf.h"
 #include "run.h"
 
 namespace gradual::lab {
@@ -24,13 +26,46 @@ auto find_run(std::vector<Result>& results, const Result& run) {
   });
 }
 
+constexpr std::string_view kInFileNames = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-.";
+
+std::string with_seed(const std::string& name, std::uint64_t seed) {
+  return fmt::format("{}-seed{}.safetensors", name, seed);
+}
+
+// As earlier versions named it: 'a/b' and 'a:b' share a file.
+std::string earlier_run_file(const std::string& recipe, std::uint64_t seed) {
+  std::string name = recipe;
+  for (char& c : name)
+    if (kInFileNames.find(c) == std::string_view::npos) c = '_';
+  return with_seed(name, seed);
+}
+
+// The recipe of the run that wrote a checkpoint; empty: it is none.
+std::string recipe_of(const std::string& checkpoint) {
+  try {
+    const Checkpoint c = load_checkpoint(checkpoint);
+    return results_from_json(c.part("lab").text("result"), checkpoint).at(0).recipe;
+  } catch (const std::exception&) { return ""; }
+}
+
 }  // namespace
 
 std::string run_file(const std::string& recipe, std::uint64_t seed) {
-  std::string text = recipe + "-seed" + std::to_string(seed);
-  for (char& c : text)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
-  return text + ".safetensors";
+  std::string name;
+  for (const char c : recipe) {
+    if (c == '_' || kInFileNames.find(c) != std::string_view::npos) name += c;
+    else name += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return with_seed(name, seed);
+}
+
+void check_file_names(const std::vector<amp::Recipe>& recipes, int seeds) {
+  constexpr std::string_view kLongestSuffix = ".explain.lock";  // lab/share.cpp
+  constexpr std::size_t kMost = NAME_MAX - kLongestSuffix.size();
+  for (const amp::Recipe& r : recipes)
+    if (const std::size_t bytes = run_file(r.name, static_cast<std::uint64_t>(seeds)).size(); bytes > kMost)
+      throwf("lab: the recipe name '{}..' of {} bytes gives files whose names have {} bytes; at most {} are allowed",
+             r.name.substr(0, 40), r.name.size(), bytes, kMost);
 }
 
 Existing existing(const Options& o) {
@@ -67,7 +102,13 @@ std::vector<std::string> Folder::shared_results() const {
 }
 
 std::string Folder::checkpoint(const std::string& recipe, std::uint64_t seed) const {
-  return path_.empty() ? "" : path_ + "/checkpoints/" + run_file(recipe, seed);
+  if (path_.empty()) return "";
+  const std::string folder = path_ + "/checkpoints/";
+  const std::string path = folder + run_file(recipe, seed);
+  const std::string earlier = folder + earlier_run_file(recipe, seed);
+  if (earlier != path && !fs::exists(path) && fs::exists(earlier) && recipe_of(earlier) == recipe)
+    fs::rename(earlier, path);
+  return path;
 }
 
 void Folder::write(const std::vector<Result>& results, const std::vector<Result>& unlisted) const {
@@ -86,7 +127,11 @@ void Folder::write(const std::vector<Result>& results, const std::vector<Result>
 std::vector<Result> Folder::finished() const {
   const std::string file = path_ + kFinished;
   std::vector<Result> all = fs::exists(file) ? results_from_json(read_file(file), file) : std::vector<Result>();
-  for (const std::string& one : shared_results()) all.push_back(results_from_json(read_file(one), one).at(0));
+  for (const std::string& one : shared_results()) {
+    Result newer = results_from_json(read_file(one), one).at(0);
+    if (const auto at = find_run(all, newer); at != all.end()) *at = std::move(newer);
+    else all.push_back(std::move(newer));
+  }
   return all;
 }
 

@@ -12,8 +12,11 @@ namespace gradual::lab {
 enum class Existing : std::uint8_t { refuse, resume, overwrite };
 
 Existing existing(const Options& options);
-// RECIPE-seedN.safetensors, for files of one run. Characters that some systems refuse ("fp16-static:1024") become '_'.
+// RECIPE-seedN.safetensors, for files of one run: another name for each recipe and seed. Bytes other than ASCII letters,
+// digits, '-', '.' and '_' become %XX, their code: "fp16-static%3A1024-seed0.safetensors".
 std::string run_file(const std::string& recipe, std::uint64_t seed);
+// Error for a name that is too long for run_file() with any of so many seeds.
+void check_file_names(const std::vector<amp::Recipe>& recipes, int seeds);
 
 class Folder {
  public:
@@ -21,12 +24,13 @@ class Folder {
   Folder(std::string path, Existing existing);
   // Removes the files of an earlier comparison.
   void clear() const;
+  // The path of a run's checkpoint. One that an earlier version wrote for this recipe gets this name.
   std::string checkpoint(const std::string& recipe, std::uint64_t seed) const;
   // unlisted: runs of fp32 for the verdicts, and finished runs of earlier calls. They stay known to --resume though
   // this call does not list them.
   void write(const std::vector<Result>& results, const std::vector<Result>& unlisted = {}) const;
   // All runs that have ended, with their curves: of finished.json, and those that processes sharing the runs have
-  // written one by one (NAME.result), until write() takes them in.
+  // written one by one (NAME.result), until write() takes them in. These are newer and replace those.
   std::vector<Result> finished() const;
 
  private:

@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "../core/files/atomic_file.h"
+#include "../core/ops/ops.h"
 #include "../core/support/generator.h"
+#include "../core/support/message_text.h"
+#include "../core/support/printable.h"
 #include "../core/support/throwf.h"
+#include "../dist/communicator.h"
 #include "folder.h"
+#include "folder_lock.h"
 #include "run.h"
 #include "verdict.h"
 
@@ -15,11 +21,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Names are printed and written to files.
+void check_name(const char* what, const std::string& name) {
+  if (!is_printable_name(name))
+    throwf("lab: the name of the {}, '{}', has a control character; allowed are letters, digits and marks", what,
+           printable(name, ""));
+}
+
 void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
   const auto at_least = [](const char* what, std::int64_t v, std::int64_t least) {
     if (!(v >= least)) throwf("lab: {} is {}; it must be at least {}", what, v, least);
   };
   if (recipes.empty()) throw_error("lab: no recipe was given");
+  check_name("model", o.model_name);
   for (std::size_t i = 0; i < recipes.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
       if (recipes[i].name == recipes[j].name) throw_error("lab: the recipe " + recipes[i].name + " is listed twice");
@@ -30,6 +44,13 @@ void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
   if (!(o.lr >= 0)) throw_error("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
   if (o.optimizer != "adamw" && o.optimizer != "adam" && o.optimizer != "sgd")
     throw_error("lab: no optimizer '" + o.optimizer + "'; allowed are adamw, adam and sgd");
+}
+
+// Shape and sums of inputs and targets.
+std::string samples_of(const data::Dataset& d) {
+  const auto sum_of = [](const Tensor& t) { return t.to(DType::f64).sum().item(); };
+  return fmt::format("{} {}, sum {}, targets {}, sum {}", d.name, to_string(d.inputs.sizes()), sum_of(d.inputs),
+                     to_string(d.targets.sizes()), sum_of(d.targets));
 }
 
 using Results = std::vector<Result>;
@@ -80,6 +101,11 @@ class Comparison {
     const std::string checkpoint = folder_.checkpoint(recipe.name, s);
     const bool saved = options_.resume && !checkpoint.empty() && fs::exists(checkpoint);
     const Result* done = finished_run(before_, recipe, s, options_, data_);
+    if (options_.ranks && options_.ranks->size() > 1)
+      dist::check_same(*options_.ranks,
+                       {{fmt::format("what --resume finds of {}, seed {}", recipe.name, seed), saved  ? "a checkpoint"
+                                                                                               : done ? "a finished run"
+                                                                                                      : "nothing"}});
     if (done && !saved) return into.push_back(*done);  // with a checkpoint it is finished, but not explained
     if (options_.stop && options_.stop()) return;
     for (const Result& b : before_)
@@ -102,14 +128,17 @@ class Comparison {
     if (unexplained_.empty()) return;
     judge(references_), judge(results_, references_);
     std::vector<Unexplained> later;
+    std::vector<std::string> explained;  // their checkpoints
     for (Unexplained& u : unexplained_) {
       Result& r = (*u.among)[u.index];
       if (stopped_ || !baseline(results_, references_, r) || (fails(r) && !explain_one(r, u)))
         later.push_back(std::move(u));
-      else if (!u.checkpoint.empty()) fs::remove(u.checkpoint);
+      else if (!u.checkpoint.empty()) explained.push_back(u.checkpoint);
     }
     unexplained_ = std::move(later);
     write();
+    // Only now: a run whose checkpoint is gone is taken for explained.
+    for (const std::string& checkpoint : explained) fs::remove(checkpoint);
   }
 
   // False if options.stop ended it.
@@ -197,14 +226,45 @@ void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes,
     const GeneratorScope scope(generator);
     const auto model = not_null(not_null(make_model, "lab: the function that makes the model")(), "lab: the model");
     for (const amp::Recipe& r : recipes) amp::check_valid(r, *model);
+    for (const auto& [path, module] : model->named_modules()) check_name("layer", path);
   }
+  if (!out.empty() || !options.save.empty()) check_file_names(recipes, options.seeds);
   const Folder writable(out, existing(options));
   if (!options.save.empty()) fs::create_directories(options.save);
 }
 
+void check_same(dist::Communicator& ranks, const LabData& data, const std::vector<amp::Recipe>& recipes,
+                const Options& o) {
+  dist::Facts facts = {{"model_name", o.model_name},
+                       {"epochs", std::to_string(o.epochs)},
+                       {"batch", std::to_string(o.batch)},
+                       {"lr", fmt::format("{}", o.lr)},
+                       {"optimizer", o.optimizer},
+                       {"seeds", std::to_string(o.seeds)},
+                       {"device", to_string(o.device)},
+                       {"sample_every", std::to_string(o.sample_every)},
+                       {"cure", o.cure ? "yes" : "no"},
+                       {"resume", o.resume ? "yes" : "no"},
+                       {"ranks_emulated", std::to_string(o.ranks_emulated)},
+                       {"synchronized_batch_norm", o.synchronized_batch_norm ? "yes" : "no"},
+                       {"the data", data.name}};
+  const data::Split split = data.load(0);
+  facts.emplace_back("the training samples", samples_of(split.train));
+  facts.emplace_back("the test samples", samples_of(split.test));
+  std::vector<std::string> names;
+  for (const amp::Recipe& r : recipes) names.push_back(r.name);
+  facts.emplace_back("the recipes", join(names));
+  for (const amp::Recipe& r : recipes) facts.emplace_back("the recipe " + r.name, amp::to_json(r));
+  dist::check_same(ranks, facts);
+}
+
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                             const std::string& out, const Options& options) {
+  if (options.ranks && options.ranks->size() > 1) check_same(*options.ranks, data, recipes, options);
   check(make_model, recipes, out, options);
+  check_name("data", data.name);
+  std::optional<FolderLock> lock;
+  if (!out.empty()) lock.emplace(out);
   Comparison comparison(make_model, data, recipes, out, options);
   if (options.started) options.started();
   return comparison.run();

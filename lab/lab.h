@@ -61,12 +61,18 @@ struct Options {
 };
 
 // The checks of compare() before it runs: Error for options out of range, a recipe that is contradictory or does not
-// fit the model, and an `out` folder (created if missing) that is not writable.
+// fit the model, a name with control characters or too long for a file, and an `out` folder (created if missing) that is not writable.
 void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes, const std::string& out,
            const Options& options);
 
+// Error on every rank if the data, the recipes or the options differ between ranks: it names the option, the ranks and
+// their values. compare() calls it where options.ranks are several.
+void check_same(dist::Communicator& ranks, const LabData& data, const std::vector<amp::Recipe>& recipes,
+                const Options& options);
+
 // Trains make_model() under each recipe and seed. If `out` is not empty, writes results.json, curves.csv, report.html
-// and checkpoints there (atomically, after every run). Divergence of a recipe is a result, not an Error. Verdicts
+// and checkpoints there (atomically, after every run). A kill at any moment loses nothing that `resume` does not make
+// again with the same bits. Error if another process writes there (folder_lock.h). Divergence of a recipe is a result, not an Error. Verdicts
 // compare with fp32: where the recipes lack it, it is trained after them, and left out of the results. Errors as in
 // check().
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,

@@ -102,6 +102,7 @@ std::vector<std::string> model_names() {
 }
 
 MakeModel model_for(const std::string& name, const data::Dataset& d) {
+  if (d.size() == 0) throwf("model {}: the data '{}' have no training samples", name, d.name);
   for (const auto& [known, model] : models())
     if (known == name) return model(d);
   throwf("no model '{}'; allowed are {}", name, join(model_names()));

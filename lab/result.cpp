@@ -15,6 +15,7 @@
 #include "gradual/version.h"
 #include "json/fields.h"
 #include "products.h"
+#include "result_check.h"
 
 namespace gradual::embedded {
 extern const unsigned char report_html_in[];
@@ -125,17 +126,13 @@ Json result_json(Result r, bool with_curves) {
   return std::move(writer.json);
 }
 
-Result result_from(const Json& json, const std::string& file) {
+Result result_from(const Json& json) {
   Result r;
   r.zero_percent = std::numeric_limits<double>::quiet_NaN(), r.device = "cpu";
   FieldReader reader{json};
   fields(reader, r);
-  if (!json.contains("curve")) return r;  // results.json
-  curve_fields(reader, r);
-  const std::size_t steps = r.curve.step.size();
-  for (const std::size_t n :
-       {r.curve.loss.size(), r.curve.scale.size(), r.curve.skipped.size(), r.curve.underflow_percent.size()})
-    if (n != steps) throw_error(fmt::format("{}: a curve of {} steps has a column of {}", file, steps, n));
+  if (json.contains("curve")) curve_fields(reader, r);  // results.json has none
+  check_values(r);
   return r;
 }
 
@@ -213,9 +210,15 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
   try {
     std::vector<Result> results;
     const Json all = Json::parse(bounded_json(text));
-    for (const Json& run : all.at("runs")) results.push_back(result_from(run, file));
+    if (!all.is_object() || !all.contains("runs")) throw_error(file + " is not a file of the lab: it has no runs");
+    const Json& runs = all["runs"];
+    if (!runs.is_array()) at_path("runs", [&] { refuse(runs, "a list is expected"); });
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      at_path(fmt::format("runs[{}]", i), [&] { results.push_back(result_from(runs[i])); });
     return results;
-  } catch (const nlohmann::json::exception& e) { throw_error(file + " is not a file of the lab: " + e.what()); }
+  } catch (const FieldError& e) { throw_error(file + ": " + e.text()); } catch (const nlohmann::json::exception& e) {
+    throw_error(file + " is not a file of the lab: " + e.what());
+  }
 }
 
 std::string curves_csv(const std::vector<Result>& results) {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -56,6 +58,12 @@ std::shared_ptr<std::FILE> sink(const std::string& path) {
   std::FILE* const file = path == "-" ? stdout : std::fopen(path.c_str(), "a");
   if (!file) throw_error("cannot write '" + path + "'");
   return {file, [](std::FILE* f) { f == stdout ? std::fflush(f) : std::fclose(f); }};  // before progress on stderr
+}
+
+// Error if what was written so far has not all arrived.
+void check_written(std::FILE* file, const std::string& path) {
+  if (std::fflush(file) != 0 || std::ferror(file) != 0)
+    throwf("cannot write '{}': {}", path, errno != 0 ? std::strerror(errno) : "an earlier write failed");
 }
 
 // One row of counts per role and layer: "0 fc1" for the activations of fc1.
@@ -140,6 +148,7 @@ std::string settings(const amp::Recipe& recipe, const Options& o) {
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
          const Options& options)
     : recipe_(recipe), options_(options), seed_(seed), generator_(seed), data_(data.load(seed)) {
+  if (data_.train.size() == 0) throwf("lab: the data '{}' have no training samples", data.name);
   if (data_.test.size() == 0) throwf("lab: the data '{}' have no test samples, which the accuracy is of", data.name);
   memory_before_ = memory_stats(options.device);
   const GeneratorScope scope(generator_);
@@ -241,6 +250,7 @@ void Run::train_step(const data::Batch& batch) {
     Tracer tracer([&](const std::string& line) { std::fprintf(file.get(), "%s\n", line.c_str()); }, true);
     const ObserverScope scope(tracer);
     outcome = step();
+    check_written(file.get(), options_.trace);
   } else if (replay_ && steps_ >= replay_first_) {
     outcome = observed_step(step, batch, *replay_);
   } else if (sampled && !replay_) {
@@ -331,9 +341,12 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     reset_peak_memory(options_.device);
   }
   profiling.reset();
-  if (!options_.profile.empty())
-    std::fprintf(sink(options_.profile).get(), "# %s, seed %llu\n%s\n", recipe_.name.c_str(),
-                 static_cast<unsigned long long>(seed_), profile.table().c_str());
+  if (!options_.profile.empty()) {
+    const auto file = sink(options_.profile);
+    std::fprintf(file.get(), "# %s, seed %llu\n%s\n", recipe_.name.c_str(), static_cast<unsigned long long>(seed_),
+                 profile.table().c_str());
+    check_written(file.get(), options_.profile);
+  }
   stopped = stopped && result_.epochs < options_.epochs;
   if (!options_.save.empty() && !stopped && !replay_ && !(options_.ranks && options_.ranks->rank() > 0))
     save_safetensors(options_.save + "/" + run_file(recipe_.name, seed_), run_->master_state_dict());
@@ -436,6 +449,8 @@ void Run::load(const std::string& path) {
   std::vector<inspect::Update> updates;
   try {
     read(Json::parse(bounded_json(lab.text("updates"))), updates);
+  } catch (const FieldError& e) {
+    throw_error(path + ": counts of updates: " + e.text());
   } catch (const Json::exception& e) { throw_error(path + ": damaged counts of updates: " + e.what()); }
   for (inspect::Update& u : updates) updates_[u.part + ":" + u.parameter] = std::move(u);
   result_ = std::move(saved);

@@ -74,4 +74,10 @@ std::string to_string(const Search& search);   // the found assignment and the c
 std::string trials_csv(const Search& search);  // RFC 4180: one line per trial
 std::string front_svg(const Search& search);   // cost against loss
 
+// Makes the folder. Error if it has files of an earlier search, which `overwrite` removes.
+void begin_search(const std::string& folder, bool overwrite);
+// Writes trials.csv, front.svg and, of the found assignment, recipe.json, each atomically. Without one there is no
+// recipe.json: an earlier assignment has failed its proof.
+void save_search(const std::string& folder, const Search& search);
+
 }  // namespace gradual::lab

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
+#include "../core/files/atomic_file.h"
+#include "../core/support/error.h"
 #include "../core/support/message_text.h"
 #include "../inspect/csv_text.h"
 #include "search.h"
@@ -107,6 +110,29 @@ std::string front_svg(const Search& s) {
         s.to_string(t.assignment), spread(t.loss).mean, t.fp32_loss);
   }
   return text + "</svg>\n";
+}
+
+namespace {
+
+// In the order in which they are removed: a recipe without its trials is of no search.
+constexpr const char* kFiles[] = {"/recipe.json", "/trials.csv", "/front.svg"};
+
+}  // namespace
+
+void begin_search(const std::string& folder, bool overwrite) {
+  for (const char* file : kFiles) {
+    if (!std::filesystem::exists(folder + file)) continue;
+    if (!overwrite) throw_error(folder + file + " exists; choose another --out, or replace it with --overwrite");
+    std::filesystem::remove(folder + file);
+  }
+  std::filesystem::create_directories(folder);
+}
+
+void save_search(const std::string& folder, const Search& search) {
+  if (!search.found) std::filesystem::remove(folder + "/recipe.json");
+  write_file_atomically(folder + "/trials.csv", trials_csv(search));
+  write_file_atomically(folder + "/front.svg", front_svg(search));
+  if (search.found) amp::save_recipes(folder + "/recipe.json", {search.recipe(*search.found)});
 }
 
 }  // namespace gradual::lab

@@ -18,11 +18,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+int opened(const std::string& path) {
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) throw_error("cannot write '" + path + "'");
+  return file;
+}
+
+// The file that all who take part hold a shared lock on.
+std::string file_of_all(const std::string& out) { return out + "/checkpoints/all.lock"; }
+
 // A lock that ends with the process that holds it, however that ends.
 class Claim : Pinned {
  public:
-  Claim(const std::string& path, bool wait) : file_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    if (file_ < 0) throw_error("cannot write '" + path + "'");
+  Claim(const std::string& path, bool wait) : file_(opened(path)) {
     held_ = flock(file_, wait ? LOCK_EX : LOCK_EX | LOCK_NB) == 0;
   }
   ~Claim() { close(file_); }
@@ -131,8 +139,12 @@ void train_shared(const MakeModel& make_model, const LabData& data, const std::v
   explain_shared(make_model, data, runs, folder.finished(), options);
 }
 
+TakesPart::TakesPart(const std::string& out) : file_(opened(file_of_all(out))) { flock(file_, LOCK_SH); }
+TakesPart::~TakesPart() { close(file_); }
+
 void await_shared(const std::string& out) {
-  for_locks(out, [](const std::string& lock) { static_cast<void>(Claim(lock, true)); });
+  const Claim alone(file_of_all(out), true);
+  remove_locks(out);
 }
 
 void remove_locks(const std::string& out) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../core/support/scoped.h"
 #include "lab.h"
 
 namespace gradual::lab {
@@ -18,9 +19,19 @@ void begin_shared(const std::string& out, const Options& options);
 // options.trace and options.profile.
 void train_shared(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                   const std::string& out, const Options& options);
-// For a process that has done its share: waits until no other one explains a run.
+// A process takes part while this lives. Where the processes do not end with their share, each makes one before any of
+// them can be done.
+class TakesPart : Pinned {
+ public:
+  explicit TakesPart(const std::string& out);  // of begin_shared()
+  ~TakesPart();
+
+ private:
+  int file_;
+};
+// For one process that has done its share: waits until none takes part, and removes the files by which they agreed.
 void await_shared(const std::string& out);
-// Removes the files by which the processes agreed, once no other one is at work.
+// The removal alone, where all others have ended.
 void remove_locks(const std::string& out);
 
 }  // namespace gradual::lab

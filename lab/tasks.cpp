@@ -20,8 +20,8 @@ std::pair<Tensor, Tensor> rows(const Tensor& logits, const Tensor& targets) {
 
 // Samples of numbers with class numbers.
 data::Dataset labelled(const Tensor& inputs, const Tensor& targets, const std::string& name) {
-  if (inputs.dim() < 2 || targets.dim() != 1 || targets.is_floating() || targets.numel() == 0)
-    throwf("{}: inputs {} and targets {} {}; allowed are inputs [N, ..] and integers [N]", name,
+  if (inputs.dim() < 2 || targets.dim() != 1 || targets.is_floating() || targets.numel() == 0 || inputs.numel() == 0)
+    throwf("{}: inputs {} and targets {} {}; allowed are inputs [N, ..] and integers [N], none of them empty", name,
            to_string(inputs.sizes()), to_string(targets.dtype()), to_string(targets.sizes()));
   const Tensor y = targets.to(DType::i64);
   data::Dataset d{inputs.to(DType::f32), y, static_cast<std::int64_t>(max(y).item()) + 1, name};
@@ -36,7 +36,11 @@ LabData parted(const std::string& name, const data::Dataset& all, std::int64_t t
 LabData fixed(const std::string& name, const data::Split& split) {
   return {name, [split](std::uint64_t) { return split; }};
 }
-LabData four_fifths(const data::Dataset& all) { return parted(all.name, all, all.size() * 4 / 5); }
+LabData four_fifths(const data::Dataset& all) {
+  if (all.size() < 2)
+    throwf("{}: it has {} samples; at least 2 are needed, one to train with and one to test", all.name, all.size());
+  return parted(all.name, all, all.size() * 4 / 5);
+}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
 // Structs as JSON, written and read by one list of their fields. Lenient: keys that a reader does not know are skipped.
+// A value that does not fit its field is a FieldError that says where it is.
 //
 //   template <class V> void fields(V& v, Point& p) { v("x", p.x), v("name", p.name, kLater); }
 //
@@ -14,12 +15,39 @@
 #include <type_traits>
 #include <utility>
 
+#include "../../core/support/error.h"
+#include "../../core/support/printable.h"
+
 namespace gradual::lab {
 
 using Json = nlohmann::ordered_json;
 
 // kLater: files of earlier versions lack the field; it keeps its value then.
 enum Presence : bool { kLater, kAlways };
+
+// what(): "is -5; it must be at least 0". path: where that is in the file, "runs[3].steps".
+struct FieldError : Error {
+  using Error::Error;
+  std::string path = {};
+  std::string text() const { return path + " " + what(); }
+};
+
+// Calls f(), whose errors are of the value behind `step` of the path: ".steps" or "[3]".
+template <class F> void at_path(const std::string& step, const F& f) {
+  try {
+    f();
+  } catch (FieldError& e) {
+    e.path.insert(0, step);
+    throw;
+  }
+}
+
+[[noreturn]] inline void refuse(const Json& json, const std::string& allowed) {
+  constexpr std::size_t kShown = 60;
+  std::string value = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (value.size() > kShown) value = value.substr(0, kShown) + "..";
+  throw FieldError("is " + value + "; " + allowed);
+}
 
 // JSON as text; empty stands for null.
 struct JsonText {
@@ -43,7 +71,9 @@ struct FieldWriter {
 struct FieldReader {
   const Json& json;
   template <class T> void operator()(const char* name, T&& value, Presence presence = kAlways) {
-    if (presence == kAlways || json.contains(name)) read(json.at(name), value);
+    if (!json.is_object()) refuse(json, "an object is expected");
+    if (json.contains(name)) at_path(std::string(".") + name, [&] { read(json.at(name), value); });
+    else if (presence == kAlways) throw FieldError(std::string("has no field \"") + name + "\"");
   }
 };
 
@@ -73,28 +103,54 @@ template <class T> Json json_of(const T& value) {
   }
 }
 
+template <class T> T whole_number(const Json& json) {
+  const std::string range =
+      " from " + std::to_string(std::numeric_limits<T>::min()) + " to " + std::to_string(std::numeric_limits<T>::max());
+  if (!json.is_number_integer()) refuse(json, "a whole number is expected");
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX)
+    refuse(json, "a whole number" + range + " is expected");
+  const auto number = json.get<std::int64_t>();
+  if (number < std::numeric_limits<T>::min() || number > std::numeric_limits<T>::max())
+    refuse(json, "a whole number" + range + " is expected");
+  return static_cast<T>(number);
+}
+
+inline std::string printable_text(const Json& json) {
+  if (!json.is_string()) refuse(json, "a text is expected");
+  auto text = json.get<std::string>();
+  if (printable(text) != text) refuse(json, "a text without control characters is expected");
+  return text;
+}
+
 template <class T> void read(const Json& json, T& value) {
   if constexpr (std::is_same_v<T, double>) {
+    if (!json.is_null() && !json.is_number()) refuse(json, "a number or null is expected");
     value = json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
-  } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    // A reference, because a copy would convert a number that is not whole, whatever its size.
-    value = static_cast<T>(json.get_ref<const std::int64_t&>());
-  } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
-    value = json.get<T>();
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (!json.is_boolean()) refuse(json, "true or false is expected");
+    value = json.get<bool>();
+  } else if constexpr (std::is_integral_v<T>) {
+    value = whole_number<T>(json);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    value = printable_text(json);
   } else if constexpr (std::is_same_v<T, JsonText>) {
+    if (!json.is_null() && !json.is_object()) refuse(json, "an object or null is expected");
     value.text = json.is_null() ? "" : json.dump();
   } else if constexpr (std::is_same_v<T, OrNull>) {
-    value.number = -1;
-    if (!json.is_null()) read(json, value.number);
+    value.number = json.is_null() ? -1 : whole_number<std::int64_t>(json);
+    if (!json.is_null() && value.number < 0) refuse(json, "a whole number from 0 or null is expected");
   } else if constexpr (is_optional<T>) {
     typename T::value_type v{};
     value.reset();
-    if (!json.is_null()) read(json, v), value = std::move(v);
+    if (json.is_null()) return;
+    read(json, v);
+    value = std::move(v);
   } else if constexpr (requires { typename T::value_type; }) {
+    if (!json.is_array()) refuse(json, "a list is expected");
     value.clear();
-    for (const Json& j : json) {
+    for (std::size_t i = 0; i < json.size(); ++i) {
       typename T::value_type v{};
-      read(j, v);
+      at_path("[" + std::to_string(i) + "]", [&] { read(json[i], v); });
       value.push_back(std::move(v));
     }
   } else {

@@ -69,13 +69,24 @@ namespace fs = std::filesystem;
 // Where results go if --out is not given.
 constexpr const char* kRoot = "gradual-lab-out";
 
-// A name for a new folder under gradual-lab-out/: the time (UTC), with a number where that exists.
+// Makes a folder under gradual-lab-out/. Its name is the time (UTC), with a number where another process made that.
 std::string new_folder() {
   const std::string name = fmt::format("{}/{:%Y-%m-%d-%H%M%S}", kRoot, fmt::gmtime(std::time(nullptr)));
+  fs::create_directories(kRoot);
   std::string folder = name;
-  for (int i = 2; fs::exists(folder); ++i) folder = fmt::format("{}-{}", name, i);
+  for (int i = 2; !fs::create_directory(folder); ++i) folder = fmt::format("{}-{}", name, i);
   return folder;
 }
+
+// Removes the folder in its destructor if it is still empty: an option was wrong.
+struct RemovedIfEmpty : Pinned {
+  explicit RemovedIfEmpty(std::string folder) : path(std::move(folder)) {}
+  ~RemovedIfEmpty() {
+    std::error_code ignored;
+    if (!path.empty()) fs::remove(path, ignored);
+  }
+  const std::string path;
+};
 
 // Points gradual-lab-out/latest to a folder under gradual-lab-out/. Systems without links have none.
 void set_latest(const std::string& folder) {
@@ -173,19 +184,34 @@ void check(const OptionParser& app, const Arguments& a) {
   use_threads(app, a.threads);
 }
 
+// The options that decide what is trained, as they were given.
+dist::Facts options_given(const CLI::App& app) {
+  constexpr const char* kEachHasItsOwn[] = {"--help", "--out", "--threads", "--quiet", "--wide", "--worker"};
+  dist::Facts facts;
+  for (const CLI::Option* option : app.get_options())
+    if (std::ranges::find(kEachHasItsOwn, option->get_name()) == std::end(kEachHasItsOwn))
+      facts.emplace_back(option->get_name(), fmt::format("{}", fmt::join(option->results(), " ")));
+  return facts;
+}
+
 // Trains, writes the folder, prints the table; returns the exit status.
 int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char** argv) {
   Options& options = a.options;
   if (a.task.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
   if (a.task.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
+  if (ranks.size() > 1) dist::check_same(ranks, options_given(app));
   const bool own_folder = a.out.empty();
-  if (own_folder) a.out = options.resume ? latest_folder() : new_folder();
+  const bool makes_folder = own_folder && !options.resume && ranks.rank() == 0;
+  if (own_folder && options.resume) a.out = latest_folder();
+  const RemovedIfEmpty made(makes_folder ? new_folder() : "");
+  if (makes_folder) a.out = made.path;
   if (ranks.size() > 1) a.out = ranks.all_gather(a.out)[0];
   options.device = device_from_name(a.device);
   const std::vector<amp::Recipe> chosen = recipes_for(a.recipes);
   const LabData task = a.task.task();
   const data::Split sample = task.load(0);
   const MakeModel make = a.task.make_model(sample.train);
+  if (ranks.size() > 1) check_same(ranks, task, chosen, options);
   options.model_name = a.task.model + (a.task.init.empty() ? "" : " from " + a.task.init);
 
   stop_on_signals();
@@ -210,8 +236,10 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   if (!prepare(ranks, a.ranks, shared, argv)) return 0;
   const std::vector<Result> results = compare(make, task, chosen, shared.out, options);
   if (ranks.rank() > 0) return 0;
-  say(stdout, "\n{}\nreport: {}/report.html, which explains the columns (also results.json, runs.csv, curves.csv)\n",
-      table(results, table_options(a.wide)), a.out);
+  say_styled(stdout,
+             fmt::format("\n{}\nreport: {}/report.html, which explains the columns (also results.json, runs.csv, "
+                         "curves.csv)\n",
+                         table(results, table_options(a.wide)), printable(a.out)));
   const bool stopped =  // a signal in the last step of all stops nothing
       results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
       std::ranges::any_of(results, [](const Result& r) { return r.verdict.starts_with("interrupted"); });
@@ -257,6 +285,7 @@ using namespace gradual::lab;
 
 int main(int argc, char** argv) {
   int status = 2;
+  open_standard_streams();
   on_large_stack([&] {
     try {
       add_example_models();
@@ -266,5 +295,5 @@ int main(int argc, char** argv) {
       say(stderr, "\ngradual-lab: {}\n", e.what());
     }
   });
-  return status;
+  return status_of_output(status);
 }

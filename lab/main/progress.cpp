@@ -67,7 +67,7 @@ void ProgressBar::operator()(const Progress& p) {
   if (!told_ && seconds_since(started_) > 2) {
     told_ = true;
     if (const double left = seconds_left(p); left > 60)
-      say(stderr, "{}about {} in all\n", terminal_ ? "\r\033[K" : "", duration(left));
+      say_styled(stderr, fmt::format("{}about {} in all\n", terminal_ ? "\r\033[K" : "", duration(left)));
   }
   if (!p.finished && now - drawn_ < (terminal_ ? std::chrono::milliseconds(80) : std::chrono::seconds(10))) return;
   drawn_ = now;
@@ -76,7 +76,7 @@ void ProgressBar::operator()(const Progress& p) {
     winsize size{};
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 8 && text.size() >= size.ws_col)
       text.resize(size.ws_col - 1);
-    say(stderr, "\r\033[K{}{}", text, p.finished ? "\n" : "");
+    say_styled(stderr, fmt::format("\r\033[K{}{}", printable(text), p.finished ? "\n" : ""));
   } else {
     say(stderr, "{}\n", text);
   }

@@ -1,5 +1,6 @@
 #include "ranks.h"
 
+#include <fmt/format.h>
 #include <gradual/core/ops/cpu_backend.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/threads.h>
@@ -73,11 +74,22 @@ void run_jobs(const RankOptions& how, const std::string& out, char** argv) {
 }
 
 // Another rank reads what it resumes from a copy, because rank 0 changes the folder meanwhile.
-std::string copy_of(const std::string& out, int rank) {
-  std::string name = (fs::temp_directory_path() / ("gradual-lab-rank" + std::to_string(rank) + "-XXXXXX")).string();
-  if (!mkdtemp(name.data())) throw_error("cannot make a folder like " + name);
-  if (fs::exists(out)) fs::copy(out, name, fs::copy_options::recursive);
-  return name;
+void resume_from_copy(SharedComparison& all, int rank) {
+  const std::string out = std::exchange(all.out, all.copy.emplace(fmt::format("gradual-lab-rank{}", rank)).path());
+  if (fs::exists(out)) fs::copy(out, all.out, fs::copy_options::recursive);
+}
+
+// Trains this rank's share. True if it is the one that writes the results, after the others have done theirs.
+bool train_share(dist::Communicator& ranks, const SharedComparison& all) {
+  ranks.barrier();  // the folder is there
+  {
+    const TakesPart here(all.out);
+    ranks.barrier();
+    train_shared(all.make, all.data, all.recipes, all.out, all.options);
+  }
+  if (ranks.rank() > 0) return false;
+  await_shared(all.out);
+  return true;
 }
 
 }  // namespace
@@ -102,7 +114,7 @@ bool prepare(dist::Communicator& ranks, const RankOptions& how, SharedComparison
     if (ranks.size() == 1) return true;
     o.stop = [&ranks] { return ranks.any(stop_signal() != 0); };
     if (ranks.rank() > 0) o.progress = {}, o.note = {}, o.started = {};
-    if (ranks.rank() > 0 && o.resume) all.out = copy_of(all.out, ranks.rank());
+    if (ranks.rank() > 0 && o.resume) resume_from_copy(all, ranks.rank());
     else if (ranks.rank() > 0) all.out.clear();
     ranks.barrier();
     return true;
@@ -110,14 +122,12 @@ bool prepare(dist::Communicator& ranks, const RankOptions& how, SharedComparison
   if (ranks.size() == 1 && how.jobs == 1) return true;
   if (ranks.rank() == 0) {
     check(all.make, all.recipes, all.out, o);
+    all.lock.emplace(all.out);
     begin_shared(all.out, o);
     if (o.started) o.started();
   }
   if (ranks.size() > 1) {
-    ranks.barrier();
-    train_shared(all.make, all.data, all.recipes, all.out, o);
-    if (ranks.rank() > 0) return false;
-    await_shared(all.out);
+    if (!train_share(ranks, all)) return false;
   } else {
     run_jobs(how, all.out, argv);
     remove_locks(all.out);

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <gradual/dist/communicator.h>
+#include <gradual/lab/folder_lock.h>
 #include <gradual/lab/lab.h>
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "temporary_folder.h"
 
 namespace gradual::lab {
 
@@ -23,6 +27,8 @@ struct SharedComparison {
   const std::vector<amp::Recipe>& recipes;
   std::string out;
   Options& options;
+  std::optional<FolderLock> lock = {};       // of `out`, for all processes that share the runs
+  std::optional<TemporaryFolder> copy = {};  // of `out`, which a rank resumes from
 };
 
 // Sets the number of threads: this process's share of the cores, unless --threads names it.

@@ -4,6 +4,7 @@
 #include <gradual/core/files/input_file.h>
 #include <gradual/core/support/error.h>
 #include <gradual/lab/folder.h>
+#include <gradual/lab/folder_lock.h>
 #include <gradual/lab/table.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "temporary_folder.h"
 #include "terminal.h"
 
 namespace gradual::lab {
@@ -27,7 +29,7 @@ void append(std::vector<Result>& all, std::vector<Result> more, const std::strin
     return std::ranges::any_of(all, [&](const Result& r) { return r.recipe == recipe; });
   };
   for (Result& r : more)
-    if (known(r.recipe)) r.recipe += " (" + folder + ")";
+    if (known(r.recipe)) r.recipe += " (" + printable(folder) + ")";
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
@@ -51,23 +53,13 @@ std::string chromium(const std::string& arguments) {
   return text;
 }
 
-struct Temporary : Pinned {
-  std::string path = "/tmp/gradual-lab-figure-XXXXXX";
-  Temporary() {
-    if (!mkdtemp(path.data())) throw_error("cannot make a folder like " + path);
-  }
-  ~Temporary() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-};
-
 // One figure of the report of these results, as a whole file.
 std::string figure(const std::vector<Result>& results, const std::string& id, bool pdf) {
-  const Temporary folder;
-  const std::string page = folder.path + "/report.html", file = folder.path + "/figure.pdf";
+  const TemporaryFolder folder("gradual-lab-figure");
+  const std::string page = folder.path() + "/report.html";
+  const std::string file = folder.path() + "/figure.pdf";
   write_file_atomically(page, report_html(results));
-  const std::string dom = chromium(fmt::format("'--user-data-dir={}/profile' {} 'file://{}#figure={}'", folder.path,
+  const std::string dom = chromium(fmt::format("'--user-data-dir={}/profile' {} 'file://{}#figure={}'", folder.path(),
                                                pdf ? "'--print-to-pdf=" + file + "'" : "--dump-dom", page, id));
   if (pdf) return read_file(file);
   const std::size_t from = dom.find("<svg xmlns"), to = dom.rfind("</svg>");
@@ -105,7 +97,7 @@ int report_command(int argc, char** argv) {
   const std::vector<Result> results = load_results(folder);
   const std::string file = (std::filesystem::path(folder) / "report.html").string();
   write_file_atomically(file, report_html(results));
-  say(stdout, "{}\nreport: {}\n", table(results, table_options(false)), file);
+  say_styled(stdout, fmt::format("{}\nreport: {}\n", table(results, table_options(false)), printable(file)));
   return 0;
 }
 
@@ -121,9 +113,10 @@ int compare_command(int argc, char** argv) {
   if (folders.size() < 2) throw_error("compare takes two folders or more, not 1");
   std::vector<Result> all;
   for (const std::string& folder : folders) append(all, load_results(folder), folder);
+  const FolderLock lock(out);
   const Folder written(out, overwrite ? Existing::overwrite : Existing::refuse);
   written.write(all);
-  say(stdout, "{}\nreport: {}/report.html\n", table(all, table_options(false)), out);
+  say_styled(stdout, fmt::format("{}\nreport: {}/report.html\n", table(all, table_options(false)), printable(out)));
   return 0;
 }
 

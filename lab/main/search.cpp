@@ -1,9 +1,6 @@
 // gradual-lab search: the cheapest assignment of formats to layers whose result is within the noise of fp32.
-#include <gradual/core/files/atomic_file.h>
-#include <gradual/core/support/error.h>
+#include <gradual/lab/folder_lock.h>
 #include <gradual/lab/search.h>
-
-#include <filesystem>
 
 #include "command_line.h"
 #include "commands.h"
@@ -38,21 +35,6 @@ void declare_options(OptionParser& app, Arguments& a) {
   app.add_flag("--overwrite", a.overwrite, "replace these files");
 }
 
-void write(const std::filesystem::path& out, const Search& s) {
-  write_file_atomically(out / "trials.csv", trials_csv(s));
-  write_file_atomically(out / "front.svg", front_svg(s));
-  if (s.found) amp::save_recipes(out / "recipe.json", {s.recipe(*s.found)});
-}
-
-std::filesystem::path folder_for(const Arguments& a) {
-  std::filesystem::path out = a.out;
-  for (const char* file : {"recipe.json", "trials.csv", "front.svg"})
-    if (!a.overwrite && std::filesystem::exists(out / file))
-      throw_error((out / file).string() + " exists; choose another --out, or replace it with --overwrite");
-  std::filesystem::create_directories(out);
-  return out;
-}
-
 }  // namespace
 
 int search_command(int argc, char** argv) {
@@ -74,18 +56,19 @@ int search_command(int argc, char** argv) {
   Options& run = a.search.run;
   a.search.step = a.study.options;
   run.epochs = a.study.options.epochs, run.batch = a.study.options.batch, run.lr = a.study.options.lr;
-  const std::filesystem::path out = folder_for(a);
+  const FolderLock lock(a.out);
+  begin_search(a.out, a.overwrite);
   stop_on_signals();
   run.stop = [] { return stop_signal() != 0; };
   a.search.trial = [&](const Search& s) {
-    write(out, s);
+    save_search(a.out, s);
     const Trial& t = s.trials.back();
     const char* const end = t.assignment.empty() ? "" : t.passes ? "passes" : "fails";
     say(stderr, "[{:>3} trainings] {:<14} {:<6} cost {:5.1f}%  {:+.2f} points, loss {:+.2g} (noise {:.2g})  {}\n",
         s.trainings, t.why, end, 100 * t.cost, t.points, t.loss_change, t.loss_noise, s.to_string(t.assignment));
   };
   const Search s = search(make, data, a.search);
-  write(out, s);
+  save_search(a.out, s);
   say(stdout, "\n{}\n{}: recipe.json, trials.csv and front.svg\n", to_string(s), a.out);
   if (s.stopped) say(stdout, "interrupted; these are the trials so far\n");
   return s.stopped ? 128 + stop_signal() : 0;

@@ -1,11 +1,14 @@
 #include "terminal.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
 namespace gradual::lab {
@@ -31,6 +34,25 @@ void read_ignored(int, char**, char**) {
 #endif
 
 }  // namespace
+
+void say_styled(std::FILE* to, const std::string& text) {
+  static_cast<void>(std::fputs(text.c_str(), to));  // status_of_output() tells what was lost
+}
+
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) < 0) static_cast<void>(open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+}
+
+int status_of_output(int status) {
+  errno = 0;
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!lost) return status;
+  if (errno == EPIPE || stop_signal() == SIGPIPE) return status != 0 ? status : 128 + SIGPIPE;
+  const std::string why = errno != 0 ? std::string(": ") + std::strerror(errno) : "";
+  say(stderr, "\ngradual-lab: stdout could not be written{}; what is missing there is lost\n", why);
+  return status != 0 ? status : 1;
+}
 
 TableOptions table_options(bool wide) {
   const char* no_colour = std::getenv("NO_COLOR");

@@ -2,18 +2,28 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <gradual/core/support/printable.h>
 #include <gradual/lab/table.h>
 
 #include <cstdio>
 #include <functional>
+#include <string>
 #include <utility>
 
 namespace gradual::lab {
 
-// Writes to stdout or stderr. A closed stream is no error here: SIGPIPE stops the run.
+// Writes to stdout or stderr; what is lost is an error at the end (status_of_output()).
+void say_styled(std::FILE* to, const std::string& text);  // with the colours in it
 template <class... A> void say(std::FILE* to, fmt::format_string<A...> text, A&&... arguments) {
-  static_cast<void>(std::fputs(fmt::format(text, std::forward<A>(arguments)...).c_str(), to));
+  say_styled(to, printable(fmt::format(text, std::forward<A>(arguments)...)));
 }
+
+// Opens what was closed when the program started of stdin, stdout and stderr, so that no file gets their numbers and
+// what is meant for them. Writing there fails.
+void open_standard_streams();
+// The exit status of the program, which would be `status`: another one, after a message, if not all of stdout could be
+// written.
+int status_of_output(int status);
 
 // How tables are printed: in colour on a terminal, unless the environment has NO_COLOR (no-color.org).
 TableOptions table_options(bool wide);

@@ -291,9 +291,8 @@ TEST_CASE("a loop of one's own, and what is refused") {
             DataParallel(c, layer);
           });
         }) ==
-        "the ranks differ in their parameters: rank 1 has 'weight f32 [3, 3], bias f32 [3]', rank 0 has 'weight f32 "
-        "[3, 2], "
-        "bias f32 [3]'");
+        "the ranks differ in their parameters: rank 0 has 'weight f32 [3, 2], bias f32 [3]', rank 1 has 'weight f32 "
+        "[3, 3], bias f32 [3]'");
   CHECK(message_of([] { shards_of({.shards = 4}, 8); }) ==
         "data-parallel training: 4 shards for 8 ranks; allowed are 8 to 1024");
 }
@@ -333,4 +332,94 @@ TEST_CASE("residuals of error feedback are saved and resumed") {
               later.load_state_dict(other);
             }).starts_with("DataParallel: the state is of 4 ranks, here are 2"));
   });
+}
+
+namespace {
+
+// What trains on a rank, and what another rank may have otherwise.
+struct Settings {
+  double lr = 0.1;
+  double momentum = 0.9;
+  bool nesterov = false;
+  bool adam = false;
+  double clip_norm = 0;
+  std::uint64_t seed = 1;
+  std::string recipe = "fp32";
+  std::int64_t batch = 40;
+  int steps = 1;
+};
+
+void train_with(Communicator& c, const Settings& s) {
+  const data::Dataset digits = data::digits();
+  const auto model = small_net(1);
+  manual_seed(s.seed);
+  const amp::MakeOptimizer sgd = optim::SGDOptions{.lr = s.lr, .momentum = s.momentum, .nesterov = s.nesterov};
+  const amp::MakeOptimizer adam = optim::AdamOptions{.lr = s.lr};
+  amp::RecipeRun run(amp::recipe(s.recipe), *model, s.adam ? adam : sgd, {.clip_norm = s.clip_norm});
+  DataParallel parallel(c, run);
+  const auto loss = [&](const data::Batch& part) { return cross_entropy((*model)(part.inputs), part.targets); };
+  for (int k = 0; k < s.steps; ++k)
+    parallel.step({digits.inputs.narrow(0, 0, s.batch), digits.targets.narrow(0, 0, s.batch)}, loss);
+}
+
+// What each of three ranks says, of which the last has other settings.
+std::vector<std::string> said(const Settings& all, const Settings& last) {
+  std::vector<std::string> texts(3);
+  static_cast<void>(message_of([&] {
+    run_threads(3, [&](Communicator& c) {
+      const auto rank = static_cast<std::size_t>(c.rank());
+      texts[rank] = message_of([&] { train_with(c, rank == 2 ? last : all); });
+    });
+  }));
+  return texts;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that would train otherwise are an error on each of them, which names the option and the values") {
+  struct Case {
+    Settings last;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {{.lr = 0.5}, "the optimizer's groups.0.lr: ranks 0 and 1 have '0.1', rank 2 has '0.5'"},
+      {{.momentum = 0.5}, "the optimizer's groups.0.momentum: ranks 0 and 1 have '0.9', rank 2 has '0.5'"},
+      {{.adam = true}, "the optimizer's kind: ranks 0 and 1 have 'sgd', rank 2 has 'adam'"},
+      {{.seed = 2}, "the seed of the default generator: ranks 0 and 1 have '1', rank 2 has '2'"},
+      {{.recipe = "amp-bf16"}, "recipe: ranks 0 and 1 have '"},
+      {{.nesterov = true}, "their parameters after step 1 (a checksum): ranks 0 and 1 have '"},
+      {{.clip_norm = 1e-3}, "their parameters after step 1 (a checksum): ranks 0 and 1 have '"},
+      {{.batch = 32}, "the number of samples in a batch: ranks 0 and 1 have '40', rank 2 has '32'"}};
+  for (const Case& c : cases) {
+    CAPTURE(c.message);
+    const auto start = std::chrono::steady_clock::now();
+    const std::vector<std::string> texts = said({}, c.last);
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+    for (const std::string& text : texts) {
+      CAPTURE(text);
+      CHECK(text.starts_with("the ranks differ in "));
+      CHECK(text.find(c.message) != std::string::npos);
+    }
+  }
+  for (const std::string& text : said({.steps = 2}, {.steps = 2})) CHECK(text.empty());
+}
+
+TEST_CASE("facts that only some ranks have differ too, and long values are shown from where they differ") {
+  const auto differ = [](const std::function<Facts(int)>& facts) {
+    return message_of([&] { run_threads(3, [&](Communicator& c) { check_same(c, facts(c.rank())); }); });
+  };
+  CHECK(differ([](int rank) {
+          return rank == 1 ? Facts{} : Facts{{"the data", "digits"}};
+        }) == "the ranks differ in the data: ranks 0 and 2 have 'digits', rank 1 has 'nothing'");
+  CHECK(differ([](int rank) {
+          return Facts{{"a b", std::to_string(rank)}, {"c", "5 x"}, {"d", rank ? "" : " "}};
+        }) ==
+        "the ranks differ in a b: rank 0 has '0', rank 1 has '1', rank 2 has '2'; in d: rank 0 has ' ', ranks 1 and 2 "
+        "have ''");
+  const std::string text = differ([](int rank) {
+    return Facts{{"it", std::string(1000, 'x') + (rank == 2 ? "here" : "there") + std::string(1000, 'y')}};
+  });
+  CHECK(text.size() < 400);
+  CHECK(text.find("xxthere") != std::string::npos);
+  CHECK(text.find("xxhere") != std::string::npos);
 }

@@ -213,7 +213,7 @@ TEST_CASE("a rank that fails in backward, after it has sent, ends the others; so
         }) == "out of paper");
   CHECK(ended == 3);
   CHECK(message_of([] { run_threads(2, [](Communicator& c) { two_layers(c, c.rank() + 1, [](nn::Linear&) {}); }); }) ==
-        "the ranks differ in the bytes of a bucket: rank 1 has '2', rank 0 has '1'");
+        "the ranks differ in the bytes of a bucket: rank 0 has '1', rank 1 has '2'");
   CHECK(message_of([] { run_threads(2, [](Communicator& c) { two_layers(c, -1, [](nn::Linear&) {}); }); }) ==
         "data-parallel training: bucket_bytes is -1; it must be 0 or more");
 }

@@ -123,5 +123,5 @@ TEST_CASE("a rank that fails ends the others, and ranks that differ are told") {
           run_threads(3, [](Communicator& c) {
             check_same(c, {{"the version", "1"}, {"the recipe", c.rank() == 2 ? "amp-fp16" : "fp32"}});
           });
-        }) == "the ranks differ in the recipe: rank 2 has 'amp-fp16', rank 0 has 'fp32'");
+        }) == "the ranks differ in the recipe: ranks 0 and 1 have 'fp32', rank 2 has 'amp-fp16'");
 }

@@ -230,7 +230,7 @@ TEST_CASE("results survive JSON, NaN included") {
   nlohmann::json longer = nlohmann::json::parse(lab::results_json({r}, true));
   longer["runs"][0]["curve"]["step"].push_back(2);
   CHECK(message([&] { lab::results_from_json(longer.dump(), "x.json"); }) ==
-        "x.json: a curve of 3 steps has a column of 2");
+        "x.json: runs[0].curve.loss has 2 values; its steps are 3");
 }
 
 TEST_CASE("no name of a recipe ends the report's data, or begins a comment in it") {

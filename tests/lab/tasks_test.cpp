@@ -31,7 +31,7 @@ TEST_CASE("data come from arrays of NumPy and from safetensors") {
     CHECK(split.test.targets.to_vector<std::int64_t>() == want.test.targets.to_vector<std::int64_t>());
     CHECK(data.load(4).test.targets.to_vector<std::int64_t>() != want.test.targets.to_vector<std::int64_t>());
   }
-  const auto allowed = "; allowed are inputs [N, ..] and integers [N]";
+  const auto allowed = "; allowed are inputs [N, ..] and integers [N], none of them empty";
   CHECK(message([&] { lab::data_for("npy:" + y + "," + y); }) ==
         "npy:" + y + "," + y + ": inputs [1797] and targets i32 [1797]" + allowed);
   CHECK(message([&] { lab::data_for("npy:" + x + "," + x); }).ends_with(allowed));

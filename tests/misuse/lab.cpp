@@ -126,9 +126,9 @@ Misuses lab_misuses() {
       {"results of no JSON", [] { results_from_json("{", "results.json"); },
        "results.json is not a file of the lab: [json.exception.parse_error.101] parse error at line 1,"},
       {"results of another program", [] { results_from_json("{}", "results.json"); },
-       "results.json is not a file of the lab: [json.exception.out_of_range.403] key 'runs' not found"},
+       "results.json is not a file of the lab: it has no runs"},
       {"results of the wrong type", [] { results_from_json(R"({"runs": [7]})", "results.json"); },
-       "results.json is not a file of the lab: [json.exception.type_error.304] cannot use at() with number"},
+       "results.json: runs[0] is 7; an object is expected"},
   };
 }
 

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# differ.sh MPIEXEC GRADUAL_LAB DATA_PARALLEL FOLDER: ranks of which one has another option. All must end soon, with a
+# message that names the option, the ranks and both values.
+set -u
+mpiexec=$1 lab=$2 program=$3 out=$4 bad=0
+# shellcheck source=/dev/null
+source "$(dirname "$0")/environment.sh"
+check_mpi "$mpiexec"
+rm -rf "$out"
+mkdir -p "$out"
+cd "$out" || exit 1
+
+# refuse WHAT SECONDS MESSAGE COMMAND...: it must fail with that message, in so many seconds at most.
+refuse() {
+  local what=$1 most=$2 message=$3 status=0 start=$SECONDS
+  shift 3
+  timeout -k 5 120 "$@" >log 2>&1 </dev/null || status=$?
+  local took=$((SECONDS - start))
+  [[ $status != 0 && $status != 124 ]] && ((took <= most)) && grep -qE -- "$message" log && return
+  echo "FAILED: $what: status $status after $took s, expected '$message'"
+  cat log
+  bad=1
+}
+
+same=("$lab" --model mlp --recipes fp32,tf32 --epochs 1 --seeds 1 --quiet --overwrite --threads 1)
+for mode in "--parallel data" ""; do
+  for option in "--lr 0.5" "--optimizer sgd" "--batch 32" "--seeds 2" "--epochs 2" "--recipes fp32" "--model cnn" "--cure"; do
+    name=${option%% *}
+    words=("${same[@]}")
+    for i in "${!same[@]}"; do
+      [[ ${same[i]} != "$name" ]] || unset "words[i]" "words[i+1]"
+    done
+    # shellcheck disable=SC2086
+    refuse "$mode $option" 15 "the ranks differ in $name: rank 0 has '.*', rank 1 has '" \
+      "$mpiexec" -n 1 "${same[@]}" --out results $mode : -n 1 "${words[@]}" --out results $option $mode
+  done
+done
+printf '[{"name": "mine", "base": "amp-fp16", "scaling": {"init_scale": 1024}}]' >one.json
+sed s/1024/2048/ one.json >two.json
+refuse "another recipe of the same name" 15 "the recipe mine: rank 0 has '.*1024.*', rank 1 has '.*2048" \
+  "$mpiexec" -n 1 "$lab" --model mlp --recipes one.json --epochs 1 --quiet --overwrite --out results --parallel data : \
+  -n 1 "$lab" --model mlp --recipes two.json --epochs 1 --quiet --overwrite --out results --parallel data
+refuse "another recipe" 15 "the ranks differ in recipe: rank 0 has '" \
+  "$mpiexec" -n 1 "$program" --epochs 1 : -n 1 "$program" --epochs 1 --recipe fp32
+refuse "one rank ends before the other" 30 "rank [01] waits for rank [01], which has ended without error" \
+  "$mpiexec" -n 1 "$program" --epochs 1 : -n 1 "$program" --epochs 2
+
+# With the same options nothing stays behind.
+TMPDIR=$out/tmp
+export TMPDIR
+mkdir -p "$TMPDIR"
+timeout -k 5 300 "$mpiexec" -n 2 "${same[@]}" --out results >log 2>&1 </dev/null || { echo "FAILED: shared runs"; cat log; bad=1; }
+for _ in 1 2; do
+  timeout -k 5 300 "$mpiexec" -n 2 "${same[@]}" --parallel data --out parallel >log 2>&1 </dev/null ||
+    { echo "FAILED: data-parallel runs"; cat log; bad=1; }
+  words=("${same[@]/--overwrite/--resume}")
+  timeout -k 5 300 "$mpiexec" -n 2 "${words[@]}" --parallel data --out parallel >log 2>&1 </dev/null ||
+    { echo "FAILED: resumed data-parallel runs"; cat log; bad=1; }
+done
+left=$(find results parallel -name '*lock*'; find "$TMPDIR" -maxdepth 1 -name 'gradual-lab-*')
+[[ -z $left ]] || { echo "FAILED: left behind: $left"; bad=1; }
+exit $bad
