@@ -85,6 +85,16 @@ if(NOT GRADUAL_MPI STREQUAL "OFF")
   endif()
 endif()
 
+# libzip reads the archives of torch.export.save (pt2/). Without it they are refused by an error that says so.
+set(GRADUAL_HAVE_ZIP OFF)
+find_package(libzip QUIET MODULE)
+if(libzip_FOUND)
+  set(GRADUAL_HAVE_ZIP ON)
+  list(APPEND GRADUAL_EXPORTED_DEPENDENCIES "libzip MODULE")
+else()
+  message(STATUS "gradual: no libzip (Debian: libzip-dev): .pt2 files of PyTorch cannot be read")
+endif()
+
 gradual_header_only(eigen Eigen3::Eigen "."
   https://gitlab.com/libeigen/eigen/-/archive/3.4.0/eigen-3.4.0.tar.gz
   8586084f71f9bde545ee7fa6d00288b264a2b7ac3607b974e54d13e7162c1c72

@@ -2,7 +2,7 @@
 # build tree that is a generated header of one line which includes the real one, and the install puts the real ones
 # there.
 
-set(GRADUAL_PUBLIC_FOLDERS autograd nn optim amp data inspect dist lab)
+set(GRADUAL_PUBLIC_FOLDERS autograd nn optim amp data inspect dist pt2 lab)
 foreach(room support formats tensor ops observe quantize kernels files)
   list(APPEND GRADUAL_PUBLIC_FOLDERS core/${room})
 endforeach()

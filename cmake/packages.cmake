@@ -27,6 +27,9 @@ set(CPACK_COMPONENTS_ALL gradual gradual-lab gradual-doc)
 set(about "Gradual trains networks under many number formats and shows what each format\ndid to the numbers.\n\nThis package has")
 
 set(needs zlib1g-dev)
+if(GRADUAL_HAVE_ZIP)
+  string(APPEND needs ", libzip-dev")
+endif()
 if(GRADUAL_SYSTEM_FMT)  # the library calls this version of {fmt}
   string(REGEX MATCH "^[0-9]+" major "${fmt_VERSION}")
   math(EXPR next "${major} + 1")

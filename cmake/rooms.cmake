@@ -33,9 +33,10 @@ set(rooms
   "cuda/emulator:core/support cuda/runtime cuda/kernels"
   "inspect:core autograd nn optim amp"
   "dist:core autograd nn optim data amp"
+  "pt2:core autograd nn"
   "lab/json:core/support"  # as amp/json
-  "lab:core autograd nn optim data amp inspect dist cuda lab/json"
-  "lab/main:core autograd nn optim data amp inspect dist lab")
+  "lab:core autograd nn optim data amp inspect dist cuda pt2 lab/json"
+  "lab/main:core autograd nn optim data amp inspect dist pt2 lab")
 # "core" stands for what users see of it: all rooms but the kernels of the CPU.
 set(core core/support core/formats core/tensor core/ops core/observe core/quantize core/kernels core/files)
 set(no_rooms build examples tests bench docs cmake shared)

@@ -1,0 +1,204 @@
+// Reductions, sums along a dim, and orders.
+#include <cmath>
+#include <limits>
+
+#include "../core/ops/derived_ops.h"
+#include "../core/support/throwf.h"
+#include "ops_table.h"
+
+namespace gradual::pt2 {
+namespace {
+
+// The tensor in the dtype of argument i, if it is given.
+Tensor in_dtype(const Arguments& a, int i) {
+  const std::optional<DType> to = a.dtype(i);
+  return to ? cast(a.tensor(0), *to) : a.tensor(0);
+}
+
+using Reduction4 = Tensor (*)(const Tensor&, const Shape&, bool, Loc);
+
+Value sum_all(const Arguments& a) { return sum(in_dtype(a, 1)); }
+Value sum_dims(const Arguments& a) { return sum(in_dtype(a, 3), a.sizes(1), a.flag(2)); }
+Value mean_all(const Arguments& a) { return mean(in_dtype(a, 1)); }
+Value mean_dims(const Arguments& a) { return mean(in_dtype(a, 3), a.sizes(1), a.flag(2)); }
+template <Reduction4 f> Value over_dims(const Arguments& a) {
+  return f(a.tensor(0), a.sizes(1), a.flag(2), Loc::current());
+}
+template <Reduction4 f> Value over_all(const Arguments& a) { return f(a.tensor(0), {}, false, Loc::current()); }
+
+// The correction of the deprecated `unbiased` flag.
+double correction_of(bool unbiased) { return unbiased ? 1 : 0; }
+Value var_all(const Arguments& a) { return var(a.tensor(0), {}, false, correction_of(a.flag(1))); }
+Value var_dims(const Arguments& a) { return var(a.tensor(0), a.sizes(1), a.flag(3), correction_of(a.flag(2))); }
+Value var_correction(const Arguments& a) {
+  return var(a.tensor(0), a.sizes(1), a.flag(3), a.optional_number(2).value_or(1));
+}
+Value std_all(const Arguments& a) { return stddev(a.tensor(0), {}, false, correction_of(a.flag(1))); }
+Value std_dims(const Arguments& a) { return stddev(a.tensor(0), a.sizes(1), a.flag(3), correction_of(a.flag(2))); }
+Value std_correction(const Arguments& a) {
+  return stddev(a.tensor(0), a.sizes(1), a.flag(3), a.optional_number(2).value_or(1));
+}
+Value var_mean(const Arguments& a) {
+  const Tensor spread = var(a.tensor(0), a.sizes(1), a.flag(3), a.optional_number(2).value_or(1));
+  return list_of({spread, mean(a.tensor(0), a.sizes(1), a.flag(3))});
+}
+
+Value vector_norm(const Arguments& a) { return norm(in_dtype(a, 4), a.number(1), a.sizes(2), a.flag(3)); }
+Value norm_dims(const Arguments& a) {
+  return norm(a.tensor(0), a.optional_number(1).value_or(2), a.sizes(2), a.flag(3));
+}
+Value norm_all(const Arguments& a) { return norm(a.tensor(0), a.optional_number(1).value_or(2)); }
+
+Value places(const ValuesAndIndices& found) { return list_of({found.values, found.indices}); }
+Value max_dim(const Arguments& a) { return places(max_with_indices(a.tensor(0), a.dim(1), a.flag(2))); }
+Value min_dim(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const Tensor index = argmin(x, a.dim(1), true);
+  const Tensor values = gather(x, a.dim(1), index);
+  if (a.flag(2)) return list_of({values, index});
+  return list_of({squeeze(values, a.dim(1)), squeeze(index, a.dim(1))});
+}
+template <Tensor (*f)(const Tensor&, OptionalDim, bool, Loc)> Value place(const Arguments& a) {
+  const OptionalDim dim = a.none(1) ? OptionalDim() : OptionalDim(a.dim(1));
+  return f(a.tensor(0), dim, a.flag(2), Loc::current());
+}
+Value sort_row(const Arguments& a) { return places(sort(a.tensor(0), a.dim(1), a.flag(2))); }
+Value sort_stable(const Arguments& a) { return places(sort(a.tensor(0), a.dim(2), a.flag(3))); }
+Value argsort(const Arguments& a) { return sort(a.tensor(0), a.dim(1), a.flag(2)).indices; }
+Value topk_row(const Arguments& a) { return places(topk(a.tensor(0), a.integer(1), a.dim(2), a.flag(3))); }
+
+Tensor as_number(const Tensor& x) { return x.dtype() == DType::bool_ ? cast(x, DType::i64) : x; }
+Value cumsum_row(const Arguments& a) {
+  const Tensor x = as_number(in_dtype(a, 2));
+  return x.dim() == 0 ? x : cumsum(x, a.dim(1));
+}
+Value prod_all(const Arguments& a) { return prod(as_number(in_dtype(a, 1))); }
+Value prod_dim(const Arguments& a) { return prod(as_number(in_dtype(a, 3)), a.dim(1), a.flag(2)); }
+// The running product, as a binary tree of shifts (Hillis and Steele 1986).
+Value cumprod(const Arguments& a) {
+  Tensor y = as_number(in_dtype(a, 2));
+  const int d = wrap_dim(a.integer(1), y.dim(), "cumprod");
+  for (std::int64_t step = 1; step < y.size(d); step *= 2) {
+    Shape before = Shape::filled(y.dim(), 0);
+    before[d] = step;
+    y = mul(y, pad(narrow(y, d, 0, y.size(d) - step), before, Shape::filled(y.dim(), 0), 1));
+  }
+  return y;
+}
+Value diff(const Arguments& a) {
+  Tensor x = a.tensor(0);
+  std::vector<Tensor> parts;
+  if (!a.none(3)) parts.push_back(a.tensor(3));
+  parts.push_back(x);
+  if (!a.none(4)) parts.push_back(a.tensor(4));
+  if (parts.size() > 1) x = cat(parts, a.dim(2));
+  for (std::int64_t i = 0; i < a.integer(1); ++i) {
+    const std::int64_t n = x.size(a.dim(2));
+    const Tensor right = narrow(x, a.dim(2), 1, n - 1);
+    const Tensor left = narrow(x, a.dim(2), 0, n - 1);
+    x = x.dtype() == DType::bool_ ? ne(right, left) : sub(right, left);
+  }
+  return x;
+}
+
+Value softmax_row(const Arguments& a) { return softmax(in_dtype(a, 2), a.dim(1)); }
+Value log_softmax_row(const Arguments& a) { return log_softmax(in_dtype(a, 2), a.dim(1)); }
+Value any_dim(const Arguments& a) { return any(a.tensor(0), a.sizes(1), a.flag(2)); }
+Value all_dim(const Arguments& a) { return all(a.tensor(0), a.sizes(1), a.flag(2)); }
+
+// x / max(norm, eps) is written in Python; the similarity of rows is one op.
+Value cosine_similarity(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const Tensor& y = a.tensor(1);
+  const Shape dim{a.integer(2)};
+  const auto unit = [&](const Tensor& t) { return div(t, clamp(norm(t, 2, dim, true), a.number(3), INFINITY)); };
+  return sum(mul(unit(x), unit(y)), dim);
+}
+
+// The number of elements in each of `bins` equal ranges from min to max; their own range if both are 0.
+Value histc(const Arguments& a) {
+  const std::vector<double> x = a.tensor(0).to_vector<double>();
+  double low = a.number(2);
+  double high = a.number(3);
+  if (low == 0 && high == 0 && !x.empty()) {
+    low = *std::min_element(x.begin(), x.end());
+    high = *std::max_element(x.begin(), x.end());
+  }
+  if (low == high) {
+    low -= 1;
+    high += 1;
+  }
+  const std::int64_t bins = a.integer(1);
+  std::vector<double> counts(static_cast<std::size_t>(bins));
+  for (const double v : x) {
+    if (!(v >= low && v <= high)) continue;
+    const auto bin = static_cast<std::int64_t>((v - low) / (high - low) * static_cast<double>(bins));
+    ++counts[static_cast<std::size_t>(std::min(bin, bins - 1))];
+  }
+  return from_data(counts, {bins}, {.dtype = a.tensor(0).dtype()}).to(a.tensor(0).device());
+}
+Value bincount(const Arguments& a) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(a.integer(2)));
+  if (!a.none(1)) a.fail(1, "none; weights are not supported");
+  for (const std::int64_t n : a.tensor(0).to_vector<std::int64_t>()) {
+    if (n < 0) a.fail(0, "integers of at least 0");
+    if (n >= std::ssize(counts)) counts.resize(static_cast<std::size_t>(n) + 1);
+    ++counts[static_cast<std::size_t>(n)];
+  }
+  return from_data(counts, {std::ssize(counts)}).to(a.tensor(0).device());
+}
+
+constexpr OpRow kRows[] = {
+    {"aten.sum.default", "self dtype=None", sum_all},
+    {"aten.sum.dim_IntList", "self dim keepdim=False dtype=None", sum_dims},
+    {"aten.mean.default", "self dtype=None", mean_all},
+    {"aten.mean.dim", "self dim keepdim=False dtype=None", mean_dims},
+    {"aten.var.default", "self unbiased=True", var_all},
+    {"aten.var.dim", "self dim unbiased=True keepdim=False", var_dims},
+    {"aten.var.correction", "self dim=None correction=None keepdim=False", var_correction},
+    {"aten.std.default", "self unbiased=True", std_all},
+    {"aten.std.dim", "self dim unbiased=True keepdim=False", std_dims},
+    {"aten.std.correction", "self dim=None correction=None keepdim=False", std_correction},
+    {"aten.var_mean.correction", "self dim=None correction=None keepdim=False", var_mean},
+    {"aten.linalg_vector_norm.default", "self ord=2 dim=None keepdim=False dtype=None", vector_norm},
+    {"aten.norm.ScalarOpt_dim", "self p dim keepdim=False", norm_dims},
+    {"aten.norm.Scalar", "self p=2", norm_all},
+    {"aten.logsumexp.default", "self dim keepdim=False", over_dims<logsumexp>},
+    {"aten.amax.default", "self dim=[] keepdim=False", over_dims<amax>},
+    {"aten.amin.default", "self dim=[] keepdim=False", over_dims<min>},
+    {"aten.max.default", "self", over_all<max>},
+    {"aten.min.default", "self", over_all<min>},
+    {"aten.max.dim", "self dim keepdim=False", max_dim},
+    {"aten.min.dim", "self dim keepdim=False", min_dim},
+    {"aten.argmax.default", "self dim=None keepdim=False", place<argmax>},
+    {"aten.argmin.default", "self dim=None keepdim=False", place<argmin>},
+    {"aten.sort.default", "self dim=-1 descending=False", sort_row},
+    {"aten.sort.stable", "self stable dim=-1 descending=False", sort_stable},
+    {"aten.argsort.default", "self dim=-1 descending=False", argsort},
+    {"aten.topk.default", "self k dim=-1 largest=True sorted=True", topk_row},
+    {"aten.cumsum.default", "self dim dtype=None", cumsum_row},
+    {"aten.cumprod.default", "self dim dtype=None", cumprod},
+    {"aten.prod.default", "self dtype=None", prod_all},
+    {"aten.prod.dim_int", "self dim keepdim=False dtype=None", prod_dim},
+    {"aten.diff.default", "self n=1 dim=-1 prepend=None append=None", diff},
+    {"aten.softmax.int", "self dim dtype=None", softmax_row},
+    {"aten._softmax.default", "self dim half_to_float=False",
+     [](const Arguments& a) -> Value { return softmax(a.tensor(0), a.dim(1)); }},
+    {"aten.log_softmax.int", "self dim dtype=None", log_softmax_row},
+    {"aten._log_softmax.default", "self dim half_to_float=False",
+     [](const Arguments& a) -> Value { return log_softmax(a.tensor(0), a.dim(1)); }},
+    {"aten.any.default", "self", over_all<any>},
+    {"aten.any.dim", "self dim keepdim=False", any_dim},
+    {"aten.any.dims", "self dim=None keepdim=False", any_dim},
+    {"aten.all.default", "self", over_all<all>},
+    {"aten.all.dim", "self dim keepdim=False", all_dim},
+    {"aten.cosine_similarity.default", "x1 x2 dim=1 eps=1e-8", cosine_similarity},
+    {"aten.histc.default", "self bins=100 min=0 max=0", histc},
+    {"aten.bincount.default", "self weights=None minlength=0", bincount},
+};
+
+}  // namespace
+
+std::span<const OpRow> reduction_rows() { return kRows; }
+
+}  // namespace gradual::pt2

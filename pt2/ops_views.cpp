@@ -1,0 +1,383 @@
+// Views and what arranges elements.
+#include <algorithm>
+#include <limits>
+
+#include "../core/ops/derived_ops.h"
+#include "../core/support/throwf.h"
+#include "ops_table.h"
+
+namespace gradual::pt2 {
+namespace {
+
+Value view_as_sizes(const Arguments& a) { return reshape(a.tensor(0), a.sizes(1)); }
+Value reshape_like(const Arguments& a) { return reshape(a.tensor(0), a.tensor(1).sizes()); }
+Value flatten_dims(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  return x.dim() == 0 ? reshape(x, {1}) : flatten(x, a.dim(1), a.dim(2));
+}
+Value unflatten(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const int dim = wrap_dim(a.integer(1), x.dim(), "unflatten");
+  Shape sizes;
+  for (int d = 0; d < x.dim(); ++d) {
+    if (d != dim) sizes.push_back(x.size(d));
+    else
+      for (const std::int64_t n : infer_size(a.sizes(2), x.size(d), "unflatten")) sizes.push_back(n);
+  }
+  return reshape(x, sizes);
+}
+Tensor as_owner(const Arguments& a, const Tensor& view, int) { return reshape(view, a.tensor(0).sizes()); }
+
+Value transpose_dims(const Arguments& a) {
+  return a.tensor(0).dim() == 0 ? a.tensor(0) : transpose(a.tensor(0), a.dim(1), a.dim(2));
+}
+Tensor transpose_back(const Arguments& a, const Tensor& view, int) {
+  return view.dim() == 0 ? view : transpose(view, a.dim(1), a.dim(2));
+}
+Value transpose_last(const Arguments& a) {
+  return a.tensor(0).dim() < 2 ? a.tensor(0) : transpose(a.tensor(0), -2, -1);
+}
+Tensor last_back(const Arguments&, const Tensor& view, int) { return view.dim() < 2 ? view : transpose(view, -2, -1); }
+Value reverse_dims(const Arguments& a) {
+  Shape dims;
+  for (int d = a.tensor(0).dim(); d > 0; --d) dims.push_back(d - 1);
+  return permute(a.tensor(0), dims);
+}
+Value permute_dims(const Arguments& a) { return permute(a.tensor(0), a.sizes(1)); }
+Shape inverse_of(const Shape& dims) {
+  Shape back = dims;
+  for (int d = 0; d < dims.size(); ++d) back[wrap_dim(dims[d], dims.size(), "permute")] = d;
+  return back;
+}
+Tensor permute_back(const Arguments& a, const Tensor& view, int) { return permute(view, inverse_of(a.sizes(1))); }
+
+// The order of dims after those of argument 1 have moved to the places of argument 2.
+Shape moved_dims(const Arguments& a) {
+  const int n = a.tensor(0).dim();
+  Shape order = Shape::filled(n, -1);
+  const Shape from = a.sizes(1);
+  const Shape to = a.sizes(2);
+  std::vector<char> used(static_cast<std::size_t>(n));
+  for (int i = 0; i < from.size(); ++i) {
+    const int source = wrap_dim(from[i], n, "movedim");
+    order[wrap_dim(to[i], n, "movedim")] = source;
+    used[static_cast<std::size_t>(source)] = 1;
+  }
+  int next = 0;
+  for (int d = 0; d < n; ++d) {
+    if (order[d] >= 0) continue;
+    while (used[static_cast<std::size_t>(next)]) ++next;
+    order[d] = next++;
+  }
+  return order;
+}
+Value move_dims(const Arguments& a) { return permute(a.tensor(0), moved_dims(a)); }
+Tensor move_back(const Arguments& a, const Tensor& view, int) { return permute(view, inverse_of(moved_dims(a))); }
+
+Value expand_sizes(const Arguments& a) { return expand(a.tensor(0), a.sizes(1)); }
+Value expand_like(const Arguments& a) { return expand(a.tensor(0), a.tensor(1).sizes()); }
+
+Value squeeze_all(const Arguments& a) {
+  Shape sizes;
+  for (const std::int64_t n : a.tensor(0).sizes())
+    if (n != 1) sizes.push_back(n);
+  return reshape(a.tensor(0), sizes);
+}
+Value squeeze_dims(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  std::vector<int> dims;
+  for (const std::int64_t d : a.integers(1)) dims.push_back(wrap_dim(d, x.dim(), "squeeze"));
+  Shape sizes;
+  for (int d = 0; d < x.dim(); ++d)
+    if (x.size(d) != 1 || std::ranges::find(dims, d) == dims.end()) sizes.push_back(x.size(d));
+  return reshape(x, sizes);
+}
+Value unsqueeze_dim(const Arguments& a) { return unsqueeze(a.tensor(0), a.dim(1)); }
+
+// --- parts of a tensor -----------------------------------------------------------------------------------------------
+
+struct Range {
+  int dim = 0;
+  std::int64_t start = 0, stop = 0, step = 1;
+};
+
+Range slice_range(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  Range r;
+  r.dim = wrap_dim(a.integer(1), x.dim(), "slice");
+  r.step = a.integer(4);
+  const std::int64_t n = x.size(r.dim);
+  const auto place = [&](int i, std::int64_t otherwise) {
+    const std::int64_t at = a.optional_integer(i).value_or(otherwise);
+    return std::clamp<std::int64_t>(at < 0 ? at + n : at, 0, n);
+  };
+  r.start = place(2, 0);
+  r.stop = std::max(r.start, place(3, n));
+  return r;
+}
+
+// x with the slice replaced.
+Tensor put_slice(const Tensor& x, const Range& r, const Tensor& part) {
+  const std::int64_t n = x.size(r.dim);
+  if (part.size(r.dim) == 0) return x;
+  if (r.step == 1) {
+    std::vector<Tensor> parts;
+    if (r.start > 0) parts.push_back(narrow(x, r.dim, 0, r.start));
+    parts.push_back(part);
+    const std::int64_t end = r.start + part.size(r.dim);
+    if (end < n) parts.push_back(narrow(x, r.dim, end, n - end));
+    return parts.size() == 1 ? part : cat(parts, r.dim);
+  }
+  // Row i comes from x, or from the part behind it.
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) rows[static_cast<std::size_t>(i)] = i;
+  for (std::int64_t i = 0; i < part.size(r.dim); ++i) rows[static_cast<std::size_t>(r.start + i * r.step)] = n + i;
+  return index_select(cat({x, part}, r.dim), r.dim, from_data(rows, n, {.dtype = DType::i64}).to(x.device()));
+}
+
+Value slice_row(const Arguments& a) {
+  const Range r = slice_range(a);
+  return slice(a.tensor(0), r.dim, {r.start, r.stop, r.step});
+}
+Tensor slice_back(const Arguments& a, const Tensor& view, int) { return put_slice(a.tensor(0), slice_range(a), view); }
+Value slice_scatter(const Arguments& a) {
+  Range r;
+  r.dim = wrap_dim(a.integer(2), a.tensor(0).dim(), "slice_scatter");
+  const std::int64_t n = a.tensor(0).size(r.dim);
+  r.step = a.integer(5);
+  r.start = std::clamp<std::int64_t>(a.optional_integer(3).value_or(0), 0, n);
+  return put_slice(a.tensor(0), r, a.tensor(1));
+}
+Range select_range(const Arguments& a, int dim, int index) {
+  const Tensor& x = a.tensor(0);
+  Range r;
+  r.dim = wrap_dim(a.integer(dim), x.dim(), "select");
+  r.start = a.integer(index) < 0 ? a.integer(index) + x.size(r.dim) : a.integer(index);
+  r.stop = r.start + 1;
+  return r;
+}
+Value select_row(const Arguments& a) { return select(a.tensor(0), a.dim(1), a.integer(2)); }
+Tensor select_back(const Arguments& a, const Tensor& view, int) {
+  const Range r = select_range(a, 1, 2);
+  return put_slice(a.tensor(0), r, unsqueeze(view, r.dim));
+}
+Value select_scatter(const Arguments& a) {
+  const Range r = select_range(a, 2, 3);
+  return put_slice(a.tensor(0), r, unsqueeze(a.tensor(1), r.dim));
+}
+Value narrow_row(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const std::int64_t start = a.integer(2) < 0 ? a.integer(2) + x.size(a.dim(1)) : a.integer(2);
+  return narrow(x, a.dim(1), start, a.integer(3));
+}
+Tensor narrow_back(const Arguments& a, const Tensor& view, int) {
+  Range r = select_range(a, 1, 2);
+  return put_slice(a.tensor(0), r, view);
+}
+
+Value chunk_row(const Arguments& a) { return list_of(chunk(a.tensor(0), a.integer(1), a.dim(2))); }
+Value split_row(const Arguments& a) {
+  if (const std::vector<std::int64_t> sizes = a.integers(1); sizes.size() == 1)
+    return list_of(split(a.tensor(0), sizes[0], a.dim(2)));
+  std::vector<Tensor> parts;
+  std::int64_t start = 0;
+  for (const std::int64_t n : a.integers(1)) {
+    parts.push_back(narrow(a.tensor(0), a.dim(2), start, n));
+    start += n;
+  }
+  return list_of(parts);
+}
+Value split_sizes(const Arguments& a) {
+  std::vector<Tensor> parts;
+  std::int64_t start = 0;
+  for (const std::int64_t n : a.integers(1)) {
+    parts.push_back(narrow(a.tensor(0), a.dim(2), start, n));
+    start += n;
+  }
+  return list_of(parts);
+}
+Value tensor_split(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const std::int64_t n = x.size(a.dim(2));
+  const std::int64_t count = a.integer(1);
+  std::vector<Tensor> parts;
+  std::int64_t start = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t length = n / count + (i < n % count ? 1 : 0);
+    parts.push_back(narrow(x, a.dim(2), start, length));
+    start += length;
+  }
+  return list_of(parts);
+}
+Value unbind(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  std::vector<Tensor> parts;
+  for (std::int64_t i = 0; i < x.size(a.dim(1)); ++i) parts.push_back(select(x, a.dim(1), i));
+  return list_of(parts);
+}
+
+// --- copies and identities -------------------------------------------------------------------------------------------
+
+Value identity(const Arguments& a) { return a.tensor(0); }
+Tensor identity_back(const Arguments&, const Tensor& view, int) { return view; }
+Value detached(const Arguments& a) { return a.tensor(0).detach(); }
+constexpr std::int64_t kChannelsLast = 2;  // of the schema's MemoryFormat
+Value contiguous_row(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const bool images = a.optional_integer(1) == kChannelsLast && x.dim() == 4;
+  return images ? channels_last(x) : contiguous(x);
+}
+Value copied(const Arguments& a) { return a.tensor(0); }
+Value to_dtype(const Arguments& a) {
+  const std::optional<DType> to = a.dtype(1);
+  return to ? cast(a.tensor(0), *to) : a.tensor(0);
+}
+Value to_second_dtype(const Arguments& a) {
+  const std::optional<DType> to = a.dtype(2);
+  return to ? cast(a.tensor(0), *to) : a.tensor(0);
+}
+Value to_like(const Arguments& a) { return cast(a.tensor(0), a.tensor(1).dtype()); }
+Value copy_into(const Arguments& a) { return expand(cast(a.tensor(1), a.tensor(0).dtype()), a.tensor(0).sizes()); }
+
+// --- arrangements ----------------------------------------------------------------------------------------------------
+
+Value cat_row(const Arguments& a) {
+  std::vector<Tensor> parts;
+  for (const Tensor& t : a.tensors(0))
+    if (t.dim() != 1 || t.numel() > 0) parts.push_back(t);  // PyTorch skips empty vectors
+  return parts.empty() ? a.tensors(0).front() : cat(parts, a.dim(1));
+}
+Value stack_row(const Arguments& a) { return stack(a.tensors(0), a.dim(1)); }
+Value hstack(const Arguments& a) { return cat(a.tensors(0), a.tensors(0).front().dim() == 1 ? 0 : 1); }
+Value roll_row(const Arguments& a) {
+  Tensor x = a.tensor(0);
+  const std::vector<std::int64_t> shifts = a.integers(1);
+  const std::vector<std::int64_t> dims = a.integers(2);
+  if (dims.empty()) return reshape(roll(reshape(x, {-1}), shifts.at(0), 0), x.sizes());
+  for (std::size_t i = 0; i < dims.size(); ++i) x = roll(x, shifts.at(i), static_cast<int>(dims[i]));
+  return x;
+}
+Value flip_row(const Arguments& a) { return flip(a.tensor(0), a.sizes(1)); }
+Value repeat_row(const Arguments& a) { return repeat(a.tensor(0), a.sizes(1)); }
+Value tile(const Arguments& a) {
+  Shape times = a.sizes(1);
+  while (times.size() < a.tensor(0).dim()) times.insert(0, 1);
+  return repeat(a.tensor(0), times);
+}
+Value repeat_interleave(const Arguments& a) {
+  const Tensor x = a.none(2) ? reshape(a.tensor(0), {-1}) : a.tensor(0);
+  const int dim = a.none(2) ? 0 : wrap_dim(a.integer(2), x.dim(), "repeat_interleave");
+  Shape wide = x.sizes();
+  wide.insert(dim + 1, a.integer(1));
+  Shape sizes = x.sizes();
+  sizes[dim] *= a.integer(1);
+  return reshape(expand(unsqueeze(x, dim + 1), wide), sizes);
+}
+Value tril_row(const Arguments& a) { return tril(a.tensor(0), a.integer(1)); }
+Value triu_row(const Arguments& a) { return triu(a.tensor(0), a.integer(1)); }
+// Windows of `size` along `dim`, `step` apart, as a new last dim.
+Value unfold_dim(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const int dim = wrap_dim(a.integer(1), x.dim(), "unfold");
+  std::vector<Tensor> windows;
+  for (std::int64_t at = 0; at + a.integer(2) <= x.size(dim); at += a.integer(3))
+    windows.push_back(transpose(unsqueeze(narrow(x, dim, at, a.integer(2)), -1), dim, -1));
+  return cat(windows, dim);
+}
+Value diagonal(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const std::int64_t offset = a.integer(1);
+  const int d1 = wrap_dim(a.integer(2), x.dim(), "diagonal");
+  const int d2 = wrap_dim(a.integer(3), x.dim(), "diagonal");
+  Shape order;
+  for (int d = 0; d < x.dim(); ++d)
+    if (d != d1 && d != d2) order.push_back(d);
+  order.push_back(d1);
+  order.push_back(d2);
+  const Tensor m = permute(x, order);
+  const std::int64_t rows = m.size(-2);
+  const std::int64_t columns = m.size(-1);
+  std::vector<std::int64_t> places;
+  for (std::int64_t i = 0; i < rows; ++i)
+    if (i + offset >= 0 && i + offset < columns) places.push_back(i * columns + i + offset);
+  const auto count = static_cast<std::int64_t>(places.size());
+  return index_select(flatten(m, -2, -1), -1, from_data(places, count, {.dtype = DType::i64}).to(x.device()));
+}
+
+constexpr OpRow kRows[] = {
+    {"aten.view.default", "self size", view_as_sizes, Aliasing::view, as_owner},
+    {"aten._unsafe_view.default", "self size", view_as_sizes, Aliasing::view, as_owner},
+    {"aten.view_as.default", "self other", reshape_like, Aliasing::view, as_owner},
+    {"aten.reshape.default", "self shape", view_as_sizes, Aliasing::may_view, as_owner},
+    {"aten.reshape_as.default", "self other", reshape_like, Aliasing::may_view, as_owner},
+    {"aten.flatten.using_ints", "self start_dim=0 end_dim=-1", flatten_dims, Aliasing::may_view, as_owner},
+    {"aten.ravel.default", "self start_dim=0 end_dim=-1", flatten_dims, Aliasing::may_view, as_owner},
+    {"aten.unflatten.int", "self dim sizes", unflatten, Aliasing::view, as_owner},
+    {"aten.transpose.int", "self dim0 dim1", transpose_dims, Aliasing::view, transpose_back},
+    {"aten.swapaxes.default", "self axis0 axis1", transpose_dims, Aliasing::view, transpose_back},
+    {"aten.swapdims.default", "self dim0 dim1", transpose_dims, Aliasing::view, transpose_back},
+    {"aten.t.default", "self", transpose_last, Aliasing::view, last_back},
+    {"aten.numpy_T.default", "self", reverse_dims, Aliasing::view},
+    {"aten.mT.default", "self", transpose_last, Aliasing::view, last_back},
+    {"aten.adjoint.default", "self", transpose_last, Aliasing::view, last_back},
+    {"aten.permute.default", "self dims", permute_dims, Aliasing::view, permute_back},
+    {"aten.movedim.int", "self source destination", move_dims, Aliasing::view, move_back},
+    {"aten.movedim.intlist", "self source destination", move_dims, Aliasing::view, move_back},
+    {"aten.moveaxis.int", "self source destination", move_dims, Aliasing::view, move_back},
+    {"aten.expand.default", "self size implicit=False", expand_sizes, Aliasing::view},
+    {"aten.expand_as.default", "self other", expand_like, Aliasing::view},
+    {"aten.broadcast_to.default", "self size", expand_sizes, Aliasing::view},
+    {"aten.squeeze.default", "self", squeeze_all, Aliasing::view, as_owner},
+    {"aten.squeeze.dim", "self dim", squeeze_dims, Aliasing::view, as_owner},
+    {"aten.squeeze.dims", "self dim", squeeze_dims, Aliasing::view, as_owner},
+    {"aten.unsqueeze.default", "self dim", unsqueeze_dim, Aliasing::view, as_owner},
+    {"aten.slice.Tensor", "self dim=0 start=None end=None step=1", slice_row, Aliasing::view, slice_back},
+    {"aten.slice_scatter.default", "self src dim=0 start=None end=None step=1", slice_scatter},
+    {"aten.select.int", "self dim index", select_row, Aliasing::view, select_back},
+    {"aten.select_scatter.default", "self src dim index", select_scatter},
+    {"aten.narrow.default", "self dim start length", narrow_row, Aliasing::view, narrow_back},
+    {"aten.chunk.default", "self chunks dim=0", chunk_row, Aliasing::view},
+    {"aten.split.Tensor", "self split_size dim=0", split_row, Aliasing::view},
+    {"aten.split.sizes", "self split_size dim=0", split_sizes, Aliasing::view},
+    {"aten.split_with_sizes.default", "self split_sizes dim=0", split_sizes, Aliasing::view},
+    {"aten.tensor_split.sections", "self sections dim=0", tensor_split, Aliasing::view},
+    {"aten.unbind.int", "self dim=0", unbind, Aliasing::view},
+    {"aten.diagonal.default", "self offset=0 dim1=0 dim2=1", diagonal, Aliasing::view},
+    {"aten.unfold.default", "self dimension size step", unfold_dim, Aliasing::view},
+    {"aten.alias.default", "self", identity, Aliasing::view, identity_back},
+    {"aten.detach.default", "self", detached, Aliasing::view},
+    {"aten.contiguous.default", "self memory_format=None", contiguous_row, Aliasing::may_view, identity_back},
+    {"aten.clone.default", "self memory_format=None", copied},
+    {"aten.lift_fresh_copy.default", "self", copied},
+    {"aten.lift_fresh.default", "self", copied},
+    {"aten.to.dtype", "self dtype non_blocking=False copy=False memory_format=None", to_dtype, Aliasing::may_view,
+     identity_back},
+    {"aten.to.device", "self device dtype non_blocking=False copy=False memory_format=None", to_second_dtype,
+     Aliasing::may_view, identity_back},
+    {"aten.to.dtype_layout",
+     "self dtype=None layout=None device=None pin_memory=None non_blocking=False copy=False memory_format=None",
+     to_dtype, Aliasing::may_view, identity_back},
+    {"aten._to_copy.default",
+     "self dtype=None layout=None device=None pin_memory=None non_blocking=False memory_format=None", to_dtype},
+    {"aten.to.other", "self other non_blocking=False copy=False memory_format=None", to_like, Aliasing::may_view,
+     identity_back},
+    {"aten.type_as.default", "self other", to_like, Aliasing::may_view, identity_back},
+    {"aten.copy.default", "self src non_blocking=False", copy_into},
+    {"aten.cat.default", "tensors dim=0", cat_row},
+    {"aten.concat.default", "tensors dim=0", cat_row},
+    {"aten.stack.default", "tensors dim=0", stack_row},
+    {"aten.hstack.default", "tensors", hstack},
+    {"aten.roll.default", "self shifts dims=[]", roll_row},
+    {"aten.flip.default", "self dims", flip_row},
+    {"aten.repeat.default", "self repeats", repeat_row},
+    {"aten.tile.default", "self dims", tile},
+    {"aten.repeat_interleave.self_int", "self repeats dim=None output_size=None", repeat_interleave},
+    {"aten.tril.default", "self diagonal=0", tril_row},
+    {"aten.triu.default", "self diagonal=0", triu_row},
+};
+
+}  // namespace
+
+std::span<const OpRow> view_rows() { return kRows; }
+
+}  // namespace gradual::pt2
