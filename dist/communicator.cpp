@@ -120,6 +120,17 @@ Facts unpacked(const std::string& text) {
   return facts;
 }
 
+// Each white space, such as the ends of lines of JSON, as one blank.
+std::string in_one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const bool blank = c == ' ' || c == '\n';
+    if (!blank) line += c;
+    else if (!line.ends_with(' ')) line += ' ';
+  }
+  return line;
+}
+
 // Long values from a little before their first difference.
 std::string excerpt(const std::string& value, std::size_t difference) {
   constexpr std::size_t kLong = 160;
@@ -128,7 +139,7 @@ std::string excerpt(const std::string& value, std::size_t difference) {
   if (value.size() <= kLong) return value;
   const std::size_t from = difference < kBefore ? 0 : difference - kBefore;
   const std::string middle = value.substr(std::min(from, value.size()), kShown);
-  return (from > 0 ? ".." : "") + middle + (from + kShown < value.size() ? ".." : "");
+  return (from > 0 ? ".." : "") + in_one_line(middle) + (from + kShown < value.size() ? ".." : "");
 }
 
 std::string list_of(const std::vector<std::size_t>& ranks) {

@@ -38,7 +38,8 @@ LabData fixed(const std::string& name, const data::Split& split) {
 }
 LabData four_fifths(const data::Dataset& all) {
   if (all.size() < 2)
-    throwf("{}: it has {} samples; at least 2 are needed, one to train with and one to test", all.name, all.size());
+    throwf("{}: the number of samples is {}; it must be at least 2, one to train with and one to test", all.name,
+           all.size());
   return parted(all.name, all, all.size() * 4 / 5);
 }
 

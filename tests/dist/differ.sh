@@ -35,11 +35,16 @@ for mode in "--parallel data" ""; do
       "$mpiexec" -n 1 "${same[@]}" --out results $mode : -n 1 "${words[@]}" --out results $option $mode
   done
 done
-printf '[{"name": "mine", "base": "amp-fp16", "scaling": {"init_scale": 1024}}]' >one.json
-sed s/1024/2048/ one.json >two.json
-refuse "another recipe of the same name" 15 "the recipe mine: rank 0 has '.*1024.*', rank 1 has '.*2048" \
-  "$mpiexec" -n 1 "$lab" --model mlp --recipes one.json --epochs 1 --quiet --overwrite --out results --parallel data : \
-  -n 1 "$lab" --model mlp --recipes two.json --epochs 1 --quiet --overwrite --out results --parallel data
+for scale in 1024 2048; do
+  mkdir $scale
+  printf '[{"name": "mine", "base": "amp-fp16", "scaling": {"kind": "static", "init_scale": %s}}]' $scale >$scale/mine.json
+done
+mine=("$lab" --model mlp --recipes mine.json --epochs 1 --quiet --overwrite --out "$out/results" --threads 1)
+for mode in "--parallel data" ""; do
+  # shellcheck disable=SC2086
+  refuse "$mode, another recipe of the same name" 15 "the recipe mine: rank 0 has '.*1024.*', rank 1 has '.*2048" \
+    "$mpiexec" -n 1 -wdir "$out/1024" "${mine[@]}" $mode : -n 1 -wdir "$out/2048" "${mine[@]}" $mode
+done
 refuse "another recipe" 15 "the ranks differ in recipe: rank 0 has '" \
   "$mpiexec" -n 1 "$program" --epochs 1 : -n 1 "$program" --epochs 1 --recipe fp32
 refuse "one rank ends before the other" 30 "rank [01] waits for rank [01], which has ended without error" \

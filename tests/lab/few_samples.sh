@@ -33,7 +33,7 @@ done
 few=(--epochs 1 --threads 1)
 for model in mlp cnn resnet20 vit lstm; do
   for count in 0 1; do
-    message="it has $count samples; at least 2 are needed"
+    message="the number of samples is $count; it must be at least 2"
     [[ $count == 1 ]] || message="none of them empty"
     data=(--data "npy:images$count.npy,labels$count.npy" --model "$model" "${few[@]}")
     try 2 "$message" --recipes fp32 --quiet --overwrite --out run "${data[@]}"

@@ -6,13 +6,14 @@ lab=$1 out=$2 bad=0
 rm -rf "$out"
 mkdir -p "$out"
 cd "$out" || exit 1
-quick=(--model mlp --recipes fp32 --epochs 1 --seeds 1 --quiet --overwrite --out results)
+train=(--model mlp --epochs 1 --seeds 1 --quiet --overwrite --out results)
+quick=("${train[@]}" --recipes fp32)
 
 fail() { echo "FAILED: $1"; cat log; bad=1; }
 # status WHAT WANTED GOT MESSAGE: of a call whose stderr is in `log`.
 status() {
   [[ $3 == "$2" ]] || fail "$1: status $3 instead of $2"
-  grep -q -- "$4" log || fail "$1: no message"
+  [[ -z $4 ]] || grep -q -- "$4" log || fail "$1: no message"
 }
 
 "$lab" "${quick[@]}" 2>log >/dev/full
@@ -35,9 +36,9 @@ grep -q '^fp32 ' table || fail "no table"
 # No control character comes out, however it came in.
 escape=$'\033[31m'
 printf '[{"name": "a\\u001b[31m", "base": "fp32"}]' >named.json
-"$lab" "${quick[@]}" --recipes "fp3$escape" 2>log >/dev/null
+"$lab" "${train[@]}" --recipes "fp3$escape" 2>log >/dev/null
 status "a recipe of no name" 2 $? 'fp3\\x1b\[31m'
-"$lab" "${quick[@]}" --recipes named.json 2>log >/dev/null
+"$lab" "${train[@]}" --recipes named.json 2>log >/dev/null
 status "a recipe's name" 2 $? "its name has a control character"
 printf 'abcdefgh%.0s' {1..100} >"text$escape"
 "$lab" --quiet --recipes fp32 --epochs 1 --data "text:text$escape" --out text 2>log >/dev/null
@@ -63,7 +64,7 @@ status "a name of 250 characters" 2 $? "gives files whose names have 268 bytes; 
 printf '[{"name": "a/b", "base": "fp16-pure"}, {"name": "a_b", "base": "fp32"}, {"name": "a:b", "base": "bf16-pure"}]' >same.json
 "$lab" --model mlp --recipes same.json --epochs 1 --seeds 1 --quiet --out same --save saved >table 2>log
 status "names that were one file" 0 $? ""
-[[ $(find saved -type f | wc -l) == 3 ]] || fail "names that were one file: $(ls saved)"
+[[ $(find saved -type f -name 'a*' | wc -l) == 3 ]] || fail "names that were one file: $(ls saved)"
 
 # Two processes and one folder.
 "$lab" --model mlp --recipes fp32 --epochs 100000 --quiet --out both2 >first 2>&1 &
