@@ -115,7 +115,9 @@ void use_threads(const CLI::App& app, int threads) {
 }
 
 void TaskArguments::declare(CLI::App& app) {
-  app.add_option("--model", model, join(model_names()) + " (default: gpt for text, cnn for images, else mlp)");
+  app.add_option(
+      "--model", model,
+      join(model_names()) + " or FILE.pt2 of torch.export.save (default: gpt for text, cnn for images, else mlp)");
   app.add_option("--data", data,
                  "digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS or safetensors:FILE")
       ->capture_default_str();
