@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +43,8 @@ struct Evidence {
   std::vector<Update> updates = {};
   amp::CastStatsTable casts = {};
   std::vector<std::string> layers = {};  // paths in the order of forward
+  // By layer, the Python line that calls it, if the model came from PyTorch: "mine.py:57: x = self.fc2(h)".
+  std::map<std::string, std::string> lines = {};
 };
 
 // The causes, as results.json names them.

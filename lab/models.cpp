@@ -12,6 +12,7 @@
 #include "../nn/norm.h"
 #include "../nn/pool.h"
 #include "../nn/sequential.h"
+#include "../pt2/module.h"
 
 namespace gradual::lab {
 namespace {
@@ -101,11 +102,25 @@ std::vector<std::string> model_names() {
   return names;
 }
 
+// A model that PyTorch exported. It is read once here, so that an error comes before the first run.
+static MakeModel exported_model(const std::string& path) {
+  const auto first = pt2::load(path);
+  if (first->inputs().size() != 1)
+    throwf("model {}: it has {} inputs; the lab's data have one", path, first->inputs().size());
+  if (!first->exported_in_training())
+    throwf(
+        "model {}: exported in evaluation, so its batch norms and dropouts would not train; export it after "
+        "net.train()",
+        path);
+  return [path] { return pt2::load(path); };
+}
+
 MakeModel model_for(const std::string& name, const data::Dataset& d) {
   if (d.size() == 0) throwf("model {}: the data '{}' have no training samples", name, d.name);
+  if (name.ends_with(".pt2")) return exported_model(name);
   for (const auto& [known, model] : models())
     if (known == name) return model(d);
-  throwf("no model '{}'; allowed are {}", name, join(model_names()));
+  throwf("no model '{}'; allowed are {} and FILE.pt2", name, join(model_names()));
 }
 
 }  // namespace gradual::lab

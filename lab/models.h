@@ -28,7 +28,8 @@ std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height,
 // [B, T, vocabulary] (Radford et al. 2019).
 std::shared_ptr<nn::Module> make_gpt(const GptOptions& options);
 
-// The model of that name for this data; Error naming what is allowed, also if data and model do not match.
+// The model of that name for this data; a name that ends in ".pt2" is a file of torch.export.save, whose model begins
+// with the file's weights, for every seed. Error naming what is allowed, also if data and model do not match.
 MakeModel model_for(const std::string& name, const data::Dataset& data);
 std::vector<std::string> model_names();  // those that model_for knows
 // Makes a model known to model_for. A later one replaces an earlier one of that name.

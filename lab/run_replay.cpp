@@ -9,6 +9,7 @@
 #include "../core/quantize/what_if.h"
 #include "../inspect/block_xray.h"
 #include "../inspect/shadow.h"
+#include "../pt2/module.h"
 #include "json/fields.h"
 #include "run.h"
 
@@ -139,6 +140,7 @@ inspect::Evidence Run::evidence() {
   e.casts = casts_;
   for (const auto& [name, update] : updates_) e.updates.push_back(update);
   for (const auto& [path, module] : model_->named_modules()) e.layers.push_back(path);
+  if (const auto* exported = dynamic_cast<const pt2::ExportedModule*>(model_.get())) e.lines = exported->lines();
   return e;
 }
 

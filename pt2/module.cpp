@@ -33,6 +33,7 @@ struct ExportedModule::Program {
   std::vector<ProgramState> state;
   std::map<int, std::size_t> state_of;            // by value
   std::map<std::string, int> buffer_values;       // by key
+  std::map<std::string, std::string> lines;       // by path
   std::vector<std::vector<nn::Module*>> modules;  // of each step, from the outermost to the innermost
   const Tensor* first_parameter = nullptr;        // a floating one
   bool in_training = true;
@@ -206,6 +207,7 @@ ExportedModule::ExportedModule(std::unique_ptr<Program> program) : program_(std:
 ExportedModule::~ExportedModule() = default;
 const std::vector<InputInfo>& ExportedModule::inputs() const { return program_->inputs; }
 bool ExportedModule::exported_in_training() const { return program_->in_training; }
+const std::map<std::string, std::string>& ExportedModule::lines() const { return program_->lines; }
 const std::string& ExportedModule::torch_version() const { return program_->graph.torch_version; }
 
 // --- loading ---------------------------------------------------------------------------------------------------------
@@ -215,19 +217,23 @@ namespace {
 // Builds the module tree.
 class Tree {
  public:
-  explicit Tree(nn::Module& root) { modules_[""] = &root; }
+  Tree(nn::Module& root, const std::vector<ModuleClass>& classes) {
+    modules_[""] = &root;
+    for (const ModuleClass& of : classes) classes_[of.path] = of.python_class;
+  }
 
   nn::Module& module(const std::string& path) {
     if (const auto found = modules_.find(path); found != modules_.end()) return *found->second;
+    if (std::ranges::count(path, '.') > kMostLevels) throwf("modules nest deeper than {} levels", kMostLevels);
     const auto dot = path.rfind('.');
     nn::Module& parent = module(dot == std::string::npos ? "" : path.substr(0, dot));
-    const auto made =
-        parent.register_module(path.substr(dot == std::string::npos ? 0 : dot + 1), std::make_shared<Submodule>());
-    modules_[path] = made.get();
-    return *made;
-  }
-  void set_class(const ModuleClass& of) {
-    if (auto* const sub = dynamic_cast<Submodule*>(&module(of.path))) sub->python_class = of.python_class;
+    const std::string name = path.substr(dot == std::string::npos ? 0 : dot + 1);
+    const std::string& python_class = classes_[path];
+    const std::string kind = python_class.substr(python_class.rfind('.') + 1);
+    if (kind.find("Norm") != std::string::npos) make<Norm>(parent, name, path);
+    else if (kind == "Embedding") make<Embedding>(parent, name, path);
+    else make<Submodule>(parent, name, path);
+    return *modules_[path];
   }
   // The tensor of this key, registered the first time.
   const Tensor* add(const std::string& key, const Weight& weight) {
@@ -242,6 +248,15 @@ class Tree {
   }
 
  private:
+  static constexpr int kMostLevels = 100;
+
+  template <class M> void make(nn::Module& parent, const std::string& name, const std::string& path) {
+    const std::shared_ptr<M> made = parent.register_module(name, std::make_shared<M>());
+    made->python_class = classes_[path];
+    modules_[path] = made.get();
+  }
+
+  std::map<std::string, std::string> classes_;  // of Python, by path
   std::map<std::string, nn::Module*> modules_;
   std::map<std::string, const Tensor*> slots_;
 };
@@ -307,7 +322,7 @@ std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions&
   p.plan = make_plan(p.graph);
   p.in_training = p.plan.training_calls > 0 || p.plan.evaluation_calls == 0;
   const std::shared_ptr<ExportedModule> module(new ExportedModule(std::move(program)));
-  Tree tree(*module);
+  Tree tree(*module, p.graph.modules);
   add_state(archive, p.graph, tree, p.state);
   for (std::size_t i = 0; i < p.state.size(); ++i) {
     const Tensor* const slot = p.state[i].slot;
@@ -321,11 +336,15 @@ std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions&
     p.inputs.push_back({in.name, in.dtype, in.sizes});
     p.input_values.push_back(in.value);
   }
-  for (const ModuleClass& of : p.graph.modules) tree.set_class(of);
+  for (const ModuleClass& of : p.graph.modules) tree.module(of.path);
   for (const Step& step : p.plan.steps) {
     std::vector<nn::Module*>& scopes = p.modules.emplace_back();
-    for (const std::string& path : p.graph.nodes[static_cast<std::size_t>(step.node)].modules)
-      if (!path.empty()) scopes.push_back(&tree.module(path));
+    const Node& node = p.graph.nodes[static_cast<std::size_t>(step.node)];
+    for (const std::string& path : node.modules) {
+      if (path.empty()) continue;
+      scopes.push_back(&tree.module(path));
+      p.lines.emplace(path, to_string(node.line));
+    }
   }
   module->train(p.in_training);
   return module;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,16 +18,22 @@
 #include <vector>
 
 #include "../nn/module.h"
+#include "../nn/norm.h"
 #include "ops_table.h"
 
 namespace gradual::pt2 {
 
 class Archive;
 
-// A module of the exported model: its parameters, buffers and children.
-struct Submodule : nn::Module {
+// The modules of the exported model: their parameters, buffers and children. Recipes tell three kinds apart: norms,
+// which mode `half` leaves in f32, embeddings, which are no product, and others.
+struct PythonModule {
+  virtual ~PythonModule() = default;
   std::string python_class;  // "torch.nn.modules.conv.Conv2d"; empty if no op ran in it
 };
+struct Submodule : nn::Module, PythonModule {};
+struct Embedding : nn::Module, PythonModule {};
+struct Norm : nn::Norm, PythonModule {};
 
 // An input of forward.
 struct InputInfo {
@@ -58,6 +65,8 @@ class ExportedModule : public nn::Module {
   // Whether the graph was exported in training mode; true if no op depends on the mode.
   bool exported_in_training() const;
   const std::string& torch_version() const;
+  // By the path of each module, the Python line of the first op in it: "mine.py:57: x = self.fc2(h)".
+  const std::map<std::string, std::string>& lines() const;
 
  private:
   friend std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions& options);

@@ -195,6 +195,23 @@ Value add_vector_product(const Arguments& a) {
 Value outer(const Arguments& a) { return mul(unsqueeze(a.tensor(0), 1), unsqueeze(a.tensor(1), 0)); }
 Value einsum_row(const Arguments& a) { return einsum(a.text(0), a.tensors(1)); }
 
+// Rows of self [S, in], sorted by expert, times the weight [E, in, out] of their expert; `offs` are the experts' ends.
+Value grouped_product(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const Tensor& weight = a.tensor(1);
+  std::vector<Tensor> parts;
+  std::int64_t start = 0;
+  std::int64_t expert = 0;
+  for (const std::int64_t end : a.tensor(2).to_vector<std::int64_t>()) {
+    if (end < start || end > x.size(0)) a.fail(2, "ends that do not fall, up to the number of rows");
+    if (end > start) parts.push_back(matmul(narrow(x, 0, start, end - start), select(weight, 0, expert)));
+    start = end;
+    ++expert;
+  }
+  if (start < x.size(0)) parts.push_back(zeros({x.size(0) - start, weight.size(2)}, options_of(x)));
+  return parts.size() == 1 ? parts[0] : cat(parts, 0);
+}
+
 template <BinaryFn f> Value compare(const Arguments& a) { return binary(a, f); }
 
 constexpr OpRow kRows[] = {
@@ -312,6 +329,7 @@ constexpr OpRow kRows[] = {
      }},
     {"aten.addmv.default", "self mat vec beta=1 alpha=1", add_vector_product},
     {"aten.einsum.default", "equation tensors path=None", einsum_row},
+    {"transformers.grouped_mm_fallback.default", "input weight offs", grouped_product},
 };
 
 }  // namespace

@@ -157,21 +157,21 @@ template <class Whole, class Real> Value arithmetic(const Arguments& a, const Wh
     return Value(static_cast<double>(real(a.number(0), a.number(1))));
   return Value(static_cast<std::int64_t>(whole(a.integer(0), a.integer(1))));
 }
-std::int64_t checked(bool overflows, std::int64_t n) {
-  if (overflows) throw_error("the integer is too large");
-  return n;
-}
+[[noreturn]] void too_large() { throw_error("the integer is too large"); }
 std::int64_t plus(std::int64_t x, std::int64_t y) {
   std::int64_t n = 0;
-  return checked(__builtin_add_overflow(x, y, &n), n);
+  if (__builtin_add_overflow(x, y, &n)) too_large();
+  return n;
 }
 std::int64_t minus(std::int64_t x, std::int64_t y) {
   std::int64_t n = 0;
-  return checked(__builtin_sub_overflow(x, y, &n), n);
+  if (__builtin_sub_overflow(x, y, &n)) too_large();
+  return n;
 }
 std::int64_t times(std::int64_t x, std::int64_t y) {
   std::int64_t n = 0;
-  return checked(__builtin_mul_overflow(x, y, &n), n);
+  if (__builtin_mul_overflow(x, y, &n)) too_large();
+  return n;
 }
 std::int64_t floored(std::int64_t x, std::int64_t y) {
   if (y == 0 || (y == -1 && x == INT64_MIN)) throwf("{} // {}", x, y);
@@ -199,7 +199,7 @@ Value sym_mod(const Arguments& a) {
 Value sym_pow(const Arguments& a) {
   const double power = std::pow(a.number(0), a.number(1));
   if (a.is_floating_number(0) || a.is_floating_number(1) || a.number(1) < 0) return power;
-  if (power > 9e15) throw_error("the integer is too large");
+  if (power > 9e15) too_large();
   return static_cast<std::int64_t>(power);
 }
 Value sym_max(const Arguments& a) {

@@ -142,7 +142,7 @@ Tensor grouped_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, 
   along[0] = channels;
   if (weight.defined()) y = mul(y, reshape(weight, along));
   if (bias.defined()) y = add(y, reshape(bias, along));
-  return y;
+  return cast(y, x.dtype());
 }
 Value group_norm(const Arguments& a) {
   return grouped_norm(a.tensor(0), a.integer(1), a.optional_tensor(2), a.optional_tensor(3), a.number(4));

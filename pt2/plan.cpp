@@ -45,6 +45,7 @@ class Planner {
     plan_.place.assign(graph.values.size(), 0);
     parent_.assign(graph.values.size(), -1);
     last_use_.assign(graph.values.size(), -1);
+    root_ = same_as_;
   }
 
   Plan make();
@@ -56,7 +57,7 @@ class Planner {
   Value renamed(const Value& v) const;
   template <class F> static void each_ref(const Value& v, const F& f);
   void use(const Value& v, int step);
-  void link_views(const Step& step, int index);
+  void link_views(const Step& step);
   void plan_write(int index);
   void set_releases();
   [[noreturn]] void report_unknown() const;
@@ -65,6 +66,7 @@ class Planner {
   Plan plan_;
   std::vector<int> same_as_;  // the name under which a value is kept: an in-place op's output is its target
   std::vector<int> parent_;   // the value that this one is a view of, or -1
+  std::vector<int> root_;     // the value that owns its memory
   std::vector<int> last_use_;
   std::map<std::string, std::shared_ptr<const Op>> ops_;
   std::map<std::string, std::vector<const Node*>> unknown_;
@@ -101,7 +103,7 @@ void Planner::set_arguments(Step& step, const Node& node) const {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const auto& [name, value] = node.inputs[i];
     auto at = static_cast<std::size_t>(std::ranges::find(op.names, name) - op.names.begin());
-    if (at == op.names.size() && name.empty()) at = i;
+    if (at == op.names.size() && (name.empty() || i == 0)) at = i;  // in-place forms call argument 0 "self"
     if (at >= op.names.size()) throwf("{}: no argument '{}'; allowed are {}", step.where, name, join(op.names));
     step.arguments[at] = renamed(value);
   }
@@ -168,15 +170,15 @@ void Planner::use(const Value& v, int step) {
 }
 
 // Notes which values share memory.
-void Planner::link_views(const Step& step, int) {
+void Planner::link_views(const Step& step) {
   if (step.op->aliasing == Aliasing::none || step.written >= 0) return;
   const Ref* const of = step.arguments.at(0).get<Ref>();
   if (!of) return;
   for (const Node::Output& out : step.outputs)
     for (const int id : out.values) {
       parent_[static_cast<std::size_t>(id)] = of->id;
-      int root = of->id;
-      while (parent_[static_cast<std::size_t>(root)] >= 0) root = parent_[static_cast<std::size_t>(root)];
+      const int root = root_[static_cast<std::size_t>(of->id)];
+      root_[static_cast<std::size_t>(id)] = root;
       std::vector<int>& tree = tree_[root];
       if (tree.empty()) tree.push_back(root);
       tree.push_back(id);
@@ -200,7 +202,7 @@ void Planner::plan_write(int index) {
   std::set<int> needed;
   for (const int id : tree->second) {
     if (!alive(id)) continue;
-    for (int v = id; v >= 0; v = parent_[static_cast<std::size_t>(v)]) needed.insert(v);
+    for (int v = id; v >= 0 && needed.insert(v).second;) v = parent_[static_cast<std::size_t>(v)];
   }
   if (needed.empty()) return;
   step.owners = owners;
@@ -247,7 +249,7 @@ Plan Planner::make() {
   for (int i = 0; i < end; ++i) {
     const Step& step = plan_.steps[static_cast<std::size_t>(i)];
     for (const Value& v : step.arguments) use(v, i);
-    link_views(step, i);
+    link_views(step);
   }
   for (const Output& out : graph_.outputs) {
     plan_.outputs.push_back(renamed(out.value));

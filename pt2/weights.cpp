@@ -8,6 +8,9 @@
 namespace gradual::pt2 {
 namespace {
 
+// A stride of 0 repeats elements.
+constexpr std::int64_t kMostRepeated = 1000;
+
 // The elements that a tensor spans in its file; Error if a size or stride is negative or the sum overflows.
 std::int64_t span_of(const StoredTensor& t) {
   if (t.sizes.size() != t.strides.size() || t.offset < 0) throw_error("its sizes and strides do not match");
@@ -44,6 +47,8 @@ Tensor read_tensor(const Archive& archive, const std::string& entry, const Store
     return out;
   }
   if (numel(sizes) == 0) return empty(sizes, {.dtype = t.dtype});
+  if (numel(sizes) / kMostRepeated > elements)
+    throwf("{} elements of a file of {}; an element may be repeated {} times", numel(sizes), elements, kMostRepeated);
   const Tensor all = empty({static_cast<std::int64_t>(bytes)}, {.dtype = DType::u8});
   archive.read(entry, all.raw(), bytes);
   const Tensor typed = from_blob(all.raw(), {elements}, t.dtype, [all] {});

@@ -46,8 +46,9 @@ void check(const std::string& file, const std::string& given, const std::string&
     results.set("loss", loss.detach());
   }
   const double backward = seconds_since(back);
-  for (const auto& [name, p] : module->named_parameters())
-    if (p.grad().defined()) results.set("grad." + name, p.grad().contiguous());
+  for (const auto& [path, part] : module->named_modules())  // tied parameters under each of their names
+    for (const auto& [name, p] : part->named_parameters(false))
+      if (p.grad().defined()) results.set("grad." + (path.empty() ? name : path + "." + name), p.grad().contiguous());
   for (const auto& [name, b] : module->named_buffers()) results.set("buffer." + name, b.detach().contiguous());
   save_safetensors(out, results);
   std::printf("%.3f %.3f %.3f\n", loading, forward, backward);

@@ -62,11 +62,9 @@ def run(program, args, kwargs, cotangents=None, double=True, seed=0):
     if isinstance(loss, torch.Tensor) and loss.requires_grad:
         loss.backward()
         named["loss"] = loss.detach().clone()
-    seen = set()
-    for name, p in module.named_parameters():
-        if p.grad is not None and id(p) not in seen:
+    for name, p in module.named_parameters(remove_duplicate=False):
+        if p.grad is not None:
             named["grad." + name] = p.grad.contiguous().clone()
-        seen.add(id(p))
     persistent = set(program.graph_signature.buffers) - set(program.graph_signature.non_persistent_buffers)
     for name, b in module.named_buffers():
         if name in persistent:

@@ -78,7 +78,9 @@ void use_threads(const OptionParser& app, int threads) {
 }
 
 void TaskArguments::declare(OptionParser& app) {
-  app.add_option("--model", model, join(model_names()) + " (default: gpt for text, cnn for images, else mlp)");
+  app.add_option(
+      "--model", model,
+      join(model_names()) + " or FILE.pt2 of torch.export.save (default: gpt for text, cnn for images, else mlp)");
   app.add_option("--data", data,
                  "digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS or safetensors:FILE")
       .capture_default_str();

@@ -11,6 +11,8 @@
 #include <gradual/data/idx.h>
 #include <gradual/data/text.h>
 #include <gradual/lab/result.h>
+#include <gradual/pt2/module.h>
+#include <gradual/pt2/plan.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -160,6 +162,20 @@ inline bool report(std::string_view bytes) {
   });
 }
 
+// A file of torch.export.save, whole.
+inline bool pt2(std::string_view bytes) {
+  return reads([&] { touch(gradual::pt2::load_bytes(bytes, "input")->state_dict()); });
+}
+
+// The graph of such a file: the archive's checksums would hide it from damage.
+inline bool pt2_graph(std::string_view bytes) {
+  return reads([&] {
+    const gradual::pt2::Graph graph = gradual::pt2::parse_graph(std::string(bytes));
+    const gradual::pt2::Plan plan = gradual::pt2::make_plan(graph);
+    must(plan.steps.size() <= graph.nodes.size(), "a step for each node at most");
+  });
+}
+
 // Each has an archive of its name in tests/fuzz/corpus.
 struct Reader {
   const char* name;
@@ -174,6 +190,8 @@ inline constexpr Reader kReaders[] = {{"safetensors", safetensors},
                                       {"recipes", recipes},
                                       {"checkpoint", checkpoint},
                                       {"results", results},
-                                      {"report", report}};
+                                      {"report", report},
+                                      {"pt2", pt2},
+                                      {"pt2_graph", pt2_graph}};
 
 }  // namespace fuzz

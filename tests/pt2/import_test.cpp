@@ -62,12 +62,15 @@ void compare(const std::string& name, DType dtype, double tolerance) {
   for (const auto& entry : wanted)
     if (entry.name.starts_with("grad.")) least = std::max(least, largest(std::get<Tensor>(entry.value)) / 100);
   std::size_t gradients = 0;
-  for (const auto& [key, p] : module->named_parameters()) {
-    CAPTURE(key);
-    if (!wanted.contains("grad." + key)) continue;
-    ++gradients;
-    REQUIRE(p.grad().defined());
-    CHECK(difference(p.grad(), wanted.tensor("grad." + key), least) < tolerance);
+  for (const auto& [path, part] : module->named_modules()) {  // tied parameters under each of their names
+    for (const auto& [name_of, p] : part->named_parameters(false)) {
+      const std::string key = "grad." + (path.empty() ? name_of : path + "." + name_of);
+      CAPTURE(key);
+      if (!wanted.contains(key)) continue;
+      ++gradients;
+      REQUIRE(p.grad().defined());
+      CHECK(difference(p.grad(), wanted.tensor(key), least) < tolerance);
+    }
   }
   std::size_t expected = 0;
   for (const auto& entry : wanted) expected += entry.name.starts_with("grad.") ? 1 : 0;
