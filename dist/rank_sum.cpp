@@ -202,8 +202,10 @@ void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey ke
                 });
     return;
   }
-  std::vector<float> scaled(values, values + n);
-  for (float& v : scaled) v *= scale_of(piece);
+  const float scale = scale_of(piece);
+  const bool exact = q.scaling.product == ScaledProduct::exact;
+  std::vector<double> scaled(values, values + n);
+  for (double& v : scaled) v = exact ? v * scale : static_cast<float>(v) * scale;
   const Rounder rounder{q.format, q.rounding, q.overflow, key};
   const CastStats stats{counts_on_ ? &kept_.counts : nullptr, nullptr};
   if (q.format.bits() > 8) return rounder.encode(scaled.data(), out, n, piece.range.first, stats);

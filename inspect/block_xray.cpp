@@ -36,7 +36,7 @@ struct Rule {
 };
 
 // `amax` is that of the tensor.
-std::vector<Rule> rules_of(const Quantizer& q, int size, float amax) {
+std::vector<Rule> rules_of(const Quantizer& q, int size, double amax) {
   const bool nvfp4 = q.scaling.kind == ScalingKind::nvfp4;
   Quantizer edited = q;
   edited.scaling.block = size;
@@ -71,7 +71,8 @@ struct Blocks {
   const float* x = m.data<float>();
   std::int64_t rows = m.size(0), k = m.size(1), height = q.scaling.square ? size : 1, columns = (k + size - 1) / size;
   Rounder rounder{q.format, q.rounding, q.overflow};
-  std::vector<float> rounded = std::vector<float>(static_cast<std::size_t>(size));
+  bool exact = q.scaling.product == ScaledProduct::exact;
+  std::vector<double> scaled = std::vector<double>(static_cast<std::size_t>(size));
 
   std::int64_t count() const { return (rows + height - 1) / height * columns; }
 
@@ -97,10 +98,14 @@ struct Blocks {
     const double limit = q.format.max() * scale.inverse * last * (power ? 1 : 1 + 0x1p-20);
     double sum = 0;
     parts(b, [&](std::int64_t first, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; ++i) rounded[static_cast<std::size_t>(i)] = x[first + i] * scale.forward;
-      rounder.round(rounded.data(), rounded.data(), n, first);
+      for (std::int64_t i = 0; i < n; ++i)
+        scaled[static_cast<std::size_t>(i)] =
+            exact ? static_cast<double>(x[first + i]) * scale.forward : x[first + i] * scale.forward;
+      rounder.round(scaled.data(), scaled.data(), n, first);
       for (std::int64_t i = 0; i < n; ++i) {
-        const double from = x[first + i], to = rounded[static_cast<std::size_t>(i)] * scale.inverse * last;
+        const auto value = static_cast<float>(scaled[static_cast<std::size_t>(i)]);
+        const double from = x[first + i];
+        const double to = detail::unscaled(value, scale.inverse, last);
         sum += (from - to) * (from - to);
         if (!row) continue;
         row->elements += from != 0, row->made_zero += from != 0 && to == 0, row->clipped += std::abs(from) > limit;
@@ -174,7 +179,7 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   if (!x.is_floating()) throwf("xray: takes a floating tensor, not {}", describe(x));
   const Unseen unseen;
   const Tensor matrix = as_matrix(x, axis);
-  const float most = absmax(matrix);
+  const double most = absmax(matrix);
   BlockXray all{.quantizer = describe(q)};
   for (const int size : others ? std::set<int>{8, 16, 32, 64, 128, q.scaling.block} : std::set<int>{q.scaling.block}) {
     std::vector<Rule> rules = rules_of(q, size, most);

@@ -254,6 +254,7 @@ std::string to_string(const GradientSites& sites, std::size_t rows) {
                         s.alone_whole == 0 ? "-" : fmt::format("{} {:.3g}", sites.parameters[most], s.alone[most]));
   }
   if (order.size() > rows) text += fmt::format("and {} more\n", order.size() - rows);
+  text += "saves loss: by a replay in which later layers round anew; a share of the loss is of first order\n";
   text += fmt::format("loss {:.9g}, in f32 {:.9g}: difference {:+.3e}; the sites one by one save {:+.3e}\n", sites.loss,
                       sites.exact_loss, sites.loss - sites.exact_loss, sites.loss - sites.exact_loss - sites.rest());
   for (const SitePair& p : sites.pairs)

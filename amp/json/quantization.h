@@ -128,6 +128,7 @@ template <> struct Fields<Scaling> {
     if (any(block, nvfp4)) field("scale_format", s.scale_format);
     if (any(block, nvfp4)) field("rule", s.rule);
     if (any(tensor, row, block, nvfp4)) field("oracle", s.oracle);
+    if (!any(none)) field("product", s.product);
   }
 };
 // Another kind than the present one starts from its defaults.

@@ -146,7 +146,7 @@ constexpr Add<float> add_floats = nullptr;
 bool in_floats(const Accumulator& how) {
   const Format& f = how.format;
   return cpu_isa() >= CpuIsa::avx512 && how.rounding == Rounding() && !how.f64 && how.group == 0 &&
-         f.mantissa_bits <= 21 && f.subnormals && f.has_negative_zero;
+         f.mantissa_bits >= 1 && f.mantissa_bits <= 21 && f.subnormals && f.has_negative_zero;
 }
 
 // The random words of a stochastic accumulator's additions; null for others.
@@ -175,6 +175,10 @@ template <int... mode> Adder<double> adder(const Accumulator& how, std::integer_
   static constexpr Add<double> kAdds[] = {add_rounded<(mode ? mode : detail::kAligned), double>...};
   static constexpr Add<double> kGroups[] = {add_group<(mode ? mode : detail::kAligned)>...};
   const auto by = static_cast<std::size_t>(how.rounding.mode);
+  constexpr int kNearest = static_cast<int>(RoundingMode::nearest_even);
+  if (by == kNearest && how.format.mantissa_bits == 0)  // ties go by the exponent's last bit
+    return {{detail::sum_spec(how.format, how.rounding), how.fraction},
+            how.group ? add_group<kNearest> : add_rounded<kNearest, double>};
   return {{detail::sum_spec(how.format, how.rounding), how.fraction}, (how.group ? kGroups : kAdds)[by]};
 }
 Adder<double> adder(const Accumulator& how) {

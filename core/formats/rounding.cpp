@@ -129,6 +129,7 @@ template <class U> RoundingSpec<U> rounding_spec(const Rounder& r, bool codes) {
   s.highest = std::max(s.lowest, bits_of<U>(f.max()) & Bits::kInf);
   s.min_exponent = static_cast<int>(s.lowest >> Bits::kMantissa);
   s.random_bits = r.rounding.random_bits;
+  s.parity_moves = f.mantissa_bits == 0 ? 1 : 0;
   s.quantum = bits_of<U>(std::ldexp(1.0, 1 - f.bias - f.mantissa_bits));
   U sign = Bits::kSign, inf = Bits::kInf;
   if (codes) {
@@ -168,7 +169,9 @@ PowerSpec power_spec(const Rounder& r) {
   const std::uint32_t most = r.format.max_code(), nan = r.format.nan_code().value_or(saturates ? most : 0);
   Rounder wide = r;
   wide.format = {.exponent_bits = 9, .bias = r.format.bias + 1, .nan = NanEncoding::all_ones};
-  return {.wide = rounding_spec<std::uint64_t>(wide, true),
+  RoundingSpec<std::uint64_t> spec = rounding_spec<std::uint64_t>(wide, true);
+  spec.parity_moves = 0;
+  return {.wide = spec,
           .mode = static_cast<int>(r.rounding.mode),
           .bias = r.format.bias,
           .most = most,
@@ -184,9 +187,10 @@ template RoundingSpec<std::uint64_t> rounding_spec(const Rounder&, bool);
 int rounding_loop(const Rounder& r, const RoundingSpec<std::uint32_t>& spec) {
   if (r.rounding.mode == RoundingMode::nearest_even) {
     const std::uint32_t aligner = spec.highest + (static_cast<std::uint32_t>(spec.shift) << 23);
-    // Without mantissa bits, the last bit that is kept would be the exponent's.
-    if (spec.min_exponent == 1 && spec.shift < SourceBits<std::uint32_t>::kMantissa) return kShifted;
-    if (spec.shift > 0 && aligner < SourceBits<std::uint32_t>::kInf) return kAligned;
+    if (spec.min_exponent == 1) return kShifted;
+    // An addition sees the last bit of the significand, which is always 1 without mantissa bits.
+    const bool has_mantissa = spec.shift < SourceBits<std::uint32_t>::kMantissa;
+    if (spec.shift > 0 && has_mantissa && aligner < SourceBits<std::uint32_t>::kInf) return kAligned;
   }
   return static_cast<int>(r.rounding.mode);
 }
@@ -236,6 +240,12 @@ Overflow overflow_from_name(std::string_view text) {
 
 void ExponentHistogram::add(const float* values, std::int64_t n) {
   detail::ExponentTables<float> tables;
+  tables.add(values, n);
+  tables.add_to(*this);
+}
+
+void ExponentHistogram::add(const double* values, std::int64_t n) {
+  detail::ExponentTables<double> tables;
   tables.add(values, n);
   tables.add_to(*this);
 }

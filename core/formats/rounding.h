@@ -70,6 +70,7 @@ Overflow overflow_from_name(std::string_view text);
 struct ExponentHistogram {
   std::array<std::uint64_t, 256> bins{};
   void add(const float* values, std::int64_t n);
+  void add(const double* values, std::int64_t n);
   ExponentHistogram& operator+=(const ExponentHistogram& other);
 };
 

@@ -29,6 +29,7 @@ template <class U> struct RoundingSpec {
   int shift;          // mantissa bits of the source minus those of the format
   int min_exponent;   // biased exponent of the smallest normal value
   int random_bits;    // for stochastic rounding
+  U parity_moves;     // 1: without mantissa bits a code's last bit is its exponent's; else 0
   U lowest, highest;  // source bits of the smallest and the largest normal value's power of two
   U quantum;          // source bits of the smallest subnormal value
   U min_normal, max;  // magnitudes
@@ -110,11 +111,12 @@ constexpr U round_magnitude(U magnitude, bool negative, std::uint32_t random, co
     const Int shift = deep < kDeepest ? deep : kDeepest;
     const U mask = (s.one << shift) - 1;
     U q = sig >> shift;
-    if constexpr (mode == RoundingMode::nearest_even) q = (sig + (mask >> 1) + (q & mask & 1)) >> shift;
+    const U last = (q ^ (q & static_cast<U>(above) & s.parity_moves)) & 1;  // of the code
+    if constexpr (mode == RoundingMode::nearest_even) q = (sig + (mask >> 1) + (mask & last)) >> shift;
     if constexpr (mode == RoundingMode::nearest_away) q = (sig + ((mask + 1) >> 1)) >> shift;
     if constexpr (mode == RoundingMode::up) q = (sig + (negative ? 0 : mask)) >> shift;
     if constexpr (mode == RoundingMode::down) q = (sig + (negative ? mask : 0)) >> shift;
-    if constexpr (mode == RoundingMode::to_odd) q |= static_cast<U>((sig & mask) != 0);
+    if constexpr (mode == RoundingMode::to_odd) q += static_cast<U>((sig & mask) != 0) & (last ^ 1);
     if constexpr (mode == RoundingMode::stochastic)
       q = round_by_chance(sig, static_cast<int>(deep), random, s.random_bits);
     if constexpr (codes) return q + (static_cast<U>(above > 0 ? above : 0) << (Bits::kMantissa - s.shift));
@@ -183,8 +185,9 @@ template <bool count, class U> constexpr U take_source(U bits, const RoundingSpe
 
 // A format of powers of two without sign and zero (e8m0fnu) in the form that loops read.
 struct PowerSpec {
-  RoundingSpec<std::uint64_t> wide;  // of a format with a zero and exponents that reach further; its codes are 1 larger
-  int mode, bias;                    // the RoundingMode; the format's bias
+  // Of a format with a zero and exponents that reach further; its codes are 1 larger. Ties go up, as in ml_dtypes.
+  RoundingSpec<std::uint64_t> wide;
+  int mode, bias;  // the RoundingMode; the format's bias
   // The largest value's code; the codes for sources that are not above zero, finite ones beyond `most`, Inf and NaN.
   std::uint32_t most, below, above, inf, nan;
 };

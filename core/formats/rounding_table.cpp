@@ -49,7 +49,7 @@ template <class U> struct Cuts {
   std::uint32_t zero = 0;      // the index of the value nearest to zero
 };
 
-// The cut between a and b. `even`: a tie goes to b.
+// The cut between a and b. `even`: a tie goes to b. `odd`: to-odd takes b, else a.
 template <class T> T cut_between(double a, double b, double bound, RoundingMode mode, bool even, bool odd) {
   T cut = T(0);
   switch (mode) {
@@ -75,9 +75,10 @@ template <class U> Cuts<U>::Cuts(const ValueTable& t, RoundingMode mode) {
     const bool below_odd = i > 0 ? (t.codes[i - 1] & 1) != 0 : (t.codes[0] & 1) == 0;
     const bool above_odd = i < n ? (t.codes[i] & 1) != 0 : !below_odd;
     const bool start = i == 0, ends = !std::isfinite(values[start ? 0 : i + 1]) && (start || i == n);
-    const T cut =
-        ends ? (start ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::infinity())
-             : cut_between<T>(values[i], values[i + 1], bound, mode, below_odd && !above_odd, above_odd && !below_odd);
+    // If both codes are even or both odd, to-odd goes away from zero: what is not zero does not become zero.
+    const bool odd = above_odd == below_odd ? values[i] >= 0 : above_odd;
+    const T cut = ends ? (start ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::infinity())
+                       : cut_between<T>(values[i], values[i + 1], bound, mode, below_odd && !above_odd, odd);
     keys.push_back(key_of(std::bit_cast<U>(cut == 0 ? T(-0.0) : cut)));
   }
   low = keys.front(), high = keys.back();

@@ -42,9 +42,9 @@ DeviceAmaxHistory* AmaxHistory::on_device(Device device, int length) {
   return static_cast<DeviceAmaxHistory*>(there_.raw());
 }
 
-void AmaxHistory::stage(float value) {
+void AmaxHistory::stage(double value) {
   on_host();
-  staged = detail::larger_magnitude(value, staged);
+  staged = detail::larger_magnitude(detail::history_amax(value), staged);
   is_staged = true;
 }
 

@@ -9,7 +9,7 @@ namespace gradual::detail {
 namespace {
 
 // The scales that a searching rule tries for a block with this amax.
-std::vector<Scale> candidates(float amax, const ScaleSpec& s) {
+std::vector<Scale> candidates(double amax, const ScaleSpec& s) {
   std::vector<Scale> all{scale_of(amax, s)};
   if (!(amax > 0) || is_inf(amax)) return all;
   if (!coded_scales(s.kind, s.scale)) {
@@ -28,9 +28,11 @@ std::vector<Scale> candidates(float amax, const ScaleSpec& s) {
 template <class T> double error_of(const T* x, std::int64_t rows, const Grid& g, Scale scale, std::vector<T>& rounded) {
   const Rounder nearest{g.searched->format, {}, g.searched->overflow};
   const auto width = static_cast<std::int64_t>(rounded.size());
+  const bool exact = g.spec.product == ScaledProduct::exact;
   double sum = 0;
   for (; rows > 0; --rows, x += g.k) {
-    for (std::int64_t i = 0; i < width; ++i) rounded[static_cast<std::size_t>(i)] = x[i] * scale.forward;
+    for (std::int64_t i = 0; i < width; ++i)
+      rounded[static_cast<std::size_t>(i)] = exact ? times_to_odd(x[i], scale.forward) : x[i] * scale.forward;
     nearest.round(rounded.data(), rounded.data(), width);
     for (std::int64_t i = 0; i < width; ++i) {
       const auto back =
@@ -43,20 +45,21 @@ template <class T> double error_of(const T* x, std::int64_t rows, const Grid& g,
 
 // The scales of one row's innermost parts, from their amaxes. The block's scale takes its amax to 2^levels times the
 // largest value; a part doubles it if its amax is beyond what the parts in it can still double.
-void part_scales(const float* most, std::int64_t parts, const Grid& g, std::vector<Scale>& scales) {
+template <class T> void part_scales(const T* most, std::int64_t parts, const Grid& g, std::vector<Scale>& scales) {
   const int levels = g.levels[2] ? 2 : 1;
   const std::int64_t in_block = g.levels[0] / g.block_cols, in_part = g.levels[1] / g.block_cols;
   const auto amax_of = [&](std::int64_t from, std::int64_t count) {
-    return largest(most + from, std::min(count, parts - from), 0);
+    return largest(most + from, std::min(count, parts - from), T(0));
   };
   ScaleSpec base = g.spec;
   base.most *= 1 << levels, base.emax += levels;
   Scale block;
   for (std::int64_t i = 0; i < parts; ++i) {
     if (i % in_block == 0) block = scale_of(amax_of(i, in_block), base);
-    const float part = levels == 1 ? most[i] : amax_of(i / in_part * in_part, in_part);
+    const double part = levels == 1 ? most[i] : amax_of(i / in_part * in_part, in_part);
     float times = part * block.forward >= static_cast<float>(1 << levels) * power(g.spec.emax) ? 2 : 1;
-    if (levels == 2 && most[i] * block.forward >= 2 * times * power(g.spec.emax)) times *= 2;
+    const double inner = most[i];
+    if (levels == 2 && inner * block.forward >= 2 * times * power(g.spec.emax)) times *= 2;
     scales.push_back({block.forward / times, block.inverse * times});
   }
 }
@@ -67,13 +70,15 @@ ScaleSpec scale_spec(const Quantizer& q) {
   const Scaling& s = q.scaling;
   ScaleSpec spec{s};
   spec.factor = static_cast<float>(std::exp2(-s.margin));
-  const bool goes_up = q.rounding.mode != RoundingMode::nearest_even && q.rounding.mode != RoundingMode::nearest_away &&
-                       q.rounding.mode != RoundingMode::toward_zero;
+  const bool directed = q.rounding.mode != RoundingMode::nearest_even &&
+                        q.rounding.mode != RoundingMode::nearest_away && q.rounding.mode != RoundingMode::toward_zero;
+  // The scale's own rounding may exceed half a step of formats as long as f32.
+  const bool goes_up = directed || (s.product == ScaledProduct::exact && q.format.mantissa_bits >= 22);
   spec.fits = goes_up && (q.overflow == Overflow::ieee || q.overflow == Overflow::ml_dtypes);
   spec.most = q.format.max(), spec.emax = q.format.max_exponent(), spec.mantissa_bits = q.format.mantissa_bits;
   spec.least = q.format.min();
   if (!coded_scales(s.kind, s.scale)) return spec;
-  spec.stored = rounding_spec<std::uint32_t>({s.scale_format, {}, Overflow::saturate}, false);
+  spec.stored = rounding_spec<std::uint64_t>({s.scale_format, {}, Overflow::saturate}, false);
   // Scaled to 4, the largest block's scale is 3/2 of what it is for 6: 384 and 256 in e4m3fn.
   const bool four = s.rule == ScaleRule::four_over_six;
   spec.largest_scale = static_cast<float>(four ? std::exp2(s.scale_format.max_exponent()) : s.scale_format.max());
@@ -81,17 +86,21 @@ ScaleSpec scale_spec(const Quantizer& q) {
 }
 
 Scale Range::scale(const ScaleSpec& s) const {
-  const float range = high - low;
+  const auto narrow_low = static_cast<float>(low);
+  const auto narrow_high = static_cast<float>(high);
+  const bool narrow = narrow_low == low && narrow_high == high;
+  const double range = narrow ? narrow_high - narrow_low : high - low;
   if (!(range <= FLT_MAX)) return {};
-  const float scale = std::max(range / static_cast<float>(s.most - s.least), FLT_EPSILON);
-  const double zero = std::clamp(s.least - std::nearbyint(low / scale), s.least, s.most);
+  const float scale = std::max(static_cast<float>(range / (s.most - s.least)), FLT_EPSILON);
+  const double steps = narrow ? narrow_low / scale : low / scale;
+  const double zero = std::clamp(s.least - std::nearbyint(steps), s.least, s.most);
   return {1 / scale, scale, static_cast<float>(zero)};
 }
 
 template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, const Grid& g) {
   const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
-  std::vector<float> most(static_cast<std::size_t>(tiles * cols), 0.0F);
+  std::vector<T> most(static_cast<std::size_t>(tiles * cols), T(0));
   std::vector<Scale> scales;
   scales.reserve(most.size());
   if (g.spec.zero_point) {
@@ -124,7 +133,7 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
           least = error, best = scale;
     }
   } else {
-    for (const float m : most) scales.push_back(scale_of(m, g.spec));
+    for (const T m : most) scales.push_back(scale_of(m, g.spec));
   }
   return scales;
 }

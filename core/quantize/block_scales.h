@@ -26,26 +26,33 @@ template <class F> [[gnu::always_inline]] inline void for_runs(std::int64_t n, c
         std::min(r * g.k + (b + 1) * g.block_cols, (r + 1) * g.k));
 }
 
-// The larger of `than` and the magnitudes of n values, as f32; NaN wins. Inlined, for vectorized().
-template <class T> float largest(const T* values, std::int64_t n, float than) {
+// The larger of `than` and the magnitudes of n values; NaN wins. Inlined, for vectorized().
+template <class T> T largest(const T* values, std::int64_t n, T than) {
   if (n == 2)  // shared microexponents; a vector of two is slow
-    return larger_magnitude(static_cast<float>(values[0]), larger_magnitude(static_cast<float>(values[1]), than));
-  auto most = std::bit_cast<std::uint32_t>(than);
+    return larger_magnitude(values[0], larger_magnitude(values[1], than));
+  using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  auto most = std::bit_cast<U>(than);
 #pragma omp simd reduction(max : most)
-  for (std::int64_t i = 0; i < n; ++i)
-    most = std::max(most, std::bit_cast<std::uint32_t>(static_cast<float>(values[i])) & 0x7fffffffu);
-  return std::bit_cast<float>(most);
+  for (std::int64_t i = 0; i < n; ++i) most = std::max(most, std::bit_cast<U>(values[i]) & ~SourceBits<U>::kSign);
+  return std::bit_cast<T>(most);
 }
 
 // The elements' range, with 0; NaN does not count.
 struct Range {
-  float low = 0, high = 0;
+  double low = 0, high = 0;
 
   template <class T> void add(const T* values, std::int64_t n) {
-    for (std::int64_t i = 0; i < n; ++i)
-      low = std::min(low, static_cast<float>(values[i])), high = std::max(high, static_cast<float>(values[i]));
+    for (std::int64_t i = 0; i < n; ++i) {
+      low = std::min(low, static_cast<double>(values[i]));
+      high = std::max(high, static_cast<double>(values[i]));
+    }
   }
-  Scale scale(const ScaleSpec& spec) const;  // with its zero point
+  void add(const Range& other) {
+    low = std::min(low, other.low);
+    high = std::max(high, other.high);
+  }
+  // With its zero point. Ends that are numbers of f32 are subtracted in f32, as PyTorch does.
+  Scale scale(const ScaleSpec& spec) const;
 };
 
 // Scales of the blocks of n elements, whole rows of the grid.

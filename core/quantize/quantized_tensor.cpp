@@ -55,7 +55,7 @@ void unscale(const QuantizedTensor& q, const Tensor& values) {
                    float* const v = value + row * k;
                    for (std::int64_t c = 0; c < k; ++c) {
                      const std::int64_t block = row / q.block_rows * factors.size(1) + c / q.block_cols;
-                     v[c] = (zero ? v[c] - zero[block] : v[c]) * factor[block] * global;
+                     v[c] = detail::unscaled(zero ? v[c] - zero[block] : v[c], factor[block], global);
                    }
                  }
                });

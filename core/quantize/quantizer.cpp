@@ -99,28 +99,38 @@ int fastest_axis(const Tensor& x) {
   return found == x.strides().end() ? -1 : static_cast<int>(found - x.strides().begin());
 }
 
-// add(total, values, n) of all elements. A T is made of floats, which are added as values to merge the threads' parts.
-template <class T, class F> T total_of(const Tensor& of, const F& add) {
+// of_chunk(values, n) of all chunks, which are T, merged into one result by merge(total, part).
+template <class T, class Result, class F, class Merge>
+Result total_of(const Tensor& of, const F& of_chunk, const Merge& merge) {
   const Rows x(of, fastest_axis(of));
   std::mutex mutex;
-  T total{};
+  Result total{};
   x.chunks(1, [&](std::int64_t first, std::int64_t n) {
     std::optional<Scratch> scratch;
-    const float* values = x.load<float>(first, n, scratch);
-    T mine{};
-    vectorized([&] { add(mine, values, n); });
+    const T* values = x.load<T>(first, n, scratch);
+    const Result mine = vectorized([=, &of_chunk] { return of_chunk(values, n); });
     const std::lock_guard lock(mutex);
-    // NOLINTNEXTLINE(bugprone-sizeof-expression): 1 for a float
-    add(total, reinterpret_cast<const float*>(&mine), static_cast<std::int64_t>(sizeof(T) / sizeof(float)));
+    merge(total, mine);
   });
   return total;
 }
-float amax_of(const Tensor& x) {
-  return total_of<float>(x, [](float& most, const float* v, std::int64_t n) { most = largest(v, n, most); });
+template <class T> T amax_as(const Tensor& x) {
+  return total_of<T, T>(
+      x, [](const T* v, std::int64_t n) { return largest(v, n, T(0)); },
+      [](T& total, T part) { total = larger_magnitude(part, total); });
 }
-Range range_of(const Tensor& x) {
-  return total_of<Range>(x, [](Range& range, const float* v, std::int64_t n) { range.add(v, n); });
+double amax_of(const Tensor& x) { return x.dtype() == DType::f64 ? amax_as<double>(x) : amax_as<float>(x); }
+template <class T> Range range_as(const Tensor& x) {
+  return total_of<T, Range>(
+      x,
+      [](const T* v, std::int64_t n) {
+        Range range;
+        range.add(v, n);
+        return range;
+      },
+      [](Range& total, const Range& part) { total.add(part); });
 }
+Range range_of(const Tensor& x) { return x.dtype() == DType::f64 ? range_as<double>(x) : range_as<float>(x); }
 
 // ScaleGrid::whole.
 Tensor whole_scale(const Rows& x, const ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
@@ -170,15 +180,45 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   return g;
 }
 
-// Multiplies n elements, whole rows of the grid, by `side` of their scales, and then by `last`. `from` may be `to`.
+// Multiplies n elements, whole rows of the grid, by their scales. to_odd: rounds inexact products to odd. `from` may be
+// `to`.
 template <class T>
-void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<const Scale> scales, float Scale::*side,
-              float last = 1) {
+void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<const Scale> scales, bool to_odd) {
   vectorized([=, &g] {
     for_runs(n, g, [=](std::int64_t block, std::int64_t begin, std::int64_t end) {
-      const float by = scales[static_cast<std::size_t>(block)].*side;
+      const float by = scales[static_cast<std::size_t>(block)].forward;
+      if (to_odd) {
 #pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by * last;
+        for (std::int64_t i = begin; i < end; ++i) to[i] = times_to_odd(from[i], by);
+      } else {
+#pragma omp simd
+        for (std::int64_t i = begin; i < end; ++i) to[i] = from[i] * by;
+      }
+    });
+  });
+}
+// Whether the product of a code's value and a block's coded scale is exact in f32.
+bool fits_f32(const Quantizer& q) {
+  const Format& scale = q.scaling.scale_format;
+  return !q.format.table && q.format.mantissa_bits + scale.mantissa_bits <= 22 &&
+         q.format.min_positive() * scale.min_positive() >= 0x1p-126 && q.format.max() * scale.max() <= 0x1p126;
+}
+// Multiplies rounded elements by the inverse scales of their blocks and of the tensor. in_f32: fits_f32().
+void unscale(float* values, std::int64_t n, const Grid& g, std::span<const Scale> scales, float of_tensor,
+             bool in_f32) {
+  vectorized([=, &g] {
+    for_runs(n, g, [=](std::int64_t block, std::int64_t begin, std::int64_t end) {
+      const float by = scales[static_cast<std::size_t>(block)].inverse;
+      if (of_tensor == 1) {
+#pragma omp simd
+        for (std::int64_t i = begin; i < end; ++i) values[i] = unscaled(values[i], by);
+      } else if (in_f32) {
+#pragma omp simd
+        for (std::int64_t i = begin; i < end; ++i) values[i] = unscaled(values[i] * by, of_tensor);
+      } else {
+#pragma omp simd
+        for (std::int64_t i = begin; i < end; ++i) values[i] = unscaled(values[i], by, of_tensor);
+      }
     });
   });
 }
@@ -216,8 +256,12 @@ struct Call {
   Rows x;
   Grid g;
   Rounder rounder{rounded_format(q), q.rounding, q.overflow, o.key};
-  // Doubles are scaled and rounded as doubles, and stay doubles if nothing is scaled.
-  bool wide = x.x.dtype() == DType::f64, stays_wide = wide && q.scaling.kind == ScalingKind::none;
+  // Doubles, and scaled elements of which the rounder or the counts read more than an f32 holds, are rounded as doubles.
+  // Doubles stay doubles if nothing is scaled.
+  bool doubles = x.x.dtype() == DType::f64, scaled = q.scaling.kind != ScalingKind::none;
+  bool exact = scaled && q.scaling.product == ScaledProduct::exact;
+  bool counts_products = o.scaled_exponents && o.stats.exponents;
+  bool wide = doubles || (exact && (counts_products || !f32_suffices(rounder))), stays_wide = doubles && !scaled;
 
   Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options)
       : q(checked(quantizer, what)), o(options), x(t, axis), g(make_grid(x, q, o)) {}
@@ -231,12 +275,13 @@ struct Call {
       const std::vector<Scale> scales = g.fixed ? std::vector{g.one} : find_scales(source, n, g);
       if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(scales), stats);
       if (stats.exponents && !o.scaled_exponents) {
-        std::optional<Scratch> narrow;
-        stats.exponents->add(x.load<float>(first, n, narrow), n), stats.exponents = nullptr;
+        stats.exponents->add(source, n);
+        stats.exponents = nullptr;
       }
       if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
       auto* values = scratch->as<T>();
-      multiply(source, values, n, g, scales, &Scale::forward);
+      const bool product_is_exact = sizeof(T) == sizeof(double) && !doubles;
+      multiply(source, values, n, g, scales, exact && !product_is_exact);
       body(first, n, values, std::span(scales), stats);
     };
     std::mutex mutex;
@@ -261,6 +306,7 @@ struct Call {
     device::RoundingPass pass;
     static_cast<ScaleGrid&>(pass) = g;
     pass.x = as_strided(x.x, x.sizes, x.strides, x.x.offset());
+    pass.wide = wide;
     pass.rows = x.rows, pass.k = x.k, pass.rounder = rounder, pass.options = o;
     return pass;
   }
@@ -288,7 +334,7 @@ struct Call {
       round_scaled(rounder, from, to, n, first, stats, g, scales, false);
       if (apart) std::ranges::transform(scales, row_scales->data<float>() + first / x.k, &Scale::inverse);
       else if (!g.fixed || (all && g.one.inverse != 1))
-        multiply(to, to, n, g, scales, &Scale::inverse, all ? g.spec.global_inverse : 1);
+        unscale(to, n, g, scales, all ? g.spec.global_inverse : 1, fits_f32(q));
     });
     return x.shaped_like(out);
   }
@@ -363,6 +409,7 @@ void check_valid(const Quantizer& q) {
   const bool from_amax = s.kind == tensor || s.kind == row || (s.kind == block && s.scale == ScaleFormat::f32);
   if (s.zero_point && (!from_amax || s.power_of_two || s.margin != 0 || q.format.bits() > 16 || !is_integer(q.format)))
     bad("zero points go with f32 scales of a tensor, a row or blocks, without margin, of integers of at most 16 bits");
+  if (s.product != ScaledProduct::exact && s.kind == none) bad("without scales no product is rounded");
   if (s.value != 1 && s.kind != fixed) bad("a value goes with a fixed scale");
   if (s.power_of_two && !from_amax) bad("power_of_two goes with scales of a tensor or a row and with blocks' f32 ones");
   if (s.margin != 0 && !from_amax && s.kind != delayed)
@@ -474,14 +521,15 @@ Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
   return matmul(x.reshape({-1, 16}), h).reshape(x.sizes());
 }
 
-float absmax(const Tensor& x) {
-  return x.device().is_cuda() ? detail::moved(absmax_tensor(x), Device::cpu()).item<float>() : detail::amax_of(x);
+double absmax(const Tensor& x) {
+  return x.device().is_cuda() ? detail::moved(absmax_tensor(x), Device::cpu()).item<double>() : detail::amax_of(x);
 }
 
 Tensor absmax_tensor(const Tensor& x) {
   const detail::Rows rows(x, -1);
-  if (x.device().is_cpu()) return scalar(detail::amax_of(x));
-  Tensor most = empty({}, {.device = x.device()});
+  const DType dtype = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  if (x.device().is_cpu()) return full({}, detail::amax_of(x), {.dtype = dtype});
+  Tensor most = empty({}, {.dtype = dtype, .device = x.device()});
   device::amax(x, most);
   return most;
 }

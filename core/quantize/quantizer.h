@@ -68,6 +68,14 @@ enum class ScaleOracle : std::uint8_t {
 };
 template <> inline constexpr std::string_view kEnumNames<ScaleOracle>[] = {"transformer-engine", "torchao"};
 
+// How an element is multiplied by its scale before it is rounded to the format.
+enum class ScaledProduct : std::uint8_t {
+  exact,  // the exact product is rounded once
+  rounded  // the product is rounded to f32 (f64 sources: to f64) first, as kernels of GPUs do. So are those of the amaxes
+           // from which coded scales of blocks follow
+};
+template <> inline constexpr std::string_view kEnumNames<ScaledProduct>[] = {"exact", "rounded"};
+
 struct Scaling {
   ScalingKind kind = ScalingKind::none;
   double value = 1;  // fixed: the factor of the source
@@ -93,6 +101,7 @@ struct Scaling {
   Format scale_format = {.exponent_bits = 4, .mantissa_bits = 3, .bias = 7, .nan = NanEncoding::all_ones};
   ScaleRule rule = ScaleRule::floor;  // block, with scales that are powers of two; searches: coded scales and nvfp4 too
   ScaleOracle oracle = ScaleOracle::transformer_engine;
+  ScaledProduct product = ScaledProduct::exact;  // all kinds but none
 
   bool operator==(const Scaling&) const = default;
 };
@@ -139,8 +148,8 @@ inline QuantizedTensor quantize(const Tensor& x, const Format& format, const Rou
                                 RandomKey key = {}, CastStats stats = {}) {
   return quantize(x, {format, rounding, overflow}, {.key = key, .stats = stats});
 }
-// The values of quantize(x, ..), as f32 with x's sizes; f64 if x is f64 and the quantizer has no scales. An f64 is
-// multiplied by its scale in f64 and rounded once.
+// The values of quantize(x, ..), as f32 with x's sizes; f64 if x is f64 and the quantizer has no scales. A finite value
+// beyond f32 becomes f32's largest number.
 Tensor fake_quantize(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 inline Tensor fake_quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
                             RandomKey key = {}, CastStats stats = {}) {
@@ -161,8 +170,8 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& quantizer, c
 Tensor hadamard16(const Tensor& x, std::uint16_t signs);
 
 // The largest magnitude in x: 0 without elements, NaN if x has one.
-float absmax(const Tensor& x);
-// The same as f32 [] on x's device. The host does not wait.
+double absmax(const Tensor& x);
+// The same as f32 [], or f64 [] of an f64 x, on x's device. The host does not wait.
 Tensor absmax_tensor(const Tensor& x);
 
 }  // namespace gradual

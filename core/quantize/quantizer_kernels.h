@@ -18,6 +18,8 @@ struct Scale {
   float forward = 1, inverse = 1, zero = 0;
 };
 constexpr Scale inverted(float forward) { return {forward, 1 / forward}; }
+// The least scales whose inverses are finite: of all and of powers of two.
+constexpr float kLeastScale = 0x1.000008p-128F, kLeastPower = 0x1p-127F;
 
 // A quantizer's rule for scales in the form that kernels read.
 struct ScaleSpec : Scaling {
@@ -28,7 +30,7 @@ struct ScaleSpec : Scaling {
   bool fits = false;                        // amax times the scale is at most `most`
   float global = 1, global_inverse = 1;     // nvfp4: the scale of the tensor
   float largest_scale = 448;                // nvfp4: what the largest block's scale becomes
-  RoundingSpec<std::uint32_t> stored = {};  // nvfp4, coded: rounds the scales of blocks
+  RoundingSpec<std::uint64_t> stored = {};  // nvfp4, coded: rounds the scales of blocks
 };
 ScaleSpec scale_spec(const Quantizer& q);
 // What scaled elements are rounded to: the format or, under zero points, the integers that codes may differ by.
@@ -48,11 +50,69 @@ struct ScaleGrid {
 };
 
 GRADUAL_HD inline float floor_power(float x) { return std::ldexp(1.0F, std::ilogb(x)); }
-GRADUAL_HD inline bool is_nan(float x) { return x != x; }
-GRADUAL_HD inline bool is_inf(float x) { return x > FLT_MAX || x < -FLT_MAX; }
+GRADUAL_HD inline bool is_nan(double x) { return x != x; }
+GRADUAL_HD inline bool is_inf(double x) { return x - x != 0 && x == x; }
 // A quiet NaN with the upper bits of `nan`, as a CPU's arithmetic gives it. A GPU's arithmetic has one NaN only.
 GRADUAL_HD inline float quieted(float nan) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nan) | SourceBits<std::uint32_t>::kQuiet);
+}
+
+// x * by rounded to odd: an inexact product becomes the neighbour whose last bit is 1. A rounding to at least two bits
+// fewer then gives the rounding of the exact product (Boldo and Melquiond 2005). Unless a factor is Inf, NaN or 0, the
+// result is finite and not 0.
+GRADUAL_HD inline float times_to_odd(float x, float by) {
+  const double exact = static_cast<double>(x) * by;
+  const auto near = static_cast<float>(exact);
+  const auto error = static_cast<float>((exact - near) * 0x1p200);  // its sign alone matters; NaN: the product is
+  const auto inexact = static_cast<std::uint32_t>(error < 0) | static_cast<std::uint32_t>(error > 0);
+  const auto bits = std::bit_cast<std::uint32_t>(near);
+  const std::uint32_t too_far = (bits ^ std::bit_cast<std::uint32_t>(error)) >> 31;  // rounded away from zero
+  return std::bit_cast<float>((bits - (inexact & too_far)) | inexact);
+}
+// The same in f64. Products of the parts of x, of 29 and 24 bits, are exact.
+GRADUAL_HD inline double times_to_odd(double x, float by) {
+  const double product = x * by;
+  if (x - x != 0 || by - by != 0 || x == 0 || by == 0) return product;
+  const bool beyond = product - product != 0;
+  const double near = beyond ? std::copysign(DBL_MAX, product) : product;
+  const double high = std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) & ~std::uint64_t{0xffffff});
+  const double error = beyond ? 0 : (x - high) * by - (near - high * by);
+  // Below 2^-900 the error may itself be inexact. No format reaches there, and no rounding sees more than the sign.
+  const bool tiny = std::fabs(near) < 0x1p-900;
+  const auto inexact = static_cast<std::uint64_t>(error < 0 || error > 0 || tiny);
+  const auto bits = std::bit_cast<std::uint64_t>(near);
+  const std::uint64_t too_far = tiny ? 0 : (bits ^ std::bit_cast<std::uint64_t>(error)) >> 63;
+  return std::bit_cast<double>((bits - (inexact & too_far)) | inexact);
+}
+// Whether a scaled f32, rounded to odd in f32, keeps what the rounder reads of the exact product. By chance it reads how
+// far a product beyond f32 is from the largest value, if that is near.
+inline bool f32_suffices(const Rounder& r) {
+  if (r.format.table) return false;
+  const bool by_chance = r.rounding.mode == RoundingMode::stochastic;
+  if (by_chance && r.format.max() >= 0x1p126) return false;
+  return r.format.mantissa_bits + (by_chance ? r.rounding.random_bits : 1) <= 22;
+}
+
+// The value of a code times the scale of its block and that of the tensor, rounded once. If the factors are finite, a
+// product beyond f32 becomes its largest number.
+GRADUAL_HD inline float unscaled(float value, float inverse) {
+  const float product = value * inverse;
+  const bool beyond = std::fabs(product) > FLT_MAX && std::fabs(value) <= FLT_MAX && std::fabs(inverse) <= FLT_MAX;
+  return beyond ? std::copysign(FLT_MAX, product) : product;
+}
+GRADUAL_HD inline float unscaled(float value, float inverse, float of_tensor) {
+  if (of_tensor == 1) return unscaled(value, inverse);
+  const double in_block = static_cast<double>(value) * inverse;
+  const auto product = static_cast<float>(times_to_odd(in_block, of_tensor));
+  const bool finite = !is_inf(value) && !is_inf(inverse) && !is_inf(of_tensor);
+  return is_inf(product) && finite ? std::copysign(FLT_MAX, product) : product;
+}
+
+// An amax as AmaxHistory keeps it: one that is finite stays so, and one that is not 0 too.
+GRADUAL_HD inline float history_amax(double amax) {
+  const auto narrow = static_cast<float>(amax);
+  if (is_inf(narrow) && !is_inf(amax)) return FLT_MAX;
+  return narrow == 0 && amax != 0 ? std::numeric_limits<float>::denorm_min() : narrow;
 }
 
 // max(|a|, b) for b >= 0. Bits of magnitudes have the order of their values, and NaN is the largest.
@@ -60,23 +120,32 @@ GRADUAL_HD inline float larger_magnitude(float a, float b) {
   const std::uint32_t x = std::bit_cast<std::uint32_t>(a) & 0x7fffffffu, y = std::bit_cast<std::uint32_t>(b);
   return std::bit_cast<float>(x > y ? x : y);
 }
+GRADUAL_HD inline double larger_magnitude(double a, double b) {
+  const std::uint64_t x = std::bit_cast<std::uint64_t>(a) & ~(std::uint64_t{1} << 63);
+  const auto y = std::bit_cast<std::uint64_t>(b);
+  return std::bit_cast<double>(x > y ? x : y);
+}
 
-// The scale of a tensor, a row or a block with f32 scales: max / amax.
-GRADUAL_HD inline Scale current_scale(float amax, const ScaleSpec& s) {
+// The functions below take amaxes as f64, so that those of f64 sources are exact.
+
+// The scale of a tensor, a row or a block with f32 scales: max / amax. That of a finite amax has a finite inverse.
+GRADUAL_HD inline Scale current_scale(double amax, const ScaleSpec& s) {
   float scale = 1;
   if (s.oracle == ScaleOracle::torchao) {
-    if (is_nan(amax)) return {quieted(amax), quieted(amax)};
-    const double wide = amax;
-    scale = static_cast<float>(s.most / (wide < 1e-12 ? 1e-12 : wide));
+    const float nan = quieted(static_cast<float>(amax));
+    if (is_nan(amax)) return {nan, nan};
+    scale = static_cast<float>(s.most / (amax < 1e-12 ? 1e-12 : amax));
   } else if (amax > 0 && !is_inf(amax)) {
-    scale = static_cast<float>(s.most) / amax;
+    scale = static_cast<float>(static_cast<float>(s.most) / amax);
   } else {
     return {};
   }
   scale *= s.factor;
   if (scale > FLT_MAX) scale = FLT_MAX;
   if (s.power_of_two && scale > 0) scale = floor_power(scale);
-  while (s.fits && scale <= FLT_MAX && static_cast<double>(amax) * scale > s.most)
+  const float least = s.power_of_two ? kLeastPower : kLeastScale;
+  if (scale < least && !is_inf(amax)) scale = least;
+  while (s.fits && scale <= FLT_MAX && scale > least && amax * scale > s.most)
     scale = std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) - 1);
   return inverted(scale);
 }
@@ -85,19 +154,22 @@ GRADUAL_HD inline Scale current_scale(float amax, const ScaleSpec& s) {
 GRADUAL_HD inline float delayed_scale(float amax, float before, const ScaleSpec& s) {
   if (!(amax > 0) || is_inf(amax)) return before;
   const float scale = static_cast<float>(s.most) / amax * s.factor;
-  return scale > FLT_MAX ? FLT_MAX : scale;
+  return scale > FLT_MAX ? FLT_MAX : scale < kLeastScale ? kLeastScale : scale;
 }
 
 // NVFP4: the scale of the tensor.
-GRADUAL_HD inline Scale nvfp4_global(float amax, const ScaleSpec& s) {
-  if (is_nan(amax)) return {quieted(amax), quieted(amax)};
+GRADUAL_HD inline Scale nvfp4_global(double amax, const ScaleSpec& s) {
+  const float nan = quieted(static_cast<float>(amax));
+  if (is_nan(amax)) return {nan, nan};
+  const auto most = static_cast<float>(s.largest_scale * s.most);
   if (s.oracle == ScaleOracle::torchao) {
-    const float inverse = amax / static_cast<float>(s.largest_scale * s.most);
+    const auto wanted = static_cast<float>(amax / most);
+    const float inverse = wanted > FLT_MAX && !is_inf(amax) ? FLT_MAX : wanted;
     return 1 / inverse > FLT_MAX ? Scale{} : Scale{1 / inverse, inverse};
   }
-  const float encode = static_cast<float>(s.largest_scale * s.most) / amax;
-  if (amax == 0 || encode == 0) return {};
-  return inverted(encode > FLT_MAX ? FLT_MAX : encode);
+  if (amax == 0 || is_inf(amax)) return {};
+  const auto encode = static_cast<float>(most / amax);
+  return inverted(encode > FLT_MAX ? FLT_MAX : encode < kLeastScale ? kLeastScale : encode);
 }
 
 GRADUAL_HD inline void set_global(ScaleSpec& s, const Scale& of_tensor) {
@@ -105,20 +177,20 @@ GRADUAL_HD inline void set_global(ScaleSpec& s, const Scale& of_tensor) {
 }
 
 // The exponent of a block's scale. amax is finite and not 0.
-GRADUAL_HD inline int block_exponent(float amax, const ScaleSpec& s) {
+GRADUAL_HD inline int block_exponent(double amax, const ScaleSpec& s) {
   switch (s.rule) {
     case ScaleRule::four_over_six:
     case ScaleRule::least_squares:
     case ScaleRule::floor: return std::ilogb(amax) - s.emax;
-    case ScaleRule::ceil: return std::ilogb(amax) + (floor_power(amax) < amax ? 1 : 0) - s.emax;
+    case ScaleRule::ceil: return std::ilogb(amax) + (std::ldexp(1.0, std::ilogb(amax)) < amax ? 1 : 0) - s.emax;
     case ScaleRule::rceil: {
       int e = std::ilogb(amax) - s.emax - 1;
-      while (static_cast<double>(amax) > std::ldexp(s.most, e)) ++e;
+      while (amax > std::ldexp(s.most, e)) ++e;
       return e;
     }
     case ScaleRule::even: {  // the largest significands round to the next power of two
       int e = 0;
-      const double significand = std::frexp(static_cast<double>(amax), &e);
+      const double significand = std::frexp(amax, &e);
       return e - 1 + (significand >= 1 - std::ldexp(1.0, -2 - s.mantissa_bits) ? 1 : 0) - s.emax;
     }
   }
@@ -131,23 +203,27 @@ GRADUAL_HD inline Scale power_scale(int e) {
 }
 
 // NVFP4 (NVIDIA 2025): the coded scale of a block, relative to the tensor's scale.
-GRADUAL_HD inline Scale nvfp4_scale(float amax, const ScaleSpec& s) {
-  const float nan = is_nan(amax) ? amax : s.global;
-  float wanted = is_nan(nan) ? quieted(nan) : amax * s.global / static_cast<float>(s.most);
+GRADUAL_HD inline Scale nvfp4_scale(double amax, const ScaleSpec& s) {
+  const auto narrow = static_cast<float>(amax), most = static_cast<float>(s.most);
+  const float nan = is_nan(amax) ? narrow : s.global;
+  double wanted = quieted(nan);
   if (s.oracle == ScaleOracle::torchao && !is_nan(nan)) {
-    wanted = amax / static_cast<float>(s.most) / s.global_inverse;
-    wanted = is_nan(wanted) ? std::numeric_limits<float>::quiet_NaN() : wanted < 0x1p-6F ? 0x1p-6F : wanted;
+    const float ratio = narrow / most / s.global_inverse;
+    wanted = is_nan(ratio) ? std::numeric_limits<float>::quiet_NaN() : ratio < 0x1p-6F ? 0x1p-6F : ratio;
+  } else if (!is_nan(nan)) {
+    wanted = s.product == ScaledProduct::exact ? times_to_odd(amax, s.global) / s.most : narrow * s.global / most;
   }
   LoopCounts unused;
-  const auto scale = std::bit_cast<float>(round_bits<static_cast<int>(RoundingMode::nearest_even), false, false, false>(
-      std::bit_cast<std::uint32_t>(wanted), 0, s.stored, unused));
+  const auto rounded = round_bits<static_cast<int>(RoundingMode::nearest_even), false, false, false>(
+      std::bit_cast<std::uint64_t>(wanted), 0, s.stored, unused);
+  const auto scale = static_cast<float>(std::bit_cast<double>(rounded));
   if (is_nan(scale)) return {scale, scale};
   const float forward = scale == 0 ? 0 : s.global / scale;
   return {forward > FLT_MAX ? FLT_MAX : forward, scale};
 }
 
 // The scale of a row or a block with the largest magnitude `amax`.
-GRADUAL_HD inline Scale scale_of(float amax, const ScaleSpec& s) {
+GRADUAL_HD inline Scale scale_of(double amax, const ScaleSpec& s) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   if (coded_scales(s.kind, s.scale)) return nvfp4_scale(amax, s);
   if (s.kind != ScalingKind::block || s.scale == ScaleFormat::f32) return current_scale(amax, s);
@@ -169,6 +245,7 @@ struct RoundingPass : detail::ScaleGrid {
   Tensor x;  // floating, with the axis last
   std::int64_t rows = 1, k = 1;
   Rounder rounder = {};
+  bool wide = false;  // scaled elements are rounded as doubles
   QuantizeOptions options = {};
   Tensor values;         // the output, f32 (x is f64 and has no scale: f64) [rows, k], or
   Tensor codes;          // the output as packed codes, u8
@@ -180,9 +257,9 @@ void round_scaled(const RoundingPass& pass);
 // Writes the values of a QuantizedTensor's codes on a GPU, in their order, to `values`, f32 with q.numel() elements:
 // times `scale_values` and times `global`, which may be undefined.
 void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& global, const Tensor& values);
-// Writes the largest magnitude of a GPU's tensor to `to`, f32 [] on that GPU.
+// Writes the largest magnitude of a GPU's tensor to `to`, f32 (x is f64: f64) [] on that GPU.
 void amax(const Tensor& x, const Tensor& to);
-// Writes the scale of a tensor with this amax, by spec.kind (tensor or nvfp4), and its inverse to `to`, f32 [2].
+// Writes the scale of a tensor with this amax, f32 or f64, by spec.kind (tensor or nvfp4), and its inverse to `to`, f32 [2].
 void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to);
 // The same from a history. Stages `amax` if it is defined. keep, again: see QuantizeOptions.
 void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, bool keep, bool again, const Tensor& to);

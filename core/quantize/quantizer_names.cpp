@@ -34,6 +34,7 @@ std::string describe(const Quantizer& q) {
       break;
   }
   if (s.zero_point) text += " with a zero point";
+  if (s.product == ScaledProduct::rounded) text += ", products rounded first";
   return text + (q.hadamard ? ", Hadamard transform" : "");
 }
 

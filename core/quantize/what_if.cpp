@@ -12,6 +12,7 @@
 #include "../support/message_text.h"
 #include "../support/parallel.h"
 #include "../support/throwf.h"
+#include "block_scales.h"
 
 namespace gradual {
 namespace {
@@ -101,7 +102,8 @@ std::vector<Point> points_of(const Format& f, double amax, int above) {
     points.push_back({.format = f, .scale = std::ldexp(1.0, k), .multiply = f.table != nullptr});
     if (!f.table) points.back().format.bias += k;
   }
-  const float scale = std::min(static_cast<float>(f.max()) / static_cast<float>(amax), FLT_MAX);  // as in Quantizer
+  const Quantizer by_amax{.format = f, .scaling = {.kind = ScalingKind::tensor}};
+  const float scale = detail::current_scale(amax, detail::scale_spec(by_amax)).forward;
   points.push_back({.format = f, .scale = scale, .multiply = true});
   return points;
 }
@@ -187,8 +189,9 @@ WhatIf what_if(const Tensor& x, const WhatIfOptions& o) {
     FormatLoss& of = w.formats.emplace_back(FormatLoss{.name = to_string(f), .format = f});
     for (const Point& p : points_of(f, w.amax, o.above)) {
       CastCounts counts;
-      const Tensor q = fake_quantize(p.multiply ? s.x * p.scale : s.x, p.format, o.rounding, Overflow::saturate, {},
-                                     {.counts = &counts});
+      const Tensor scaled = p.multiply ? s.x.to(DType::f64) * p.scale : s.x;
+      const Tensor q =
+          fake_quantize(scaled, p.format, o.rounding, Overflow::saturate, {}, {.counts = &counts}).to(s.x.dtype());
       of.sweep.push_back(loss_of(s, q, p.multiply ? 1 / p.scale : 1, counts, w));
       of.sweep.back().scale = p.scale;
     }

@@ -20,4 +20,16 @@ __device__ inline double times(double x, float by) {
   return by != by ? static_cast<double>(detail::quieted(by)) : std::bit_cast<double>(std::uint64_t{0xfff8} << 48);
 }
 
+// detail::times_to_odd with the CPU's NaN. T: float or double.
+template <class T> __device__ T times_to_odd(T x, float by) {
+  const T y = detail::times_to_odd(x, by);
+  return y == y ? y : times(x, by);
+}
+
+// detail::unscaled with the CPU's NaN.
+__device__ inline float unscaled(float x, float inverse, float of_tensor) {
+  const float y = detail::unscaled(x, inverse, of_tensor);
+  return y == y ? y : times(times(x, inverse), of_tensor);
+}
+
 }  // namespace gradual::cuda

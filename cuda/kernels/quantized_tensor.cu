@@ -74,7 +74,7 @@ struct Dequantize {
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t row = i / k, col = i - row * k;
     const float scale = scales ? scales[row / block_rows * across + col / block_cols] : 1;
-    values[i] = times(times(codes.value(i), scale), global ? *global : 1);
+    values[i] = unscaled(codes.value(i), scale, global ? *global : 1);
   }
 };
 

@@ -22,7 +22,9 @@ constexpr std::int64_t kBlocks = 2048;  // at most in a pass: as many as 132 mul
 constexpr int kBins = 256, kSums = 6;
 
 __device__ inline std::uint32_t magnitude_of(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
-__device__ inline std::uint32_t magnitude_of(double x) { return magnitude_of(static_cast<float>(x)); }
+__device__ inline unsigned long long magnitude_of(double x) {
+  return std::bit_cast<unsigned long long>(x) & ~(1ull << 63);
+}
 
 // The bin of an ExponentHistogram that counts a number; -1 for none.
 __device__ inline int bin_of(float x) {
@@ -83,7 +85,7 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
   Geometry<1> x;  // in the order [rows, k]
   By by;
   int random_bits;  // 0: rounding is not stochastic
-  bool unscale, last, scaled_exponents;
+  bool unscale, last, scaled_exponents, exact;
   DeviceKey key;
   const std::int64_t* steps;  // QuantizeOptions
   Scale whole;
@@ -101,6 +103,7 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
         unscale(p.unscale),
         last(p.last),
         scaled_exponents(p.options.scaled_exponents),
+        exact(p.spec.product == ScaledProduct::exact),
         key(p.options.steps ? DeviceKey{p.rounder.key} : device_key(p.rounder.key)),
         steps(p.options.steps),
         whole(p.one),
@@ -123,7 +126,8 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
   }
   __device__ void operator()(std::int64_t i, Value from, const Scale& scale, const Known& known, LoopCounts& counts,
                              unsigned* bins) const {
-    const Value scaled = scale.forward != 1 ? times(from, scale.forward) : from;
+    Value scaled = from;
+    if (scale.forward != 1) scaled = exact ? times_to_odd(from, scale.forward) : times(from, scale.forward);
     if (kCount && tallies.bins) {
       const int bin = bin_of(scaled_exponents ? scaled : from);
       if (bin >= 0) atomicAdd(bins + bin, 1u);
@@ -139,10 +143,10 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
     } else {
       const auto value = std::bit_cast<Value>(rounded);
       if (!narrow) return void(values[i] = value);
-      auto result = static_cast<float>(value);
-      if (unscale && scale.inverse != 1) result = times(result, scale.inverse);
-      if (last && known.whole.inverse != 1) result = times(result, known.whole.inverse);
-      narrow[i] = result;
+      const float by = unscale ? scale.inverse : 1;
+      const float of_tensor = last ? known.whole.inverse : 1;
+      const auto result = static_cast<float>(value);
+      narrow[i] = by == 1 && of_tensor == 1 ? result : unscaled(result, by, of_tensor);
     }
   }
 
@@ -185,7 +189,7 @@ template <class Round> struct RoundAll {
 };
 
 struct LargerBits {
-  __device__ std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a > b ? a : b; }
+  template <class U> __device__ U operator()(U a, U b) const { return a > b ? a : b; }
 };
 
 // One scale for each row, block or tile. A warp reads it twice: for the amax, and to round.
@@ -211,12 +215,13 @@ template <class Round> struct RoundTiles {
       const std::int64_t wide = k - col < tile_cols ? k - col : tile_cols;
       const std::int64_t first = row * k + col;
       const auto element = [&](std::int64_t e) { return first + (high == 1 ? e : e / wide * k + e % wide); };
-      std::uint32_t most = 0;
+      using Value = typename Round::Value;
+      auto most = magnitude_of(Value{0});
       for (std::int64_t e = lane; e < high * wide; e += kLanes) {
-        const std::uint32_t size = magnitude_of(round.source(element(e)));
+        const auto size = magnitude_of(round.source(element(e)));
         most = size > most ? size : most;
       }
-      const Scale scale = scale_of(std::bit_cast<float>(reduce_warp(most, LargerBits{})), spec);
+      const Scale scale = scale_of(std::bit_cast<Value>(reduce_warp(most, LargerBits{})), spec);
       if (lane == 0) put_scale(t, scale.inverse);
       for (std::int64_t e = lane; e < high * wide; e += kLanes) {
         const std::int64_t i = element(e);
@@ -277,7 +282,7 @@ template <class Round> void start_tiles(const Round& round, const device::Roundi
 template <bool kCodes, bool kCount>
 void start_pass(const device::RoundingPass& p, char* codes, const Tallies& tallies) {
   const std::int64_t n = p.rows * p.k;
-  const bool wide = p.x.dtype() == DType::f64;
+  const bool wide = p.wide;
   const auto all = [&]<class By>(std::type_identity<By>) {
     start_all(RoundElement<kCodes, kCount, By>(p, codes, tallies), n);
   };

@@ -70,7 +70,10 @@ void accumulate(const Accumulator& how, const Gemm& g, bool narrows) {
   // by RoundingMode
   static constexpr auto kRounded = {
       start_with<detail::kAligned>, start_with<1>, start_with<2>, start_with<3>, start_with<4>, start_with<5>};
-  const auto start = how.f64 ? start_with<kDoubles> : kRounded.begin()[static_cast<int>(how.rounding.mode)];
+  const int mode = static_cast<int>(how.rounding.mode);
+  const bool by_exponent = mode == 0 && how.format.mantissa_bits == 0;  // ties go by the exponent's last bit
+  const auto rounded = by_exponent ? start_with<0> : kRounded.begin()[mode];
+  const auto start = how.f64 ? start_with<kDoubles> : rounded;
   start(how, g, narrows);
 }
 

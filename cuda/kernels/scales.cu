@@ -13,47 +13,57 @@ using detail::Scale;
 constexpr std::int64_t kBlocks = 2048;
 
 struct LargerBits {
-  __device__ std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a > b ? a : b; }
+  template <class U> __device__ U operator()(U a, U b) const { return a > b ? a : b; }
 };
 
-struct LargestMagnitude {
+// T: float or double, the dtype of `most`.
+template <class T> struct LargestMagnitude {
+  using Bits = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
   Geometry<1> x;  // in the order of its memory
   std::int64_t blocks;
-  unsigned* most;
+  Bits* most;
   __device__ void operator()(const Block& block) const {
-    std::uint32_t mine = 0;
+    constexpr Bits kMagnitude = ~(Bits{1} << (8 * sizeof(Bits) - 1));
+    Bits mine = 0;
     for (std::int64_t i = block.index * block.threads + block.thread; i < x.numel; i += blocks * block.threads) {
       std::int64_t at[1] = {i};
       if (!x.operand[0].linear) x.locate(i, at);
-      const auto value = load_element<float>(x.operand[0].dtype, x.operand[0].data, at[0]);
-      const std::uint32_t size = std::bit_cast<std::uint32_t>(value) & 0x7fffffffu;
+      const auto value = load_element<T>(x.operand[0].dtype, x.operand[0].data, at[0]);
+      const Bits size = std::bit_cast<Bits>(value) & kMagnitude;
       mine = size > mine ? size : mine;
     }
-    mine = reduce_block(block, mine, 0u, LargerBits{});
+    mine = reduce_block(block, mine, Bits{0}, LargerBits{});
     if (block.thread == 0) atomicMax(most, mine);
   }
 };
 
 __device__ inline void put(const Scale& scale, float* to) { to[0] = scale.forward, to[1] = scale.inverse; }
 
+// An amax in a GPU's memory, f32 or f64.
+struct Amax {
+  const void* at = nullptr;  // null: none
+  bool wide = false;
+  __device__ double get() const { return wide ? *static_cast<const double*>(at) : *static_cast<const float*>(at); }
+};
+
 struct WholeScale {
-  const float* amax;
+  Amax amax;
   detail::ScaleSpec spec;
   float* to;
   __device__ void operator()(std::int64_t) const {
-    put(spec.kind == ScalingKind::nvfp4 ? nvfp4_global(*amax, spec) : current_scale(*amax, spec), to);
+    put(spec.kind == ScalingKind::nvfp4 ? nvfp4_global(amax.get(), spec) : current_scale(amax.get(), spec), to);
   }
 };
 
 struct DelayedScale {
   DeviceAmaxHistory* history;
-  const float* amax;  // null: nothing is staged
+  Amax amax;  // none: nothing is staged
   bool keep, again;
   float* to;
   __device__ void operator()(std::int64_t) const {
     if (keep) history->used = history->scale;
     put(detail::inverted(again ? history->used : history->scale), to);
-    if (amax) history->staged = detail::larger_magnitude(*amax, history->staged);
+    if (amax.at) history->staged = detail::larger_magnitude(detail::history_amax(amax.get()), history->staged);
   }
 };
 
@@ -98,6 +108,16 @@ struct CopyUnless {
 
 float* floats(const Tensor& t) { return static_cast<float*>(t.raw()); }
 
+Amax amax_in(const Tensor& t) { return t.defined() ? Amax{t.raw(), t.dtype() == DType::f64} : Amax{}; }
+
+template <class T> void start_amax(const Tensor& x, const Tensor& to) {
+  const Tensor* const operands[] = {&x};
+  const std::int64_t blocks = std::clamp<std::int64_t>((x.numel() + kThreads - 1) / kThreads, 1, kBlocks);
+  using Largest = LargestMagnitude<T>;
+  for_blocks(blocks, Largest{make_geometry(x.sizes(), operands, false), blocks,
+                             static_cast<typename Largest::Bits*>(to.raw())});
+}
+
 }  // namespace
 }  // namespace gradual::cuda
 
@@ -107,22 +127,20 @@ using namespace cuda;
 
 void amax(const Tensor& x, const Tensor& to) {
   select(x.device());
-  clear(to.raw(), sizeof(float));
+  clear(to.raw(), to.nbytes());
   if (x.numel() == 0) return;
-  const Tensor* const operands[] = {&x};
-  const std::int64_t blocks = std::clamp<std::int64_t>((x.numel() + kThreads - 1) / kThreads, 1, kBlocks);
-  for_blocks(blocks,
-             LargestMagnitude{make_geometry(x.sizes(), operands, false), blocks, static_cast<unsigned*>(to.raw())});
+  if (to.dtype() == DType::f64) start_amax<double>(x, to);
+  else start_amax<float>(x, to);
 }
 
 void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to) {
   select(to.device());
-  for_each(1, WholeScale{floats(amax), spec, floats(to)});
+  for_each(1, WholeScale{amax_in(amax), spec, floats(to)});
 }
 
 void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, bool keep, bool again, const Tensor& to) {
   select(to.device());
-  for_each(1, DelayedScale{history, amax.defined() ? floats(amax) : nullptr, keep, again, floats(to)});
+  for_each(1, DelayedScale{history, amax_in(amax), keep, again, floats(to)});
 }
 
 void copy_unless(const std::int64_t* skipped, const Tensor& to, const Tensor& from) {

@@ -117,7 +117,7 @@ TEST_CASE("every field of a quantizer is in the file") {
   using enum ScalingKind;
   constexpr auto kTorchao = ScaleOracle::torchao;
   amp::Quantization q;
-  q.forward_x = with({.kind = fixed, .value = 0.1});
+  q.forward_x = with({.kind = fixed, .value = 0.1, .product = ScaledProduct::rounded});
   q.forward_w = with({.kind = tensor, .margin = 1.5, .power_of_two = true, .oracle = kTorchao});
   q.dgrad_dy = with({.kind = delayed, .margin = -2, .history = 7, .most_recent = true});
   q.dgrad_w = with({.kind = row, .margin = 3, .power_of_two = true, .oracle = kTorchao});
@@ -278,7 +278,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "delayed, row, block, nvfp4"},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": {"history": 4}}}})",
        "recipe 'a', quantization, forward_x, scaling: unknown key \"history\"; allowed are kind, margin, power_of_two, "
-       "zero_point, block, square, part, inner_part, scale, scale_format, rule, oracle"},
+       "zero_point, block, square, part, inner_part, scale, scale_format, rule, oracle, product"},
       {R"({"name": "a", "base": "mxfp8", "quantization": {"forward_x": {"scaling": {"block": 0}}}})",
        "recipe 'a': quantization, forward_x: quantizer to e4m3fn: a block has at least 1 element, not 0"},
       {R"({"name": "a", "base": "fp8-delayed", "quantization": {"forward_x": {"scaling": {"history": -1}}}})",

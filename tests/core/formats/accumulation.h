@@ -31,14 +31,15 @@ inline Int fixed(double x) {
 // Of multiples of 2^-30.
 inline Int product(double a, double b) { return fixed(a) / (Int{1} << 30) * (fixed(b) / (Int{1} << 30)); }
 
-inline bool goes_up(RoundingMode mode, Int count, Int rest, Int half, bool negative) {
+// `odd`: the last bit of the code of the lower magnitude.
+inline bool goes_up(RoundingMode mode, bool odd, Int rest, Int half, bool negative) {
   using enum RoundingMode;
   switch (mode) {
-    case nearest_even: return rest > half || (rest == half && count % 2 == 1);
+    case nearest_even: return rest > half || (rest == half && odd);
     case nearest_away: return rest >= half;
     case up: return rest > 0 && !negative;
     case down: return rest > 0 && negative;
-    case to_odd: return rest > 0 && count % 2 == 0;
+    case to_odd: return rest > 0 && !odd;
     default: return false;
   }
 }
@@ -48,13 +49,16 @@ inline double rounded(Int exact, const Format& f, RoundingMode mode) {
   const Int magnitude = negative ? -exact : exact;
   int top = -1;
   while (top < 126 && magnitude >> (top + 1) != 0) ++top;
-  const int depth = std::max(top - kUnit, 1 - f.bias) - f.mantissa_bits + kUnit;  // bits below the spacing
+  const int binade = std::max(top - kUnit, 1 - f.bias);
+  const int depth = binade - f.mantissa_bits + kUnit;  // bits below the spacing
   double value = 0;
   if (depth <= 0) {
     value = std::ldexp(static_cast<double>(magnitude), -kUnit);
   } else {
     Int count = magnitude >> depth;
-    if (goes_up(mode, count, magnitude - (count << depth), Int{1} << (depth - 1), negative)) ++count;
+    const int code_of_exponent = f.mantissa_bits == 0 ? binade - 1 + f.bias : 0;
+    const bool odd = (count + code_of_exponent) % 2 == 1;
+    if (goes_up(mode, odd, magnitude - (count << depth), Int{1} << (depth - 1), negative)) ++count;
     value = std::ldexp(static_cast<double>(count), depth - kUnit);
   }
   if (value > f.max()) value = f.has_inf ? kInf : f.nan != NanEncoding::none ? std::nan("") : f.max();

@@ -87,7 +87,7 @@ Expected Search::operator()(RoundingMode mode, Overflow overflow, double x, std:
     if (mode == nearest_away) up = x > bound || (x == bound && x > 0);
     if (mode == toward_zero) up = all[low] < 0 && all[low + 1] > 0 ? x >= 0 : x < 0;  // where there is no zero
     if (mode == RoundingMode::up) up = true;
-    if (mode == to_odd) up = odd[low + 1] && !odd[low];
+    if (mode == to_odd) up = odd[low + 1] == odd[low] ? all[low] >= 0 : odd[low + 1];
     if (mode == stochastic)
       up = std::floor(std::ldexp((x - all[low]) / (all[low + 1] - all[low]), bits)) + static_cast<double>(random) >=
            std::ldexp(1, bits);
@@ -321,4 +321,21 @@ TEST_CASE("errors of tables") {
   CHECK(contains(of({.name = "twice", .values = {0, 2}}), "the name is another format's"));
   const Format three = table_format({.name = "three", .values = {0, 1, 2}});  // a code of 2 bits is left
   CHECK(table_format({.name = "three", .values = {0, 1, 2}}) == three);
+}
+
+TEST_CASE("to-odd is symmetric in sign, also next to codes that are left out") {
+  for (const char* name : {"takum16", "takum8", "posit16", "posit8", "int8tc", "log8", "hif8"}) {
+    const Rounder r{format(name), {RoundingMode::to_odd}, Overflow::saturate};
+    const float smallest = static_cast<float>(r.format.min_positive());
+    for (const float x : {1e-39F, smallest / 2, smallest * 1.25F, 0.3F, 0.9F}) {
+      const float in[] = {x, -x};
+      float out[2];
+      r.round(in, out, 2);
+      CAPTURE(name);
+      CAPTURE(x);
+      CHECK(out[0] == -out[1]);
+      CHECK(out[0] != 0);
+      CHECK(out[1] != 0);
+    }
+  }
 }

@@ -87,18 +87,18 @@ inline Parts parts_of(double x) {
   return field == 0 ? Parts{fraction, -1074} : Parts{fraction + (std::uint64_t{1} << 52), field - 1075};
 }
 
-// Whether `count` units and `rest` / 2^depth of one (0 < rest < 2^depth) become count + 1.
-template <RoundingMode mode>
-bool goes_up(std::uint64_t count, std::uint64_t rest, int depth, bool negative, Chance chance) {
+// Whether `count` units and `rest` / 2^depth of one (0 < rest < 2^depth) become count + 1. `odd`: the last bit of the code
+// that stands for `count` units.
+template <RoundingMode mode> bool goes_up(bool odd, std::uint64_t rest, int depth, bool negative, Chance chance) {
   using enum RoundingMode;
   // twice the rest against 2^depth; a significand has at most 53 bits
   const bool above_half = depth < 62 && 2 * rest > std::uint64_t{1} << depth;
   const bool half = depth < 62 && 2 * rest == std::uint64_t{1} << depth;
-  if constexpr (mode == nearest_even) return above_half || (half && count % 2 == 1);
+  if constexpr (mode == nearest_even) return above_half || (half && odd);
   if constexpr (mode == nearest_away) return above_half || half;
   if constexpr (mode == up) return !negative;
   if constexpr (mode == down) return negative;
-  if constexpr (mode == to_odd) return count % 2 == 0;
+  if constexpr (mode == to_odd) return !odd;
   if constexpr (mode == stochastic) {
     // floor(rest / 2^depth * 2^bits): the distance cut to that many bits of the spacing
     const int shift = depth - chance.bits;
@@ -133,7 +133,7 @@ template <RoundingMode mode> Result round_to_power(const Format& f, Overflow ove
   const Parts p = parts_of(x);
   const int low_bit = static_cast<int>(std::bit_width(p.significand)) - 1;
   const std::uint64_t rest = p.significand - (std::uint64_t{1} << low_bit);
-  const int up = rest != 0 && goes_up<mode>(1, rest, low_bit, false, chance) ? 1 : 0;
+  const int up = rest != 0 && goes_up<mode>(true, rest, low_bit, false, chance) ? 1 : 0;
   const int code = std::max(low_bit + p.exponent + up + f.bias, 0);
   if (code <= static_cast<int>(c.largest)) return {static_cast<std::uint32_t>(code), Kind::normal};
   return {has_nan && !stays_finite<mode>(overflow, c, false) ? c.nan : c.largest, Kind::overflow};
@@ -164,6 +164,8 @@ template <RoundingMode mode> Result round(const Format& f, Overflow overflow, do
   const std::uint32_t zero = f.has_negative_zero ? sign : 0;
   if (x == 0) return {zero, Kind::zero};
 
+  // Codes count the values upwards from zero; each binade has 2^mantissa_bits.
+  const std::uint64_t one = std::uint64_t{1} << f.mantissa_bits;
   // The spacing around |x| is 2^unit: one of the binade's, or one of the subnormal values'.
   const Parts p = parts_of(x);
   const int lowest = 1 - f.bias;  // exponent of the smallest normal value
@@ -172,10 +174,9 @@ template <RoundingMode mode> Result round(const Format& f, Overflow overflow, do
   std::uint64_t count = depth <= 0 ? p.significand << -depth : depth < 64 ? p.significand >> depth : 0;
   if (depth > 0) {
     const std::uint64_t rest = depth < 64 ? p.significand - (count << depth) : p.significand;
-    if (rest != 0 && goes_up<mode>(count, rest, depth, negative, chance)) ++count;
+    const bool odd = (count + static_cast<std::uint64_t>(binade - lowest) * one) % 2 == 1;
+    if (rest != 0 && goes_up<mode>(odd, rest, depth, negative, chance)) ++count;
   }
-  // Codes count the values upwards from zero; each binade has 2^mantissa_bits.
-  const std::uint64_t one = std::uint64_t{1} << f.mantissa_bits;
   const std::uint64_t code = count + static_cast<std::uint64_t>(binade - lowest) * one;
   if (code > c.largest) return {stays_finite<mode>(overflow, c, negative) ? largest : beyond, Kind::overflow};
   if (code == 0 || (code < one && !f.subnormals)) return {zero, Kind::underflow};

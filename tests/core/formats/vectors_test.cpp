@@ -314,3 +314,24 @@ TEST_CASE("-0 counts as a zero, and the exponents have bins") {
   CHECK(exponents.bins[0] == 2);
   CHECK(exponents.bins[1] == 1);
 }
+
+TEST_CASE("ties without mantissa bits go to the even code, as in P3109") {
+  check_vectors("binary8p1", nearest_even, kIeee,
+                {{1, 0x40},
+                 {1.5, 0x40},
+                 {3, 0x42},
+                 {6, 0x42},
+                 {12, 0x44},
+                 {0x1p-64, 0x00},
+                 {0x1.8p-63, 0x02},
+                 {above(1.5), 0x41},
+                 {below(3), 0x41},
+                 {-1.5, 0xc0},
+                 {-6, 0xc2},
+                 {0x1.8p62, 0x7e},
+                 {above(0x1.8p62), 0x7f}});
+  check_vectors("binary8p1f", nearest_even, kIeee, {{0x1.8p62, 0x7e}, {0x1.8p63, 0x80}, {below(0x1.8p63), 0x7f}});
+  check_vectors("e4m0", nearest_even, kIeee, {{1, 7}, {1.5, 8}, {3, 8}, {6, 10}, {0x1p-7, 0}, {0x1.8p-6, 2}});
+  check_vectors("e8m0", nearest_away, kIeee, {{1.5, 0x80}, {3, 0x81}});
+  check_vectors("binary8p1", to_odd, kIeee, {{1.25, 0x41}, {2.5, 0x41}, {0x1p-80, 0x01}, {-1.25, 0xc1}});
+}

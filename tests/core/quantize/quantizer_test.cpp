@@ -73,7 +73,9 @@ Factors of_block(float amax, float global, float inverse, const Quantizer& q) {
   if (s.kind == ScalingKind::row || s.scale == ScaleFormat::f32) return current(amax, q);
   if (s.kind == ScalingKind::nvfp4) {
     const Format e4m3 = format("e4m3fn");
-    float wanted = amax * global / static_cast<float>(q.format.max());
+    const bool exact = s.product == ScaledProduct::exact;
+    double wanted = exact ? static_cast<double>(amax) * global / q.format.max()
+                          : static_cast<double>(amax * global / static_cast<float>(q.format.max()));
     if (s.oracle == ScaleOracle::torchao && !std::isnan(wanted))
       wanted = std::max(0x1p-6F, amax / static_cast<float>(q.format.max()) / inverse);
     const auto code = reference::round<RoundingMode::nearest_even>(e4m3, Overflow::saturate, wanted).code;
@@ -98,8 +100,10 @@ float largest(const std::vector<float>& x) {
 
 struct Defined {
   std::vector<std::uint32_t> codes;
-  std::vector<float> values, scaled;  // with the scales taken out again; as they were rounded
-  std::vector<float> scales;          // of the grid, row by row: what codes are multiplied by
+  std::vector<float> values;    // with the scales taken out again; finite where the factors are
+  std::vector<float> products;  // the same, but a scale apart from the values may take them beyond f32
+  std::vector<double> scaled;   // as they were rounded
+  std::vector<float> scales;    // of the grid, row by row: what codes are multiplied by
   std::int64_t grid_rows = 0, grid_cols = 0;
   float global = 1, inverse = 1;
   CastCounts counts;
@@ -148,11 +152,20 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < k; ++c) {
       const Factors f = factors[static_cast<std::size_t>(r / height * d.grid_cols + c / width)];
-      d.scaled.push_back(x[static_cast<std::size_t>(r * k + c)] * f.forward);
+      const float source = x[static_cast<std::size_t>(r * k + c)];
+      const bool exact = s.kind == ScalingKind::none || s.product == ScaledProduct::exact;
+      d.scaled.push_back(exact ? static_cast<double>(source) * f.forward : static_cast<double>(source * f.forward));
       const reference::Result result = round(q.format, q.overflow, d.scaled.back(), {});
       reference::count(result.kind, d.counts);
       d.codes.push_back(result.code);
-      d.values.push_back(static_cast<float>(reference::decode(q.format, result.code)) * f.inverse * d.inverse);
+      const auto value = static_cast<float>(reference::decode(q.format, result.code));
+      const bool finite = std::isfinite(value) && std::isfinite(f.inverse);
+      const float in_block = value * f.inverse;
+      const float kept = finite ? std::clamp(in_block, -FLT_MAX, FLT_MAX) : in_block;
+      const bool apart = per_tensor(s.kind) || s.kind == ScalingKind::row;
+      d.products.push_back((apart ? in_block : kept) * d.inverse);
+      const float all = kept * d.inverse;
+      d.values.push_back(finite && std::isfinite(d.inverse) ? std::clamp(all, -FLT_MAX, FLT_MAX) : all);
     }
   return d;
 }
@@ -195,6 +208,11 @@ std::vector<Quantizer> quantizers() {
   for (const std::string_view element : {"e4m3fn", "e5m2", "e2m3", "e3m2", "e2m1"})
     for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even})
       all.push_back(make(format(element), {.kind = block, .block = 32, .rule = rule}));
+  for (std::size_t i = 0, n = all.size(); i < n; ++i) {
+    if (all[i].scaling.kind == none) continue;
+    all.push_back(all[i]);
+    all.back().scaling.product = ScaledProduct::rounded;
+  }
   return all;
 }
 
@@ -288,7 +306,7 @@ void check_against_definition(const Quantizer& q, const Input& in) {
   CHECK(back.sizes() == in.x.sizes());
   CHECK(differences(floats(rows_of(back, in.axis)), d.values) == 0);
   const Tensor product = operand.scale.defined() ? mul(operand.values, operand.scale) : operand.values;
-  CHECK(differences(floats(rows_of(product, in.axis)), d.values) == 0);
+  CHECK(differences(floats(rows_of(product, in.axis)), d.products) == 0);
 
   std::vector<std::uint32_t> got;
   for (const double code : values(rows_of(codes.unpack(), in.axis)))
@@ -393,4 +411,136 @@ TEST_CASE("hadamard16 is orthogonal and keeps products") {
                          hadamard16(zeros({2, 24}), 0);
                        }),
                        "the last dim must be a multiple of 16"));
+}
+
+// --- one rounding of the product -------------------------------------------------------------------------------------
+
+TEST_CASE("a scaled element is rounded once, or by way of f32 by choice") {
+  // -0x1.26p-1 * 0x1.24924ap+7 is -84.0000003: to -88. As an f32 it is -84, a tie: to -80.
+  const double x = -0x1.26p-1;
+  Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::fixed, .value = 0x1.24924ap+7}};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
+    CAPTURE(to_string(dtype));
+    const Tensor t = full({3}, x, {.dtype = dtype});
+    q.scaling.product = ScaledProduct::exact;
+    CHECK(at(quantize(t, q).decode(), 1) == -88);
+    CHECK(at(quantize_operand(t, q).values, 1) == -88);
+    CHECK(at(fake_quantize(t, q), 1) == -88 * (1 / 0x1.24924ap+7F));
+    q.scaling.product = ScaledProduct::rounded;
+    CHECK(at(quantize(t, q).decode(), 1) == (dtype == DType::f64 ? -88 : -80));
+  }
+}
+
+namespace {
+
+// The exact product rounded to odd in f64: a rounding to a format with at most 50 bits is that of the product.
+double exact_product(double x, float by) {
+  __extension__ using Wide = __float128;
+  const Wide exact = static_cast<Wide>(x) * static_cast<Wide>(by);
+  const auto near = static_cast<double>(exact);
+  if (static_cast<Wide>(near) == exact || std::bit_cast<std::uint64_t>(near) % 2 == 1) return near;
+  const bool larger = static_cast<Wide>(near) < exact;
+  return std::nextafter(near, larger ? HUGE_VAL : -HUGE_VAL);
+}
+
+int wrong_codes(const Tensor& x, const Quantizer& q) {
+  const RandomKey key{.seed = 5, .stream = 9};
+  std::vector<double> products;
+  for (const double v : values(x)) products.push_back(exact_product(v, static_cast<float>(q.scaling.value)));
+  std::vector<std::uint8_t> expected(products.size() * static_cast<std::size_t>(code_bytes(q.format)));
+  const Rounder rounder{q.format, q.rounding, q.overflow, key};
+  rounder.encode(products.data(), expected.data(), static_cast<std::int64_t>(products.size()));
+  std::vector<float> decoded(products.size());
+  decode(q.format, expected.data(), decoded.data(), static_cast<std::int64_t>(products.size()));
+  return differences(floats(quantize(x, q, {.key = key}).decode()), decoded);
+}
+
+}  // namespace
+
+TEST_CASE("one rounding of the exact product: every rounding, format and source") {
+  std::vector<double> numbers;
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    const auto word = philox_word(8, 0, i);
+    const double size = std::ldexp(1 + uniform01(philox_word(8, 1, i)), static_cast<int>(word % 40) - 20);
+    numbers.push_back((word & 64 ? size : -size) * (1 + (i % 3 == 0 ? 0x1p-30 * uniform01(philox_word(8, 2, i)) : 0)));
+  }
+  for (const double v : {0x1.26p-1, 1e-38, 1e-45, 3e38, 0.0, -0.0}) numbers.push_back(v);
+  const auto n = static_cast<std::int64_t>(numbers.size());
+  const Tensor doubles = from_data(numbers, {n}, {.dtype = DType::f64});
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64})
+    for (const std::string_view target :
+         {"e4m3fn", "e5m2", "e2m1", "bf16", "fp16", "e8m21", "e8m22", "fp32", "e4m0", "int8", "nf4", "posit16"})
+      for (const std::string_view rounding :
+           {"nearest-even", "nearest-away", "toward-zero", "up", "down", "to-odd", "stochastic", "stochastic:8"})
+        for (const double scale : {0x1.24924ap+7, 0x1.8p-3, 3e-38, 8e37}) {
+          const Quantizer q{.format = format(target),
+                            .rounding = rounding_from_name(rounding),
+                            .overflow = Overflow::ieee,
+                            .scaling = {.kind = ScalingKind::fixed, .value = scale}};
+          const bool wide = dtype == DType::f64 && q.rounding.mode == RoundingMode::stochastic &&
+                            q.format.mantissa_bits + q.rounding.random_bits > 50;
+          if (wide) continue;  // the exact product has more bits than a double
+          const std::string what = fmt::format("{} to {} {} by {}", to_string(dtype), target, rounding, scale);
+          CAPTURE(what);
+          CHECK(wrong_codes(doubles.to(dtype), q) == 0);
+        }
+}
+
+TEST_CASE("the amax of doubles is theirs") {
+  const auto doubles = [](double v) { return full({32}, v, {.dtype = DType::f64}); };
+  CHECK(absmax(doubles(-1e300)) == 1e300);
+  CHECK(absmax(doubles(1e-60)) == 1e-60);
+  CHECK(absmax(doubles(1 - 0x1p-40)) == 1 - 0x1p-40);
+  CHECK(absmax_tensor(doubles(1e300)).item<double>() == 1e300);
+  const auto e8m0 = [&](const char* element, ScaleRule rule, double v) {
+    const Quantizer q{.format = format(element), .scaling = {.kind = ScalingKind::block, .rule = rule}};
+    return quantize(doubles(v), q).scale_values().item<double>();
+  };
+  CHECK(e8m0("e4m3fn", ScaleRule::floor, 1 - 0x1p-40) == 0x1p-9);
+  CHECK(e8m0("e4m3fn", ScaleRule::ceil, 1 + 0x1p-40) == 0x1p-7);
+  CHECK(e8m0("e2m1", ScaleRule::rceil, 1.5 + 0x1p-40) == 0.5);
+  CHECK(e8m0("e4m3fn", ScaleRule::even, 1.9375 - 0x1p-40) == 0x1p-8);
+  CHECK(e8m0("e4m3fn", ScaleRule::floor, 1e300) == 0x1p127);
+  CHECK(e8m0("e4m3fn", ScaleRule::floor, 1e-60) == 0x1p-127);
+  for (const ScalingKind kind : {ScalingKind::tensor, ScalingKind::row, ScalingKind::block, ScalingKind::nvfp4}) {
+    const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = kind}};
+    CHECK(at(fake_quantize(doubles(1e300), q), 3) > 0x1p126);
+    CHECK(std::isfinite(at(fake_quantize(doubles(1e300), q), 3)));
+  }
+  ExponentHistogram exponents;
+  const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::fixed, .value = 2}};
+  fake_quantize(doubles(1 - 0x1p-40), q, {.stats = {nullptr, &exponents}});
+  CHECK(exponents.bins[126] == 32);
+  AmaxHistory history;
+  history.stage(1e300);
+  CHECK(history.staged == FLT_MAX);
+}
+
+TEST_CASE("what is finite stays finite through scales") {
+  using enum ScalingKind;
+  std::vector<Scaling> scalings = {{.kind = tensor}, {.kind = row}, {.kind = nvfp4, .block = 16}};
+  scalings.push_back({.kind = tensor, .power_of_two = true});
+  scalings.push_back({.kind = tensor, .oracle = ScaleOracle::torchao});
+  scalings.push_back({.kind = block, .scale = ScaleFormat::f32});
+  scalings.push_back({.kind = block, .scale = ScaleFormat::coded, .scale_format = format("bf16")});
+  for (const ScaleRule rule :
+       {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even, ScaleRule::least_squares})
+    for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao})
+      scalings.push_back({.kind = block, .rule = rule, .oracle = oracle});
+  Tensor x = zeros({2, 32});
+  for (const std::int64_t i : {1, 7, 40}) x.data<float>()[i] = i == 7 ? -FLT_MAX : FLT_MAX;
+  for (const char* target : {"e4m3fn", "e5m2", "e2m1", "int8", "nf4", "binary8p3"})
+    for (const Scaling& scaling : scalings)
+      for (const Overflow overflow : {Overflow::saturate, Overflow::saturate_finite}) {
+        const Quantizer q{.format = format(target), .overflow = overflow, .scaling = scaling};
+        if (scaling.kind == nvfp4 && q.format.table) continue;
+        CAPTURE(describe(q));
+        for (const Tensor& y : {fake_quantize(x, q), quantize(x, q).dequantize()}) {
+          CHECK(at(y, 0) == 0);
+          CHECK(at(y, 1) >= 0x1p126);
+          CHECK(at(y, 7) == -at(y, 1));
+          CHECK(std::isfinite(at(y, 1)));
+          CHECK(std::isfinite(at(y, 40)));
+        }
+      }
 }

@@ -40,7 +40,7 @@ struct Affine {
     zero = std::min(std::max(zero, f.low), f.high);
   }
   int code(float x, const Whole& f) const {
-    const float inverse = 1 / scale;
+    const double inverse = 1 / scale;  // the product is exact
     return std::min(std::max(static_cast<int>(std::nearbyint(x * inverse)) + zero, f.low), f.high);
   }
 };
