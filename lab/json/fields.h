@@ -11,8 +11,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
+
+#include "../../amp/rewrite.h"
+#include "../../core/support/error.h"
+#include "../../inspect/update_meter.h"
 
 namespace gradual::lab {
 
@@ -47,6 +52,24 @@ struct FieldReader {
   }
 };
 
+// The enumerators of an enum count from 0 and have names: to_string(E), and this number of them.
+template <class E> inline constexpr int kEnumerators = static_cast<int>(E::count_);
+
+template <> inline constexpr int kEnumerators<Phase> = 3;
+template <> inline constexpr int kEnumerators<amp::Role> = amp::kRoles;
+template <> inline constexpr int kEnumerators<inspect::UpdatePart> = inspect::kUpdateParts;
+
+// The enumerator of that name; Error listing the names if there is none.
+template <class E> E enumerator(std::string_view name) {
+  std::string names;
+  for (int i = 0; i < kEnumerators<E>; ++i) {
+    const auto value = static_cast<E>(i);
+    if (to_string(value) == name) return value;
+    names += (i ? ", '" : "'") + std::string(to_string(value)) + "'";
+  }
+  throw_error("'" + std::string(name) + "' is none of " + names);
+}
+
 template <class T> inline constexpr bool is_optional = false;
 template <class T> inline constexpr bool is_optional<std::optional<T>> = true;
 
@@ -56,6 +79,8 @@ template <class T> Json json_of(const T& value) {
     return std::isfinite(value) ? Json(value) : Json(nullptr);
   } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
     return Json(value);
+  } else if constexpr (std::is_enum_v<T>) {
+    return Json(std::string(to_string(value)));
   } else if constexpr (std::is_same_v<T, JsonText>) {
     return value.text.empty() ? Json(nullptr) : Json::parse(value.text);
   } else if constexpr (std::is_same_v<T, OrNull>) {
@@ -81,6 +106,8 @@ template <class T> void read(const Json& json, T& value) {
     value = static_cast<T>(json.get_ref<const std::int64_t&>());
   } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
     value = json.get<T>();
+  } else if constexpr (std::is_enum_v<T>) {
+    value = enumerator<T>(json.get_ref<const std::string&>());
   } else if constexpr (std::is_same_v<T, JsonText>) {
     value.text = json.is_null() ? "" : json.dump();
   } else if constexpr (std::is_same_v<T, OrNull>) {
