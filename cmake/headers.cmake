@@ -9,7 +9,8 @@ endforeach()
 list(TRANSFORM GRADUAL_PUBLIC_FOLDERS APPEND "/*.h" OUTPUT_VARIABLE patterns)
 list(TRANSFORM patterns PREPEND "${PROJECT_SOURCE_DIR}/")
 file(GLOB GRADUAL_PUBLIC_HEADERS RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS
-     ${PROJECT_SOURCE_DIR}/gradual.h ${PROJECT_SOURCE_DIR}/core/*.def ${PROJECT_SOURCE_DIR}/cuda/cuda.h
+     ${PROJECT_SOURCE_DIR}/gradual.h ${PROJECT_SOURCE_DIR}/core/*.def ${PROJECT_SOURCE_DIR}/inspect/*.def
+     ${PROJECT_SOURCE_DIR}/lab/*.def ${PROJECT_SOURCE_DIR}/cuda/cuda.h
      ${PROJECT_SOURCE_DIR}/cuda/runtime/graph.h ${patterns})
 
 set(GRADUAL_BUILD_INCLUDE ${PROJECT_BINARY_DIR}/include)

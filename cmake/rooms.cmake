@@ -34,7 +34,7 @@ set(rooms
   "inspect:core autograd nn optim amp"
   "dist:core autograd nn optim data amp"
   "pt2:core autograd nn"
-  "lab/json:core/support"  # as amp/json
+  "lab/json:core amp inspect"  # as amp/json
   "lab:core autograd nn optim data amp inspect dist cuda pt2 lab/json"
   "lab/main:core autograd nn optim data amp inspect dist pt2 lab")
 # "core" stands for what users see of it: all rooms but the kernels of the CPU.

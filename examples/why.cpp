@@ -75,7 +75,8 @@ void diagnose_fp16() {
 
   std::printf("\n2. The diagnosis of that evidence\n\n");
   const std::vector<inspect::Finding> findings = inspect::diagnose(evidence);
-  example::claim(!findings.empty() && findings[0].cause == "adam-eps", "the cause is Adam's eps, which is 0 in f16");
+  example::claim(!findings.empty() && findings[0].cause == inspect::Cause::adam_eps,
+                 "the cause is Adam's eps, which is 0 in f16");
   if (findings.empty() || findings[0].cures.empty()) return;
   const inspect::Cure& cure = findings[0].cures[0];
   std::printf("  %s\n  cure: %s\n  as an edit of the recipe: %s\n", findings[0].sentence.c_str(), cure.remedy.c_str(),

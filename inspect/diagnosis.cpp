@@ -83,31 +83,37 @@ std::string zeros_after(const Evidence& e, const std::string& layer) {
   return "";
 }
 
+// Why a role loses numbers in a layer: the cause, and what made it, as the end of a sentence.
+std::pair<Cause, std::string> cause_of_loss(const Loss& l, const Evidence& e, bool large) {
+  const bool gradient = is_gradient(l.role);
+  const bool room = l.room > kRoomBits;
+  if (any_quantizer(e, l.role, is_delayed) && (large || room || l.large > kSomeClipped))
+    return {Cause::delayed_scale, ": their scale comes from earlier amaxes"};
+  if (large && any_quantizer(e, l.role, is_floor))
+    return {Cause::floor_clipping, ": FLOOR rounds the scales of blocks down"};
+  if (large) return {Cause::clipping, ""};
+  if (gradient && e.recipe->scaling && room)
+    return {Cause::scale_too_low,
+            fmt::format(": the loss scale leaves 2^{:.0f} unused above the largest of them", l.room)};
+  if (gradient) return {Cause::gradient_underflow, ""};
+  return {e.recipe->quantization ? Cause::format_range : Cause::activation_underflow, ""};
+}
+
 Finding of_loss(const Loss& l, const Evidence& e, bool large) {
-  const bool gradient = is_gradient(l.role), quantised = e.recipe->quantization.has_value(), room = l.room > kRoomBits;
-  const bool delayed = any_quantizer(e, l.role, is_delayed) && (large || room || l.large > kSomeClipped);
-  const bool floor = large && any_quantizer(e, l.role, is_floor),
-             scale = !large && gradient && e.recipe->scaling && room;
-  Finding f{.phase = gradient ? "backward" : "forward", .site = l.layer};
-  if (const LedgerRow* r = op_of(l, e, large ? clipped_share : lost_share))
-    f.op = r->op, f.site = l.layer.empty() ? r->line : l.layer;
-  using Cause = std::pair<const char*, std::string>;  // and what made it
-  const auto [cause, why] =
-      delayed     ? Cause("delayed-scale", ": their scale comes from earlier amaxes")
-      : floor     ? Cause("floor-clipping", ": FLOOR rounds the scales of blocks down")
-      : large     ? Cause("clipping", "")
-      : scale     ? Cause("scale-too-low",
-                          fmt::format(": the loss scale leaves 2^{:.0f} unused above the largest of them", l.room))
-      : gradient  ? Cause("gradient-underflow", "")
-      : quantised ? Cause("format-range", "")
-                  : Cause("activation-underflow", "");
-  f.cause = cause;
+  const bool gradient = is_gradient(l.role);
+  const auto [cause, why] = cause_of_loss(l, e, large);
+  Finding f{.cause = cause, .phase = gradient ? Phase::backward : Phase::forward, .site = l.layer};
+  if (const LedgerRow* r = op_of(l, e, large ? clipped_share : lost_share)) {
+    f.op = r->op;
+    f.site = l.layer.empty() ? r->line : l.layer;
+  }
   f.sentence = fmt::format("{} of the {}s of {} {} {}{}", percent(large ? l.large : l.small), to_string(l.role),
                            in_layer(l.layer), large ? "exceed the largest number of" : "that are not 0 become 0 in",
-                           quantised ? "its format" : to_string(e.recipe->dtype), why);
+                           e.recipe->quantization ? "its format" : to_string(e.recipe->dtype), why);
   if (!large && l.role == Role::error) f.sentence += zeros_after(e, l.layer);
   // The largest numbers carry most of the signal. Of equal findings the first in a step counts.
-  f.severity = large ? std::min(1.0, 4 * l.large) : l.small * (gradient ? 0.95 : 1), f.cures = cures_of(l, e);
+  f.severity = large ? std::min(1.0, 4 * l.large) : l.small * (gradient ? 0.95 : 1);
+  f.cures = cures_of(l, e);
   return f;
 }
 
@@ -139,40 +145,63 @@ std::vector<Finding> of_casts(const Evidence& e) {
   return found;
 }
 
-std::vector<Finding> of_updates(const Evidence& e) {
-  std::map<std::string, std::vector<const Update*>> parts;
-  for (const Update& u : e.updates) parts[u.part.starts_with("running") ? "running statistics" : u.part].push_back(&u);
-  std::vector<Finding> found;
-  for (const auto& [part, updates] : parts) {
-    const bool running = part == "running statistics", weights = part == "update";
-    if (!running && !weights && part != "second moment") continue;
-    const Update* worst = nullptr;
-    double lost = 0, all = 0, most = 0;
-    for (const Update* u : updates) {
-      // With stochastic updates most elements stay, and the others compensate.
-      const auto intended = static_cast<double>(u->intended);
-      const double here = u->arriving() < kMostArrives ? (1 - std::max(0.0, u->arriving())) * intended : 0;
-      lost += here, all += intended;
-      if (here > most) most = here, worst = u;
+// The quantities whose updates are judged together.
+enum class Updated : std::uint8_t { statistics, second_moment, weights };
+
+bool belongs(const Update& u, Updated what) {
+  if (what == Updated::weights) return u.part == UpdatePart::whole;
+  if (what == Updated::second_moment) return u.part == UpdatePart::second_moment;
+  return u.part == UpdatePart::running_mean || u.part == UpdatePart::running_variance;
+}
+
+struct UpdateRule {
+  Updated what;
+  Cause cause;
+  Phase phase;
+  std::string_view of_site;  // follows the site's name
+  Cure (*cure)(amp::Recipe r);
+};
+constexpr UpdateRule kUpdateRules[] = {
+    {Updated::statistics, Cause::batch_statistics, Phase::forward, ", running statistics", cures::norms_in_f32},
+    {Updated::second_moment, Cause::second_moment, Phase::optimizer, ", second moment", cures::masters},
+    {Updated::weights, Cause::update_vanishes, Phase::optimizer, "", cures::masters}};
+
+Found of_updates(const Evidence& e, const UpdateRule& rule) {
+  const Update* worst = nullptr;
+  double lost = 0;
+  double all = 0;
+  double most = 0;
+  for (const Update& u : e.updates) {
+    if (!belongs(u, rule.what)) continue;
+    // With stochastic updates most elements stay, and the others compensate.
+    const auto intended = static_cast<double>(u.intended);
+    const double here = u.arriving() < kMostArrives ? (1 - std::max(0.0, u.arriving())) * intended : 0;
+    lost += here;
+    all += intended;
+    if (here > most) {
+      most = here;
+      worst = &u;
     }
-    if (!worst || lost < kManyLost * all) continue;
-    Finding f{.phase = running ? "forward" : "optimizer", .op = worst->op, .site = worst->parameter};
-    f.cause = weights ? "update-vanishes" : running ? "batch-statistics" : "second-moment";
-    f.sentence = fmt::format(
-        "{}: {} of its updates arrives, for they are below half an ulp; {} of the elements do not move at all",
-        weights ? f.site : f.site + ", " + part, percent(worst->arriving()), percent(worst->vanished_percent() / 100));
-    // If training is as good as in fp32, only evaluation is worse, which alone uses the statistics.
-    f.severity = running && e.trains ? 2 : lost / all * (weights ? 1 : 0.3);
-    f.cures = {running ? cures::norms_in_f32(*e.recipe) : cures::masters(*e.recipe)};
-    found.push_back(std::move(f));
   }
-  if (e.late && e.late->bad_tensor.find("running_") != std::string::npos) {
-    Finding f{.cause = "batch-statistics", .phase = "forward", .op = "batch_norm_update_", .site = e.late->bad_tensor};
-    f.sentence = fmt::format("{} overflows {}: evaluation uses it", f.site, to_string(e.recipe->dtype));
-    f.cures = {cures::norms_in_f32(*e.recipe), cures::bf16(cures::norms_in_f32(*e.recipe).recipe)}, f.severity = 2;
-    found.push_back(std::move(f));
-  }
-  return found;
+  if (!worst || lost < kManyLost * all) return {};
+  Finding f{.cause = rule.cause, .phase = rule.phase, .op = worst->op, .site = worst->parameter};
+  f.sentence = fmt::format(
+      "{}{}: {} of its updates arrives, for they are below half an ulp; {} of the elements do not move at all", f.site,
+      rule.of_site, percent(worst->arriving()), percent(worst->vanished_percent() / 100));
+  // If training is as good as in fp32, only evaluation is worse, which alone uses the statistics.
+  const bool spoils_evaluation = rule.what == Updated::statistics && e.trains;
+  f.severity = spoils_evaluation ? 2 : lost / all * (rule.what == Updated::weights ? 1 : 0.3);
+  f.cures = {rule.cure(*e.recipe)};
+  return f;
+}
+
+Found of_statistics(const Evidence& e) {
+  if (!e.late || e.late->bad_tensor.find("running_") == std::string::npos) return {};
+  Finding f{.cause = Cause::batch_statistics, .op = "batch_norm_update_", .site = e.late->bad_tensor};
+  f.sentence = fmt::format("{} overflows {}: evaluation uses it", f.site, to_string(e.recipe->dtype));
+  f.cures = {cures::norms_in_f32(*e.recipe), cures::bf16(cures::norms_in_f32(*e.recipe).recipe)};
+  f.severity = 2;
+  return f;
 }
 
 Found of_rate(const Evidence& e) {
@@ -180,10 +209,11 @@ Found of_rate(const Evidence& e) {
   if (!e.fp32_fails || e.bad || all.elements == 0) return {};
   const bool slow = all.ratio() < kSlow;
   if (!slow && all.ratio() <= kFast && e.rise <= kRises) return {};
-  Finding f{.cause = "learning-rate", .phase = "optimizer", .op = all.op};
+  Finding f{.cause = Cause::learning_rate, .phase = Phase::optimizer, .op = all.op};
   f.sentence = fmt::format("updates are {:.2g} of the weights, and the loss rises to {:.2g} times its first value",
                            all.ratio(), e.rise);
-  f.precision = false, f.severity = slow ? 0.5 : 2.5;
+  f.precision = blames_recipe(f.cause, e.fp32_fails);
+  f.severity = slow ? 0.5 : 2.5;
   return f;
 }
 
@@ -192,7 +222,7 @@ Found of_rate(const Evidence& e) {
 Update all_updates(const Evidence& e) {
   Update all;
   for (const Update& u : e.updates)
-    if (u.part == "update") all += u;
+    if (u.part == UpdatePart::whole) all += u;
   return all;
 }
 
@@ -216,8 +246,10 @@ std::vector<Finding> diagnose(const Evidence& e) {
   add({rules::of_zeros(e), rules::of_moments(e), e.bad ? rules::of_nonfinite(*e.bad, e) : rules::of_skips(e)});
   if (all.empty() || !e.bad) {
     add({rules::of_overflow(e), rules::of_sums(e), rules::of_rate(e)});
-    for (const auto& found : {rules::of_updates(e), rules::of_casts(e)})
-      all.insert(all.end(), found.begin(), found.end());
+    for (const rules::UpdateRule& rule : rules::kUpdateRules) add({rules::of_updates(e, rule)});
+    add({rules::of_statistics(e)});
+    const std::vector<Finding> casts = rules::of_casts(e);
+    all.insert(all.end(), casts.begin(), casts.end());
   }
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);
   for (Finding& f : all) {

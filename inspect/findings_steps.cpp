@@ -31,9 +31,14 @@ std::string lost(const Numbers& n) {
   return fmt::format("{} of {} elements are {}{}", n.inf ? n.inf : n.nan, n.elements, what, rest);
 }
 
-// What rounding in the place of a row is called in causes: "gradient-overflow".
-std::string rounded_by(const LedgerRow& r) {
-  return r.phase == Phase::backward ? "gradient" : reduces(r) ? "reduction" : "activation";
+// The cause if a row's results exceed the dtype, and if they become 0.
+Cause overflow_of(const LedgerRow& r) {
+  if (r.phase == Phase::backward) return Cause::gradient_overflow;
+  return reduces(r) ? Cause::reduction_overflow : Cause::activation_overflow;
+}
+Cause underflow_of(const LedgerRow& r) {
+  if (r.phase == Phase::backward) return Cause::gradient_underflow;
+  return reduces(r) ? Cause::reduction_underflow : Cause::activation_underflow;
 }
 
 // An observed step and the evidence from its run.
@@ -44,12 +49,16 @@ struct Look {
   const LedgerRow& row(std::int64_t number) const { return s.ledger.rows()[static_cast<std::size_t>(number)]; }
 
   template <class... A>
-  Finding finding(const LedgerRow& r, const std::string& cause, std::vector<Cure> cures, fmt::format_string<A...> text,
+  Finding finding(const LedgerRow& r, Cause cause, std::vector<Cure> cures, fmt::format_string<A...> text,
                   A&&... values) const {
-    Finding f{.cause = cause, .phase = std::string(to_string(r.phase)), .op = without_rewrite(r.op)};
-    f.site = !r.parameter.empty() ? r.parameter : r.module.empty() ? r.line : r.module;
-    f.step = s.step, f.severity = 1.5, f.precision = cause != "bug" && cause != "data" && cause != "dead-units";
-    f.sentence = fmt::format(text, std::forward<A>(values)...), f.cures = std::move(cures);
+    Finding f{.cause = cause, .phase = r.phase, .op = without_rewrite(r.op)};
+    f.site = r.module.empty() ? r.line : r.module;
+    if (!r.parameter.empty()) f.site = r.parameter;
+    f.step = s.step;
+    f.severity = 1.5;
+    f.precision = blames_recipe(cause, e.fp32_fails);
+    f.sentence = fmt::format(text, std::forward<A>(values)...);
+    f.cures = std::move(cures);
     return f;
   }
 
@@ -102,7 +111,11 @@ struct Look {
   Finding of_optimizer(const LedgerRow& r) const {
     const bool adam = r.state.size() == 2;
     const bool eps = adam && r.eps_is_zero && r.state[1].zeros > 0, moment = adam && !r.state[1].finite();
-    const char* const cause = eps ? "adam-eps" : moment ? "second-moment" : "update-overflow";
+    Cause cause = Cause::update_overflow;
+    if (moment) cause = Cause::second_moment;
+    if (eps) cause = Cause::adam_eps;
+    // No rounding of the state or of the arithmetic can be the cause in f32.
+    if (!is_half(r.from) && !is_half(r.state_dtype)) cause = Cause::arithmetic;
     Finding f =
         finding(r, cause, {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", r.site(), to_string(r.from));
     if (eps)
@@ -112,7 +125,6 @@ struct Look {
       f.sentence = fmt::format("{}: its second moment, a square of the gradient, overflows {}: {}", r.site(),
                                to_string(r.state_dtype), lost(r.state[1]));
     if (!r.numbers.finite()) f.sentence += fmt::format(", and in {} {}", r.parameter, lost(r.numbers));
-    if (!is_half(r.from) && !is_half(r.state_dtype)) f.cause = "arithmetic", f.precision = !e.fp32_fails;
     return f;
   }
 
@@ -125,11 +137,11 @@ struct Look {
       if (underflows(x) && !(zero && lost_share(zero->counts) > kManyVanish)) zero = x;
     }
     if (zero)
-      return finding(*zero, rounded_by(*zero) + "-underflow", cures_of(*zero),
+      return finding(*zero, underflow_of(*zero), cures_of(*zero),
                      "{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them", zero->site(),
                      percent(lost_share(zero->counts)), to_string(zero->to), r.site());
     if (!difference || r.numbers.nan == 0 || r.kind != OpKind::Transcendental) return {};
-    return finding(*difference, "cancellation", cures_of(*difference),
+    return finding(*difference, Cause::cancellation, cures_of(*difference),
                    "{}: the terms agree in all bits of {}, and {} makes NaN of what is left", difference->site(),
                    to_string(difference->to), r.site());
   }
@@ -142,52 +154,54 @@ struct Look {
                                            is_quantised(r.op) ? "the format of its operands" : to_string(r.to),
                                            lost(r.numbers));
     if (r.nonfinite_number)
-      return finding(r, "bug", {}, "{}{} is given a number that is NaN or Inf", function, r.site());
+      return finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", function, r.site());
     const auto inner = std::ranges::find_if(s.ledger.rows(), [&r](const LedgerRow& x) {
       return r.kind == OpKind::Custom && x.kind != OpKind::Custom && !x.finite() && !x.nonfinite_inputs &&
              is_within(x, r);
     });
     const bool inside = inner != s.ledger.rows().end();
     if (inside && !inner->accumulator.empty())
-      return finding(*inner, "accumulator", {cures::f32_sums(*e.recipe)},
+      return finding(*inner, Cause::accumulator, {cures::f32_sums(*e.recipe)},
                      "{}: the sums leave the range of the accumulator {}: {}", inner->site(), inner->accumulator,
                      lost(inner->numbers));
     if (is_users(r))
-      return inside ? of_maker(*inner) : finding(r, "bug", {}, "{}: of finite inputs {}", r.site(), lost(r.numbers));
+      return inside ? of_maker(*inner)
+                    : finding(r, Cause::bug, {}, "{}: of finite inputs {}", r.site(), lost(r.numbers));
     if (!is_low(r)) {
       // f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
-      if (e.fp32_fails && s.step == 0 && !function.empty()) return finding(r, "bug", {}, "{}{}", function, beyond);
-      Finding f = finding(r, "arithmetic", {cures::masters(*e.recipe)}, "{}", beyond);
-      if (all_updates(e).ratio() > kFast && s.step > 0)
-        f.cause = "learning-rate", f.sentence += "; updates are as large as the weights";
-      f.precision = !e.fp32_fails;
-      return f;
+      if (e.fp32_fails && s.step == 0 && !function.empty()) return finding(r, Cause::bug, {}, "{}{}", function, beyond);
+      const bool fast = all_updates(e).ratio() > kFast && s.step > 0;
+      return finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}", beyond,
+                     fast ? "; updates are as large as the weights" : "");
     }
     if (r.counts.overflow == 0 && !is_quantised(r.op))
       if (Found f = of_argument(r)) return *f;
     const bool weight = r.op == "cast" && !r.parameter.empty() && r.phase != Phase::backward;
-    return finding(r, (weight ? "weight" : rounded_by(r)) + "-overflow", cures_of(r), "{}", beyond);
+    return finding(r, weight ? Cause::weight_overflow : overflow_of(r), cures_of(r), "{}", beyond);
   }
 
   // A row that reads a NaN or Inf which no op made.
   Finding of_reader(const LedgerRow& r) const {
     const std::string& bad = s.bad_tensor;
     if (bad.find("running_") != std::string::npos)
-      return finding(r, "batch-statistics", {cures::norms_in_f32(*e.recipe)},
+      return finding(r, Cause::batch_statistics, {cures::norms_in_f32(*e.recipe)},
                      "{} is not finite, and evaluation uses it", bad);
     if (!bad.empty()) {
       const bool born = e.first_in_fp32 && e.first_in_fp32->bad_tensor.empty();
-      Finding f = finding(r, born ? "weight-overflow" : "data", {cures::bf16(*e.recipe)},
+      Finding f = finding(r, born ? Cause::weight_overflow : Cause::data, {cures::bf16(*e.recipe)},
                           "{} is not finite before this step", bad);
       f.site = bad;
       return f;
     }
     if (!s.finite_batch)
-      return finding(r, "data", {}, "the batch holds NaN or Inf: {} is the first op that reads it", r.site());
-    Finding f = finding(r, "bug", {}, "{}{} reads NaN or Inf that no op made: code that writes memory itself",
-                        function_of(r), r.site());
-    if (r.numbers.nan == 0) f.cause = "arithmetic", f.sentence = r.site() + ": a mask of Inf reaches the loss";
-    return f;
+      return finding(r, Cause::data, {}, "the batch holds NaN or Inf: {} is the first op that reads it", r.site());
+    if (r.numbers.nan == 0) {
+      Finding f = finding(r, Cause::arithmetic, {}, "{}: a mask of Inf reaches the loss", r.site());
+      f.precision = false;
+      return f;
+    }
+    return finding(r, Cause::bug, {}, "{}{} reads NaN or Inf that no op made: code that writes memory itself",
+                   function_of(r), r.site());
   }
 
   // A tensor of zeros made from inputs that are not all 0: a bug unless rounding explains it.
@@ -198,7 +212,7 @@ struct Look {
     const bool in_range = least > 0 && largest >= 2 * least,
                rounded = underflows(&r) || r.op == "quantize" || std::ranges::any_of(way(r), underflows);
     if (!in_range && (function.empty() || rounded)) return {};
-    return finding(r, "bug", {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}", function_of(r),
+    return finding(r, Cause::bug, {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}", function_of(r),
                    r.site(), largest);
   }
 };
@@ -226,9 +240,9 @@ Found of_nonfinite(const ObservedStep& s, const Evidence& e) {
 Found of_skips(const Evidence& e) {
   if (!e.skip || share(e.skipped, e.steps) < kManySkipped) return {};
   Found f = of_nonfinite(*e.skip, e);
-  if (!f || f->phase == "forward" || !f->precision || e.last_scale <= 1) return f;
+  if (!f || f->phase == Phase::forward || !f->precision || e.last_scale <= 1) return f;
   const bool dynamic = e.recipe->scaling && e.recipe->scaling->dynamic, grows = dynamic && e.growths > 1;
-  f->cause = grows ? "scale-grows" : "scale-too-high";
+  f->cause = grows ? Cause::scale_grows : Cause::scale_too_high;
   f->sentence = fmt::format("{} of {} steps are skipped at the {} loss scale {}{}: {}", e.skipped, e.steps,
                             dynamic ? "dynamic" : "static", scale_text(e.last_scale),
                             grows ? fmt::format(", which grew {} times", e.growths) : "", f->sentence);
@@ -245,7 +259,7 @@ Found of_zeros(const Evidence& e) {
       if (std::ranges::any_of(r.reads, [&look](std::int64_t i) { return is_zero(look.row(i)); })) continue;
       Found f = s == &e.first ? look.of_zero(r) : Found();
       if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0)
-        f = look.finding(r, "dead-units", {}, "{} gives 0 for every input: nothing before it learns", r.site());
+        f = look.finding(r, Cause::dead_units, {}, "{} gives 0 for every input: nothing before it learns", r.site());
       if (f) return f->severity = 2, f;  // everything after it is lost
     }
   }
@@ -285,7 +299,8 @@ Found of_moments(const Evidence& e) {
   });
   if (!s) return {};
   Finding f = Look{*s, e}.of_optimizer(*worst);
-  f.cause = "second-moment", f.precision = true;
+  f.cause = Cause::second_moment;
+  f.precision = true;
   if (worst->state[1].finite() || coded)
     f.sentence = fmt::format("{}: {} of its second moments are 0 in {} while the first are not: eps {} alone divides",
                              worst->site(), percent(share(worst->lost_moments, worst->state[1].elements)),
@@ -304,7 +319,7 @@ Found of_sums(const Evidence& e) {
     });
     if (!s) continue;
     const Look look{*s, e};
-    Finding f = look.finding(*worst, "accumulator", {cures::f32_sums(*e.recipe)},
+    Finding f = look.finding(*worst, Cause::accumulator, {cures::f32_sums(*e.recipe)},
                              "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
                              worst->site(), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)));
     if (worst->accumulator.empty())

@@ -4,13 +4,14 @@
 
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
+#include "../core/support/message_text.h"
 #include "csv_text.h"
 
 namespace gradual::inspect {
 namespace {
 
 constexpr std::int64_t kSampled = 64;
-constexpr const char* kStates[] = {"first moment", "second moment", "other state"};
+constexpr UpdatePart kStates[] = {UpdatePart::first_moment, UpdatePart::second_moment, UpdatePart::other_state};
 
 const UpdateAttrs& update_of(const OpCall& call) {
   return call.op == OpId::adam_step_ ? call.get<AdamAttrs>().update : call.get<SgdAttrs>().update;
@@ -47,6 +48,11 @@ Tensor run_again(const OpCall& one, const Attrs& attrs) {
 
 }  // namespace
 
+std::string_view to_string(UpdatePart part) {
+  return enum_name(part, {"update", "gradient step", "weight decay", "first moment", "second moment", "other state",
+                          "running mean", "running variance", "average"});
+}
+
 Update& Update::operator+=(const Update& o) {
   parameter = o.parameter, op = o.op, part = o.part, step = o.step;
   elements += o.elements, intended += o.intended, vanished += o.vanished, moved += o.moved, flipped += o.flipped;
@@ -60,13 +66,13 @@ std::string to_string(const Scalar& s) {
   return fmt::format("{} {:.6g} is {:.6g} in {}", s.name, s.value, s.used, to_string(s.dtype));
 }
 
-UpdateMeter::Change UpdateMeter::change(const OpCall& call, const std::string& name, const char* part,
+UpdateMeter::Change UpdateMeter::change(const OpCall& call, const std::string& name, UpdatePart part,
                                         const Tensor& target, const Tensor& intended) {
   const Tensor before = f64_of(target);
   return {{.parameter = name, .op = std::string(called(call)), .part = part}, target, {}, {}, before, before, intended};
 }
 
-bool UpdateMeter::has_changed(std::string_view part, std::string_view parameter) const {
+bool UpdateMeter::has_changed(UpdatePart part, std::string_view parameter) const {
   return std::ranges::any_of(changes_, [&](const Change& c) {
     return c.row.part == part && (parameter.empty() || c.row.parameter == parameter);
   });
@@ -74,7 +80,7 @@ bool UpdateMeter::has_changed(std::string_view part, std::string_view parameter)
 
 void UpdateMeter::begin_update(Update& row, const Tensor& parameter) {
   if (row.parameter.empty()) return;
-  if (has_changed("update", row.parameter)) next_step();
+  if (has_changed(UpdatePart::whole, row.parameter)) next_step();
   Weight& w = weights_[row.parameter];
   if (!w.quantised) w.observe(0, parameter);
   row.moved = std::exchange(w.moved, 0), row.flipped = std::exchange(w.flipped, 0);
@@ -94,13 +100,14 @@ void UpdateMeter::Weight::observe(std::int64_t offset, const Tensor& rounded) {
 void UpdateMeter::fused(const OpCall& one, int k) {
   const std::string name = names_.of(one[kWeight]);
   const std::vector<Tensor> exact = run_in_f64(one, *one.attrs);
-  Change whole = change(one, name, "update", one[kWeight], exact[kWeight]);
+  Change whole = change(one, name, UpdatePart::whole, one[kWeight], exact[kWeight]);
   whole.master = one[kMaster], whole.compensation = one[kCompensation];
   whole.before = whole.base = value_of(one[kWeight], one[kMaster], one[kCompensation]);
   if (const std::optional<Attrs> plain = without_decay(one, k)) {
-    Change step = change(one, name, "gradient step", run_again(one, *plain), run_in_f64(one, *plain)[kWeight]);
+    Change step =
+        change(one, name, UpdatePart::gradient_step, run_again(one, *plain), run_in_f64(one, *plain)[kWeight]);
     Change decay = whole;
-    decay.row.part = "weight decay";
+    decay.row.part = UpdatePart::weight_decay;
     decay.before = step.before, decay.base = step.intended;  // the change that decay adds
     step.before = step.base = whole.before;
     pending_.push_back(std::move(step)), pending_.push_back(std::move(decay));
@@ -143,7 +150,7 @@ void UpdateMeter::written_by_ops(const OpCall& call) {
     if (std::ranges::any_of(changes_, same)) return;  // the row-major copy that a fused op has updated
     const bool by_chance = rounded_.first.defined() && rounded_.first.shares_storage(from);
     const Tensor& next = by_chance ? rounded_.second : from;
-    Change whole = change(call, name, "update", to, f64_of(next));
+    Change whole = change(call, name, UpdatePart::whole, to, f64_of(next));
     begin_update(whole.row, to);
     if (master_.target.defined()) whole.before = whole.base = master_.before, whole.master = master_.target;
     for (std::size_t k = 0; k < states_.size(); ++k) {
@@ -153,12 +160,12 @@ void UpdateMeter::written_by_ops(const OpCall& call) {
     pending_.push_back(std::move(whole));
     next_ = amp::storage_id(next), states_.clear(), master_ = {}, rounded_ = {};
   } else if (category == Category::masters) {
-    master_ = change(call, name, "update", to, {});
+    master_ = change(call, name, UpdatePart::whole, to, {});
   } else if (amp::storage_id(from) == compensation_) {
     Change& c = changes_.back();
     c.before = c.base = add(c.before, f64_of(to)), c.compensation = to;
   } else if (category == Category::optimizer) {
-    states_.push_back(change(call, name, "", to, f64_of(from)));
+    states_.push_back(change(call, name, UpdatePart::other_state, to, f64_of(from)));
   }
 }
 
@@ -167,7 +174,7 @@ void UpdateMeter::before(const OpCall& call) {
   if (context().phase == Phase::optimizer) given_ = exact_ = {};
   pending_.clear();
   const Unseen unseen;
-  if (context().phase == Phase::backward && has_changed("update")) next_step();
+  if (context().phase == Phase::backward && has_changed(UpdatePart::whole)) next_step();
   if (call.op == OpId::adam_step_ || call.op == OpId::sgd_step_) {
     // On a GPU the step count and the rates may be in its memory only.
     if (const DeviceStep& there = update_of(call).device; there.steps || there.rates) return;
@@ -176,16 +183,16 @@ void UpdateMeter::before(const OpCall& call) {
   } else if (call.op == OpId::copy_ && context().phase == Phase::optimizer) {
     written_by_ops(call);
   } else if (call.op == OpId::batch_norm_update_) {
-    if (has_changed("update")) next_step();
+    if (has_changed(UpdatePart::whole)) next_step();
     const std::vector<Tensor> exact = run_in_f64(call, *call.attrs);
-    pending_ = {change(call, context().module, "running mean", call[0], exact[0]),
-                change(call, context().module, "running variance", call[1], exact[1])};
+    pending_ = {change(call, context().module, UpdatePart::running_mean, call[0], exact[0]),
+                change(call, context().module, UpdatePart::running_variance, call[1], exact[1])};
   }
   if (op_info(call.op).kind != OpKind::InPlace) return;
   for (const auto& [name, average, of, decay] : averages_)
-    if (average.shares_storage(call[0]) && !has_changed("average", name))
-      pending_.push_back(
-          change(call, name, "average", average, add(mul(f64_of(average), decay), mul(f64_of(of), 1 - decay))));
+    if (average.shares_storage(call[0]) && !has_changed(UpdatePart::average, name))
+      pending_.push_back(change(call, name, UpdatePart::average, average,
+                                add(mul(f64_of(average), decay), mul(f64_of(of), 1 - decay))));
 }
 
 void UpdateMeter::after(const OpCall& call, const Outputs& out, const CallRecord&) {
@@ -267,7 +274,8 @@ void UpdateMeter::add_noise(const OpCall& call) {
 std::string UpdateMeter::to_string() const {
   std::map<std::pair<std::string, std::string>, Update> sums;
   for (const auto* rows : {&updates_, &parts_})
-    for (const Update& u : *rows) sums[{u.parameter.empty() ? u.op : u.parameter, u.part}] += u;
+    for (const Update& u : *rows)
+      sums[{u.parameter.empty() ? u.op : u.parameter, std::string(inspect::to_string(u.part))}] += u;
   constexpr const char* kLine = "{:<28} {:<16} {:>8} {:>8} {:>18} {:>8} {:>9}\n";
   std::string text =
       fmt::format(kLine, "parameter", "part", "vanish", "arrive", "|update|/|weight|", "move", "flip back");
@@ -293,7 +301,8 @@ std::string UpdateMeter::to_csv() const {
   for (const auto* rows : {&updates_, &parts_})
     for (const Update& u : *rows)
       text += fmt::format("{},{},{},{},{},{},{},{:.6g},{:.6g},{},{}\n", u.step, csv_field(u.parameter), csv_field(u.op),
-                          u.part, u.elements, u.intended, u.vanished, u.ratio(), u.arriving(), u.moved, u.flipped);
+                          inspect::to_string(u.part), u.elements, u.intended, u.vanished, u.ratio(), u.arriving(),
+                          u.moved, u.flipped);
   return text;
 }
 

@@ -25,6 +25,21 @@
 
 namespace gradual::inspect {
 
+// What an update changes: the weight as a whole, or a part that UpdateMeter::parts() measures.
+enum class UpdatePart : std::uint8_t {
+  whole,
+  gradient_step,
+  weight_decay,
+  first_moment,
+  second_moment,
+  other_state,
+  running_mean,
+  running_variance,
+  average
+};
+inline constexpr int kUpdateParts = 9;
+std::string_view to_string(UpdatePart part);  // "update", "gradient step", ..
+
 struct Update {
   std::string parameter = {};  // "fc1.weight"; empty if it is not of the model
   std::string op = {};         // "adam_step_"
@@ -34,8 +49,8 @@ struct Update {
   // Sums over elements with a finite update: squares of the weight and of the intended update, and the product of the
   // intended and the made update.
   double weight_squares = 0, intended_squares = 0, product = 0;
-  std::string part = "update";  // the whole, or a name of UpdateMeter::parts()
-  std::int64_t step = 0;        // index among the observed steps, from 0; for a sum the last one
+  UpdatePart part = UpdatePart::whole;
+  std::int64_t step = 0;  // index among the observed steps, from 0; for a sum the last one
   // For whole updates: the elements whose rounded weight differs from that of the step before, and those of them that
   // return to their value before their last change. The rounded weight is the result of the forward quantiser (before
   // scales of a tensor or of rows), else the stored parameter. It is read before the update.
@@ -125,7 +140,7 @@ class UpdateMeter final : public Observer {
     void observe(std::int64_t offset, const Tensor& rounded);
   };
 
-  static Change change(const OpCall& call, const std::string& name, const char* part, const Tensor& target,
+  static Change change(const OpCall& call, const std::string& name, UpdatePart part, const Tensor& target,
                        const Tensor& intended);
   void fused(const OpCall& one, int k);
   void add_scalars(const OpCall& one);
@@ -133,8 +148,8 @@ class UpdateMeter final : public Observer {
   void begin_update(Update& row, const Tensor& parameter);
   void next_step() { ++step_, changes_.clear(); }
   // True if this step has changed this part of the parameter; an empty parameter stands for any.
-  bool has_changed(std::string_view part, std::string_view parameter = "") const;
-  std::vector<Update>& rows_of(const Change& c) { return c.row.part == "update" ? updates_ : parts_; }
+  bool has_changed(UpdatePart part, std::string_view parameter = "") const;
+  std::vector<Update>& rows_of(const Change& c) { return c.row.part == UpdatePart::whole ? updates_ : parts_; }
   void measure(const Change& change);
   void add_noise(const OpCall& call);
 

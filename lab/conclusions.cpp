@@ -72,49 +72,15 @@ bool loses_more(const Summary& s, double fp32) {
   return d && d->mean > 0.05 * fp32 && !(d->mean <= d->half);
 }
 
-// The causes of inspect/diagnosis.h for readers who know what a float is.
-struct Explanation {
-  std::string_view cause, text;
-};
-constexpr Explanation kExplanations[] = {
-    {"adam-eps", "Adam divides by the root of a mean of squared gradients plus a tiny eps; both became 0"},
-    {"second-moment", "Adam keeps a mean of squared gradients, and squares leave the range of the format"},
-    {"update-overflow", "the optimizer's arithmetic left the range of the format"},
-    {"update-vanishes", "updates are smaller than half the gap between two weights, and rounding drops them"},
-    {"batch-statistics", "the running means of the norm layers do not change, because their changes are rounded away"},
-    {"activation-overflow", "the output of a layer exceeds the largest number of the format"},
-    {"activation-underflow", "numbers below the smallest of the format became 0"},
-    {"reduction-overflow", "an exponential, a square or a sum exceeds the largest number of the format"},
-    {"reduction-underflow", "an exponential, a square or a sum is below the smallest number of the format"},
-    {"cancellation", "nearly equal numbers are subtracted, and only their rounding errors remain"},
-    {"weight-overflow", "a weight exceeds the largest number of the format"},
-    {"gradient-overflow", "a gradient exceeds the largest number of the format"},
-    {"gradient-underflow",
-     "gradients are below the smallest number of the format and became 0, so layers stop learning"},
-    {"scale-too-high", "the loss is multiplied by so much that gradients overflow, and the steps are skipped"},
-    {"scale-too-low", "the loss is multiplied by too little, and small gradients became 0"},
-    {"scale-grows", "the factor of the loss grows back after each overflow, so steps are skipped again and again"},
-    {"delayed-scale", "the scale comes from earlier steps, and the numbers have moved away from it"},
-    {"floor-clipping", "the scale of each block is rounded down, and the largest numbers are clipped"},
-    {"clipping", "numbers exceed the largest of the format and are clipped"},
-    {"format-range", "numbers are below the smallest of the format and became 0"},
-    {"accumulator", "a long sum grows until it no longer notices what is added"},
-    {"data", "the data hold NaN or Inf"},
-    {"learning-rate", "the learning rate is wrong, in fp32 too"},
-    {"arithmetic", "an operation gives NaN or Inf, in fp32 too"},
-    {"dead-units", "a layer gives 0 for every input, in fp32 too"},
-    {"bug", "a function gives NaN, Inf or nothing but 0 where rounding cannot"}};
-
 std::string with_stop(std::string sentence) { return sentence.ends_with('.') ? sentence : sentence + "."; }
 
 Conclusion failure(const Summary& s) {
   const Finding& f = s.first->findings[0];
-  const auto* known = std::ranges::find(kExplanations, f.cause, &Explanation::cause);
-  std::string sentence = fmt::format("{} {}", s.first->recipe, s.first->verdict);
-  if (known != std::end(kExplanations)) sentence += fmt::format(": {}", known->text);
+  std::string sentence = fmt::format("{} {}", s.first->recipe, to_string(s.first->verdict));
+  if (f.cause != inspect::Cause::unknown) sentence += fmt::format(": {}", inspect::cause_info(f.cause).sentence);
   sentence += fmt::format(". {}", with_stop(f.sentence));
   if (!f.remedy.empty()) sentence += " Cure: " + with_stop(f.remedy);
-  return {"failure", sentence,
+  return {Effect::failure, sentence,
           fmt::format("gradual-lab step --recipe {} --step {}", s.first->recipe, std::max<std::int64_t>(0, f.step))};
 }
 
@@ -124,7 +90,7 @@ std::string percents(const Summary& s) {
 
 Conclusion scale_effect(const Summary& with, const Summary& without) {
   return {
-      "scale",
+      Effect::scale,
       fmt::format("{} and {} round to the same {} bits. {} has scales and reaches {}; without scales {} reaches {}.",
                   with.first->recipe, without.first->recipe, most_bits(with), with.first->recipe, percents(with),
                   without.first->recipe, percents(without)),
@@ -134,7 +100,7 @@ Conclusion scale_effect(const Summary& with, const Summary& without) {
 Conclusion range_effect(const Summary& wide, const Summary& fine) {
   const auto exponent = [](const Summary& s) { return s.quantization->forward_x->format.exponent_bits; };
   return {
-      "range",
+      Effect::range,
       fmt::format("{} and {} have {} bits each and no scales. With {} bits for the exponent {:.0f}% of the gradients "
                   "are zero and the accuracy is {}; with {} bits it is {:.0f}% and {}.",
                   wide.first->recipe, fine.first->recipe, most_bits(wide), exponent(wide), wide.zero, percents(wide),
@@ -145,7 +111,7 @@ Conclusion range_effect(const Summary& wide, const Summary& fine) {
 Conclusion loss_effect(const Summary& s, double fp32) {
   const Difference& d = *s.first->loss_difference;
   const std::string interval = std::isnan(d.half) ? "" : fmt::format(" ± {:.3f}", d.half);
-  return {"loss",
+  return {Effect::loss,
           fmt::format("{} matches fp32 in accuracy, but its test loss is {:.3f}, and fp32's {:.3f} (+{:.3f}{}).",
                       s.first->recipe, s.loss, fp32, d.mean, interval),
           fmt::format("gradual-lab step --recipe {}", s.first->recipe)};
@@ -180,14 +146,14 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
   made.insert(made.begin(), failures.begin(), failures.end());
   const Summary *loser = nullptr, *narrowest = nullptr;
   for (const Summary& s : all) {
-    if (!s.first->verdict.starts_with("matches")) continue;
+    if (s.first->verdict.kind != VerdictKind::matches) continue;
     if (loses_more(s, fp32)) {
       if (!loser || s.loss > loser->loss) loser = &s;
     } else if (most_bits(s) > 0 && (!narrowest || most_bits(s) < most_bits(*narrowest))) narrowest = &s;
   }
   if (loser) made.push_back(loss_effect(*loser, fp32));
   if (narrowest && std::isfinite(fp32))
-    made.push_back({"narrowest",
+    made.push_back({Effect::narrowest,
                     fmt::format("{} rounds every operand of a product to {} bits or fewer and ends where fp32 does, in "
                                 "accuracy and loss. No recipe here does so with fewer.",
                                 narrowest->first->recipe, most_bits(*narrowest)),

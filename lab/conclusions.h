@@ -2,6 +2,7 @@
 // looks closer.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,14 @@
 
 namespace gradual::lab {
 
+// failure: a recipe fails, and why. scale: two recipes round to the same bits, and the one with scales does better.
+// range: as many bits without scales, parted otherwise between exponent and mantissa. loss: fp32's accuracy, but not
+// its loss. narrowest: the fewest bits whose accuracy and loss are fp32's.
+enum class Effect : std::uint8_t { failure, scale, range, loss, narrowest };
+
 struct Conclusion {
-  // "failure": a recipe fails, and why. "scale": two recipes round to the same bits, and the one with scales does
-  // better. "range": as many bits without scales, parted otherwise between exponent and mantissa. "loss": fp32's
-  // accuracy, but not its loss. "narrowest": the fewest bits whose accuracy and loss are fp32's.
-  std::string effect = {}, sentence = {}, command = {};
+  Effect effect = Effect::failure;
+  std::string sentence = {}, command = {};
 };
 
 // At most five, failures first. A difference is told only if it is larger than its interval of 95%.

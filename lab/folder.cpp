@@ -138,7 +138,7 @@ std::vector<Result> Folder::finished() const {
 bool is_finished(const Result& r, const amp::Recipe& recipe, std::uint64_t seed, const Options& o,
                  const LabData& data) {
   return r.recipe == recipe.name && r.seed == static_cast<std::int64_t>(seed) && r.model == o.model_name &&
-         r.data == data.name && r.status != "interrupted";
+         r.data == data.name && r.status != Status::interrupted;
 }
 
 const Result* finished_run(const std::vector<Result>& results, const amp::Recipe& recipe, std::uint64_t seed,

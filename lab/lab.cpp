@@ -146,7 +146,7 @@ class Comparison {
     auto found = explain(make_model_, data_, *u.recipe, static_cast<std::uint64_t>(r.seed), options_, r,
                          baseline(results_, references_, r), std::move(u.evidence));
     if (found) r.findings = std::move(*found);
-    else stopped_ = true, r.status = "interrupted";
+    else stopped_ = true, r.status = Status::interrupted;
     return found.has_value();
   }
 
@@ -191,7 +191,7 @@ class Comparison {
     } catch (const Error&) { return false; }  // the edited recipe does not fit the model
     judge(with, references_);
     const Result& got = with.back();
-    const bool well = got.status == "ok";
+    const bool well = got.status == Status::ok;
     if (!f.tried || (well && !(got.test_accuracy <= f.tried->accuracy))) {
       f.cure = c.edit, f.remedy = c.remedy;
       f.tried = Finding::Tried{got.test_accuracy, got.test_loss, got.verdict};

@@ -46,12 +46,18 @@ function clipped(runs) {
   return !worst ? "–" : worst.overflow_percent ? `${lostText(worst.overflow_percent)} (${worst.role} of ${worst.layer || "no layer"})` : "0 %";
 }
 
+// Of a run that has something to explain, or was not judged to the end.
+function isBad(run) {
+  const { kind, fails } = run.judgement;
+  return kind === "unjudged" ? run.status !== "ok" : fails || kind === "interrupted";
+}
+
 function summary() {
   const sends = data.runs.some(r => r.bytes_sent > 0), head = ["recipe", "verdict", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "scale", "skipped", "underflow", "overflow", "zero", "clipped", ...(sends ? ["sent per step"] : [])];
   const rows = recipes.map(name => {
     const rs = runsOf(name), of = key => mean(rs.map(r => r[key])), star = rs.some(r => r.histograms.some(h => h.as_if)) ? "*" : "";
     const verdict = [...new Set(rs.map(r => r.verdict || r.status))].join("; "), scale = of("final_scale");
-    return [name, el("td", /^(ok|baseline$|matches)/.test(verdict) ? {} : { class: "bad" }, verdict), percent(100 * of("test_accuracy"), 2), num(of("test_loss"), 4), num(of("train_loss"), 4),
+    return [name, el("td", rs.some(isBad) ? { class: "bad" } : {}, verdict), percent(100 * of("test_accuracy"), 2), num(of("test_loss"), 4), num(of("train_loss"), 4),
       num(of("ms_per_step"), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? powerOf(scale) : "–",
       num(of("skipped_steps"), 1), lostText(of("underflow_percent")) + star, lostText(of("overflow_percent")) + star, percent(of("zero_percent"), 1) + star, clipped(rs), ...(sends ? [bytes(mean(rs.map(r => r.bytes_sent / r.steps)))] : [])];
   });

@@ -63,12 +63,73 @@ template <class V> void fields(V& v, Histogram& h) {
     if (v.json.contains("format") && !v.json["format"].is_null()) read(v.json["format"], h.formats.emplace_back());
 }
 
+template <class V> void fields(V& v, Outcome& o) {
+  v("kind", o.kind);
+  v("points", o.points);
+  v("interval", o.interval);
+  v("step", OrNull{o.step});
+  v("skipped", OrNull{o.skipped});
+  v("steps", OrNull{o.steps});
+}
+
+// The fields of a verdict; "verdict" beside them is its sentence. A file of an earlier version has the sentence alone.
+struct Judgement {
+  Verdict& verdict;
+};
+template <class V> void fields(V& v, const Judgement& j) {
+  fields(v, static_cast<Outcome&>(j.verdict));
+  v("own", j.verdict.own);
+  v("fp32", j.verdict.fp32);
+  if constexpr (std::is_same_v<V, FieldWriter>) {
+    const VerdictInfo& info = verdict_info(j.verdict.kind);
+    v.json["tone"] = std::string(to_string(info.tone));
+    v.json["fails"] = j.verdict.fails();
+    if (j.verdict.earlier.empty()) return;
+  }
+  v("earlier", j.verdict.earlier, kLater);
+}
+
+// The kind whose name an earlier version's sentence begins with.
+VerdictKind kind_of_earlier(const std::string& sentence) {
+  const auto begins = [&](const VerdictInfo& info) { return sentence.starts_with(info.name); };
+  const auto* found = std::ranges::find_if(kVerdictInfos, begins);
+  return found == std::end(kVerdictInfos) ? VerdictKind::unjudged : found->kind;
+}
+
+template <class V> void verdict_fields(V& v, Verdict& verdict) {
+  std::string sentence = to_string(verdict);
+  v("verdict", sentence, kLater);
+  if constexpr (std::is_same_v<V, FieldReader>) {
+    if (!v.json.contains("judgement")) {
+      verdict = {{.kind = kind_of_earlier(sentence)}};
+      verdict.earlier = sentence;
+      return;
+    }
+  }
+  v("judgement", Judgement{verdict});
+}
+
+// "" stands for none.
+struct OrEmpty {
+  std::optional<Phase>& phase;
+};
+template <class V> void phase_field(V& v, OrEmpty phase) {
+  std::string name(phase.phase ? to_string(*phase.phase) : "");
+  v("phase", name);
+  if constexpr (std::is_same_v<V, FieldReader>)
+    phase.phase = name.empty() ? std::nullopt : std::optional(enumerator<Phase>(name));
+}
+
 template <class V> void fields(V& v, Finding::Cure& c) { v("edit", JsonText{c.edit}), v("remedy", c.remedy); }
 template <class V> void fields(V& v, Finding::Tried& t) {
-  v("accuracy", t.accuracy), v("loss", t.loss), v("verdict", t.verdict);
+  v("accuracy", t.accuracy);
+  v("loss", t.loss);
+  verdict_fields(v, t.verdict);
 }
 template <class V> void fields(V& v, Finding& f) {
-  v("cause", f.cause), v("phase", f.phase), v("op", f.op), v("site", f.site), v("step", OrNull{f.step});
+  v("cause", f.cause);
+  phase_field(v, {f.phase});
+  v("op", f.op), v("site", f.site), v("step", OrNull{f.step});
   v("sentence", f.sentence), v("precision", f.precision), v("remedy", f.remedy), v("cure", JsonText{f.cure});
   v("cures", f.cures, kLater), v("tried", f.tried);
 }
@@ -105,7 +166,8 @@ template <class V> void fields(V& v, Result& r) {
   v("test_samples", r.test_samples, kLater), v("ms_per_step", r.ms_per_step);
   v("peak_bytes", Peaks{r.peak_bytes, r.peak_total}), v("underflow_percent", r.underflow_percent);
   v("overflow_percent", r.overflow_percent), v("zero_percent", r.zero_percent, kLater), v("status", r.status);
-  v("verdict", r.verdict, kLater), v("difference", r.difference, kLater);
+  verdict_fields(v, r.verdict);
+  v("difference", r.difference, kLater);
   v("loss_difference", r.loss_difference, kLater), v("findings", r.findings, kLater), v("device", r.device, kLater);
   v("batch", r.batch, kLater), v("lr", r.lr, kLater), v("optimizer", r.optimizer, kLater);
   v("definition", JsonText{r.definition}, kLater), v("casts", r.casts), v("step_errors", r.errors, kLater);
@@ -237,7 +299,8 @@ std::string runs_csv(const std::vector<Result>& results) {
   const auto line = [](const Result& r) {
     Json j = result_json(r, false);
     j["peak_bytes"] = r.peak_total;
-    for (const char* nested : {"findings", "definition", "casts", "step_errors", "difference", "loss_difference"})
+    for (const char* nested :
+         {"findings", "definition", "casts", "step_errors", "difference", "loss_difference", "judgement"})
       j.erase(nested);
     return to_text(j) + "\n";
   };

@@ -8,7 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "../amp/rewrite.h"
 #include "../core/tensor/memory.h"
+#include "../inspect/cause.h"
+#include "outcome.h"
 #include "step_errors.h"
 
 namespace gradual::lab {
@@ -22,10 +25,11 @@ struct Curve {
   std::vector<double> underflow_percent;  // NaN if the step was not sampled or rounded nothing
 };
 
-// The effect of rounding on the elements of one role ("activation", "weight", "error", "weight gradient") in one layer.
+// The effect of rounding on the elements of one role in one layer.
 struct CastRow {
-  std::string role = {}, layer = {};  // a module's path, empty outside of all
-  std::string kind = {};              // the module's: "Linear"
+  amp::Role role = amp::Role::activation;
+  std::string layer = {};  // a module's path, empty outside of all
+  std::string kind = {};   // the module's: "Linear"
   std::int64_t elements = 0, nan = 0;
   double underflow_percent = 0, overflow_percent = 0;  // overflow includes saturation
 };
@@ -39,16 +43,18 @@ struct Zones {
 // Counts of one role's elements by binary exponent (frexp's minus one: 1.0 is in bin 0), after multiplication by the
 // scales that apply before rounding.
 struct Histogram {
-  std::string role = {};
+  amp::Role role = amp::Role::activation;
   int first_exponent = 0;
   std::vector<std::int64_t> counts = {};
   std::vector<Zones> formats = {};  // that its products round the role to; several: by product or module
   bool as_if = false;               // the recipe is all f32; counted as if cast to the format
 };
 
-// Why a run went wrong (inspect/diagnosis.h lists the causes), and what the edited recipe gave where that was tried.
+// Why a run went wrong, and what the edited recipe gave if that was tried.
 struct Finding {
-  std::string cause = {}, phase = {}, op = {}, site = {};
+  inspect::Cause cause = inspect::Cause::unknown;
+  std::optional<Phase> phase = {};
+  std::string op = {}, site = {};
   std::int64_t step = -1;  // -1: of many steps
   std::string sentence = {};
   std::string cure = {};    // a JSON merge patch of the recipe; empty: none is known
@@ -59,7 +65,7 @@ struct Finding {
   std::vector<Cure> cures = {};  // all that may help, the smallest edit first: `cure` is the first, or the one that did
   struct Tried {
     double accuracy = 0, loss = 0;
-    std::string verdict = {};
+    Verdict verdict = {};
   };
   std::optional<Tried> tried = {};
   bool precision = true;  // false: the cause lies in data, learning rate or code
@@ -96,10 +102,9 @@ struct Result {
   std::int64_t batch = 0;
   double lr = 0;
   std::string optimizer = {}, definition = {};
-  // "ok"; "all skipped": no step was applied, the parameters are the initial ones; "diverged"; "interrupted"
-  std::string status = {};
-  // How the run compares with fp32 (lab/verdict.h), and why; empty in files of earlier versions.
-  std::string verdict = {};
+  Status status = Status::none;
+  // How the run compares with fp32 (lab/verdict.h), and why; unjudged and empty in files of earlier versions.
+  Verdict verdict = {};
   std::vector<Finding> findings = {};
   // Of test accuracy (0 to 1) and test loss, over all seeds of the recipe (statistics.h); none for fp32 and without it.
   std::optional<Difference> difference = {}, loss_difference = {};

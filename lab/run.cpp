@@ -91,6 +91,8 @@ amp::CastStatsTable casts_from(const StateDict& state) {
   return casts;
 }
 
+std::string key_of(const inspect::Update& u) { return std::string(to_string(u.part)) + ":" + u.parameter; }
+
 double median(std::vector<double> values) {
   const std::size_t middle = values.size() / 2;
   std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(middle));
@@ -169,7 +171,7 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   result_.device = to_string(options.device);
   if (options.device.is_cuda()) result_.device += " (" + cuda::device_info(options.device).name + ")";
   result_.batch = options.batch, result_.lr = learning_rate(options), result_.optimizer = options.optimizer;
-  result_.definition = amp::to_json(recipe), result_.status = "ok";
+  result_.definition = amp::to_json(recipe), result_.status = Status::ok;
 }
 
 void Run::use_ranks() {
@@ -223,8 +225,7 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
 void Run::add_updates(const inspect::UpdateMeter& meter, bool early) {
   for (const auto* rows : {&meter.updates(), &meter.parts()})
     for (const inspect::Update& u : *rows)
-      if (std::isfinite(u.weight_squares) && std::isfinite(u.intended_squares))
-        updates_[u.part + ":" + u.parameter] += u;
+      if (std::isfinite(u.weight_squares) && std::isfinite(u.intended_squares)) updates_[key_of(u)] += u;
   if (seed_ == 0) add(result_.updates, meter, steps_, early);
 }
 
@@ -351,9 +352,9 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
   if (!options_.save.empty() && !stopped && !replay_ && !(options_.ranks && options_.ranks->rank() > 0))
     save_safetensors(options_.save + "/" + run_file(recipe_.name, seed_), run_->master_state_dict());
   if (bad_losses_ >= kDiverged || (result_.epochs > 0 && !std::isfinite(result_.test_loss)))
-    result_.status = "diverged";
-  else if (stopped) result_.status = "interrupted";
-  else result_.status = result_.skipped_steps == steps_ ? "all skipped" : "ok";
+    result_.status = Status::diverged;
+  else if (stopped) result_.status = Status::interrupted;
+  else result_.status = result_.skipped_steps == steps_ ? Status::all_skipped : Status::ok;
   show(progress, true);
   return !stopped;
 }
@@ -374,7 +375,7 @@ Result Run::result() {
   const auto add_rows = [&](auto belongs) {
     for (const auto& [key, t] : casts_)
       if (belongs(key.second))
-        result_.casts.push_back({.role = std::string(to_string(key.first)),
+        result_.casts.push_back({.role = key.first,
                                  .layer = key.second,
                                  .kind = kinds[key.second],
                                  .elements = static_cast<std::int64_t>(t.counts.elements),
@@ -395,7 +396,7 @@ Result Run::result() {
 
 Histogram Run::histogram(amp::Role role) const {
   const amp::CastTally t = total(casts_, {role});
-  Histogram h{.role = std::string(to_string(role)), .first_exponent = -127, .as_if = amp::counted_as_if(recipe_)};
+  Histogram h{.role = role, .first_exponent = -127, .as_if = amp::counted_as_if(recipe_)};
   h.counts.assign(t.exponents.bins.begin(), t.exponents.bins.end() - 1);  // the last one is Inf and NaN
   for (const Format& f : formats_of(recipe_, role)) {
     const int least = std::ilogb(f.min_positive());
@@ -452,7 +453,7 @@ void Run::load(const std::string& path) {
   } catch (const FieldError& e) {
     throw_error(path + ": counts of updates: " + e.text());
   } catch (const Json::exception& e) { throw_error(path + ": damaged counts of updates: " + e.what()); }
-  for (inspect::Update& u : updates) updates_[u.part + ":" + u.parameter] = std::move(u);
+  for (inspect::Update& u : updates) updates_[key_of(u)] = std::move(u);
   result_ = std::move(saved);
   steps_ = lab.integer("steps");
   epoch_loss_ = lab.real("epoch_loss"), epoch_steps_ = lab.integer("epoch_steps");

@@ -112,7 +112,7 @@ bool Run::replayed() const {
 
 void Run::observe_errors(Result& result) {
   data::Batch batch;
-  if (result_.status == "diverged" || !(loader_->next(batch) || loader_->next(batch))) return;
+  if (result_.status == Status::diverged || !(loader_->next(batch) || loader_->next(batch))) return;
   const GeneratorScope scope(generator_);
   inspect::Shadow shadow(*model_, &run_->optimizer(), {.attribution = true});
   inspect::XrayObserver blocks(*model_, false);
@@ -129,7 +129,7 @@ inspect::Evidence Run::evidence() {
   for (std::size_t i = 1; i < scale.size(); ++i) e.growths += scale[i] > scale[i - 1];
   for (const double loss : result_.curve.loss)
     if (std::isfinite(loss)) e.rise = std::max(e.rise, loss / result_.curve.loss[0]);
-  if (result_.status != "diverged") {
+  if (result_.status != Status::diverged) {
     const GeneratorScope scope(generator_);
     e.late = inspect::ObservedStep{.step = steps_, .ledger = inspect::Ledger(*model_)};
     const amp::PrecisionObserver watch(casts_, recipe_);

@@ -193,13 +193,13 @@ class Searcher {
     const bool any_loss = options_.noise == 0 || base.size() < 2;
     t.loss_noise = base.size() < 2 ? 0 : by_recipe(base)[0].of(&Result::test_loss).deviation;
     const double limit = options_.noise * t.loss_noise;
-    t.passes = std::ranges::all_of(runs, [](const Result& r) { return r.status == "ok"; }) &&
+    t.passes = std::ranges::all_of(runs, [](const Result& r) { return r.status == Status::ok; }) &&
                t.points >= -options_.within - 1e-9 && (any_loss || t.loss_change <= limit);
     if (t.assignment.empty()) return false;
     runs.insert(runs.end(), base.begin(), base.end());
     judge(runs);
     t.verdict = runs.front().verdict;
-    return !t.passes && (!t.verdict.starts_with("matches") || !(any_loss || t.loss_change <= 2 * limit));
+    return !t.passes && (t.verdict.kind != VerdictKind::matches || !(any_loss || t.loss_change <= 2 * limit));
   }
 
   const MakeModel& make_model_;

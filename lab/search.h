@@ -46,7 +46,7 @@ struct Trial {
   // Compared with fp32 on the same seeds: points of accuracy, change of the loss, standard deviation of fp32's loss,
   // fp32's loss.
   double points = 0, loss_change = 0, loss_noise = 0, fp32_loss = 0;
-  std::string verdict = {};  // lab/verdict.h
+  Verdict verdict = {};  // lab/verdict.h
   bool passes = false;
 };
 

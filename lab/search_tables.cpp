@@ -59,7 +59,7 @@ std::string to_string(const Search& s) {
     const bool compared = proof && &t != proof;
     rows.push_back({t.why, s.to_string(t.assignment), fmt::format("{:.1f}%", 100 * t.cost),
                     fmt::format("{:.2f}%", 100 * spread(t.accuracy).mean), fmt::format("{:.4g}", spread(t.loss).mean),
-                    t.verdict, compared ? difference(t, *proof) : ""});
+                    to_string(t.verdict), compared ? difference(t, *proof) : ""});
   }
   return text + "\n" + table_of(rows);
 }
@@ -74,7 +74,7 @@ std::string trials_csv(const Search& s) {
     for (std::size_t i = 0; i < s.sites.size(); ++i)
       text += "," + inspect::csv_field(t.assignment.empty() ? "fp32" : s.formats[t.assignment[i]]);
     text += fmt::format(",{:.6g},{:.6g},{:.4g},{:.4g},{:.4g},{},{}\n", spread(t.accuracy).mean, spread(t.loss).mean,
-                        t.points, t.loss_change, t.loss_noise, t.passes, inspect::csv_field(t.verdict));
+                        t.points, t.loss_change, t.loss_noise, t.passes, inspect::csv_field(to_string(t.verdict)));
   }
   return text;
 }

@@ -16,7 +16,7 @@ double student(int degrees) {
 }
 
 bool ended_well(const Result& r) {
-  return r.status == "ok" && std::isfinite(r.test_accuracy) && std::isfinite(r.test_loss);
+  return r.status == Status::ok && std::isfinite(r.test_accuracy) && std::isfinite(r.test_loss);
 }
 
 }  // namespace

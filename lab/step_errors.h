@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "../core/ops/op.h"
+
 namespace gradual::inspect {
 class Shadow;
 class UpdateMeter;
@@ -24,7 +26,8 @@ struct BlockMap {
 
 struct StepErrors {
   struct Row {
-    std::string phase = {}, op = {}, layer = {}, product = {};
+    Phase phase = Phase::forward;
+    std::string op = {}, layer = {}, product = {};
     double local = 0, inherited = 0, total = 0;                 // relative
     double local_ulps = 0, inherited_ulps = 0, total_ulps = 0;  // means, in ulps of the result's dtype
     double cosine = 1;                                          // between the result and that in f64

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../amp/cast_stats.h"
 #include "conclusions.h"
 #include "statistics.h"
 
@@ -19,15 +20,14 @@ bool as_if(const RecipeRuns& row) {  // losses are computed as if cast to f16
 
 // The verdicts of a recipe's seeds, each once; without the numbers behind the words unless `whole`.
 std::string verdict_of(const RecipeRuns& row, bool whole) {
-  std::string text;
+  std::vector<std::string> different;
   for (const Result* r : row.runs) {
-    std::string one = r->verdict.empty() ? r->status : r->verdict;
-    if (!whole) one = one.substr(0, one.find_first_of(":(,"));
-    for (const char* word : {"matches", "worse"})
-      if (!whole && one.starts_with(word)) one = word;
-    while (one.ends_with(' ')) one.pop_back();
-    if (text.find(one) == std::string::npos) text += (text.empty() ? "" : "; ") + one;
+    std::string one = whole ? to_string(r->verdict) : brief(r->verdict);
+    if (r->verdict.kind == VerdictKind::unjudged) one = to_string(r->status);
+    if (std::ranges::find(different, one) == different.end()) different.push_back(one);
   }
+  std::string text;
+  for (const std::string& one : different) text += (text.empty() ? "" : "; ") + one;
   return text;
 }
 
@@ -66,15 +66,18 @@ std::string worst_layer(const RecipeRuns& row) {
   for (const Result* r : row.runs)
     for (const CastRow& c : r->casts) {
       const double lost = c.underflow_percent + c.overflow_percent;
-      if ((c.role == "error" || c.role == "weight gradient") && lost > worst) worst = lost, layer = c.layer;
+      if (std::ranges::find(amp::kGradients, c.role) == amp::kGradients.end() || !(lost > worst)) continue;
+      worst = lost;
+      layer = c.layer;
     }
   return layer.empty() ? "the loss" : layer;
 }
 
-std::string coloured(const std::string& verdict, const std::string& text, bool colour) {
-  if (!colour || verdict.starts_with("baseline") || verdict.starts_with("interrupted")) return text;
-  const int code = verdict.starts_with("matches") ? 32 : verdict.starts_with("worse") ? 33 : 31;
-  return fmt::format("\033[{}m{}\033[0m", code, text);
+// The text in the colour of a verdict.
+std::string coloured(const Verdict& verdict, const std::string& text, bool colour) {
+  constexpr int kCodes[] = {0, 32, 33, 31};  // by Tone
+  const int code = kCodes[static_cast<int>(verdict_info(verdict.kind).tone)];
+  return colour && code ? fmt::format("\033[{}m{}\033[0m", code, text) : text;
 }
 
 // `text` in lines of at most 80 columns, those after the first indented.
@@ -106,8 +109,9 @@ std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
     const std::string verdict = fmt::format("{:<18}", cut(verdict_of(row, false), 18));
     const std::string difference = d ? fmt::format("{:+.2f} ± {:.2f}", 100 * d->mean, 100 * d->half) : "";
     text += fmt::format("{:<{}} {} {:>8}  {:<13} {:>8}{}  {}\n", cut(row.first().recipe, width), width,
-                        coloured(verdict, verdict, colour), cell(100 * row.of(&Result::test_accuracy).mean, 2, "%"),
-                        difference, lost_cell(row.of(&Result::underflow_percent).mean), as_if(row) ? "*" : " ",
+                        coloured(row.first().verdict, verdict, colour),
+                        cell(100 * row.of(&Result::test_accuracy).mean, 2, "%"), difference,
+                        lost_cell(row.of(&Result::underflow_percent).mean), as_if(row) ? "*" : " ",
                         cut(worst_layer(row), left));
   }
   const Result& one = rows[0].first();
@@ -130,14 +134,14 @@ std::string wide_table(const std::vector<RecipeRuns>& rows, bool colour) {
   for (const RecipeRuns& row : rows) {
     const char* mark = as_if(row) ? "*" : " ";
     const std::string verdict = verdict_of(row, true);
-    text +=
-        fmt::format("{:<{}} {:>{}} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{} {:>7}{}  {}\n",
-                    row.first().recipe, width, accuracy_cell(row), accuracy, cell(row.of(&Result::test_loss).mean, 4),
-                    cell(row.of(&Result::train_loss).mean, 4), cell(row.of(&Result::ms_per_step).mean, 2),
-                    megabytes(row.of(&Result::peak_total).mean), scale_text(row.of(&Result::final_scale).mean),
-                    cell(row.of(&Result::skipped_steps).mean, 1), lost_cell(row.of(&Result::underflow_percent).mean),
-                    mark, lost_cell(row.of(&Result::overflow_percent).mean), mark,
-                    cell(row.of(&Result::zero_percent).mean, 1, "%"), mark, coloured(verdict, verdict, colour));
+    text += fmt::format(
+        "{:<{}} {:>{}} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{} {:>7}{}  {}\n", row.first().recipe,
+        width, accuracy_cell(row), accuracy, cell(row.of(&Result::test_loss).mean, 4),
+        cell(row.of(&Result::train_loss).mean, 4), cell(row.of(&Result::ms_per_step).mean, 2),
+        megabytes(row.of(&Result::peak_total).mean), scale_text(row.of(&Result::final_scale).mean),
+        cell(row.of(&Result::skipped_steps).mean, 1), lost_cell(row.of(&Result::underflow_percent).mean), mark,
+        lost_cell(row.of(&Result::overflow_percent).mean), mark, cell(row.of(&Result::zero_percent).mean, 1, "%"), mark,
+        coloured(row.first().verdict, verdict, colour));
   }
   return text;
 }
@@ -146,9 +150,10 @@ std::string wide_table(const std::vector<RecipeRuns>& rows, bool colour) {
 
 std::string to_string(const Finding& f) {
   std::string text = f.step < 0 ? "" : fmt::format("step {}: ", f.step);
-  text += fmt::format("{} [{}]", f.sentence, f.cause);
+  text += fmt::format("{} [{}]", f.sentence, inspect::to_string(f.cause));
   if (!f.cure.empty()) text += ". Cure: " + f.remedy;
-  if (f.tried) text += fmt::format(". Tried: {}, {}", cell(100 * f.tried->accuracy, 2, "%"), f.tried->verdict);
+  if (f.tried)
+    text += fmt::format(". Tried: {}, {}", cell(100 * f.tried->accuracy, 2, "%"), to_string(f.tried->verdict));
   return text;
 }
 
@@ -171,7 +176,7 @@ std::string table(const std::vector<Result>& results, const TableOptions& option
   for (const RecipeRuns& row : rows) {  // of a recipe's seeds the first that has findings
     const auto said = std::ranges::find_if(row.runs, [](const Result* r) { return !r->findings.empty(); });
     if (said == row.runs.end()) continue;
-    text += fmt::format("\n{}: {}\n", (*said)->recipe, (*said)->verdict);
+    text += fmt::format("\n{}: {}\n", (*said)->recipe, to_string((*said)->verdict));
     for (const Finding& f : (*said)->findings)
       text += "  " + (options.wide ? to_string(f) : wrapped("  " + to_string(f), 4).substr(2)) + "\n";
   }

@@ -28,16 +28,13 @@ double first_loss(const Result& r) {
   return found == r.curve.loss.end() ? std::nan("") : *found;
 }
 
-// What a run alone says; empty: nothing is wrong with it.
-std::string alone(const Result& r) {
-  if (r.status == "interrupted") return "interrupted";
-  if (r.status == "diverged") {
-    const std::int64_t step = bad_step(r);
-    return step < 0 ? "diverged in evaluation" : fmt::format("diverged at step {}", step);
-  }
+// What is wrong with a run by itself; none: nothing.
+std::optional<Outcome> failure_of(const Result& r) {
+  if (r.status == Status::interrupted) return Outcome{.kind = VerdictKind::interrupted};
+  if (r.status == Status::diverged) return Outcome{.kind = VerdictKind::diverged, .step = bad_step(r)};
   if (r.steps > 0 && 2 * r.skipped_steps >= r.steps)
-    return fmt::format("mostly skipped: {} of {} steps", r.skipped_steps, r.steps);
-  return "";
+    return Outcome{.kind = VerdictKind::mostly_skipped, .skipped = r.skipped_steps, .steps = r.steps};
+  return {};
 }
 
 // The mean training loss of the last epoch, without losses that are not finite: their steps were skipped.
@@ -51,48 +48,72 @@ double fall(const Result& r) { return first_loss(r) - last_loss(r); }
 // Whether the training loss fell by less than a tenth of what fp32's fell.
 bool learned_nothing(const Result& r, const Result& fp32) { return !(fall(r) >= 0.1 * fall(fp32)); }
 
-// Whether the loss hardly fell, in a run that is told by itself.
+// Whether the loss hardly fell, in a run judged without fp32.
 bool hardly_learned(const Result& r) { return !(last_loss(r) < 0.95 * first_loss(r)); }
 
 using Results = std::vector<Result>;
 
 // The verdict on a run whose fp32 fails.
-std::string where_fp32_fails(const Result& r, const Result& base, const std::string& own) {
-  const std::string there = alone(base).empty() ? "learns nothing" : alone(base);
-  const bool better = own.empty() && !hardly_learned(r);
-  // Where both end, the accuracies say whether one learned more.
-  if (better && alone(base).empty()) {
-    const Difference d = accuracy_difference({{&r, &base}});
-    if (!(d.mean > d.half)) return "not precision: fp32 does the same";
+Verdict where_fp32_fails(const Result& r, const Result& base, const std::optional<Outcome>& own) {
+  const Outcome no_learning{.kind = VerdictKind::no_learning};
+  const std::optional<Outcome> failure = failure_of(base);
+  const Outcome fp32 = failure.value_or(no_learning);
+  const Verdict same{{.kind = VerdictKind::not_precision}};
+  if (own || hardly_learned(r)) {
+    if (r.status == base.status) return same;
+    return {{.kind = VerdictKind::not_precision}, own.value_or(no_learning), fp32};
   }
-  if (better) return fmt::format("matches: it learns, and fp32 {}", there);
-  if (r.status == base.status) return "not precision: fp32 does the same";
-  return fmt::format("not precision: {}, and fp32 {}", own.empty() ? "no learning" : own, there);
+  // Where both end, the accuracies say whether one learned more.
+  if (!failure) {
+    const Difference d = accuracy_difference({{&r, &base}});
+    if (!(d.mean > d.half)) return same;
+  }
+  return {{.kind = VerdictKind::matches}, {}, fp32};
 }
 
-std::string verdict(const Results& results, const Results& references, const Result& r) {
-  const std::string own = alone(r);
-  if (own == "interrupted") return "interrupted";
-  if (is_baseline(r) && own.empty()) return hardly_learned(r) ? "baseline, no learning" : "baseline";
-  if (is_baseline(r)) return "baseline, " + own;
+// The verdict on a run that does this; precision is not the cause if the first finding blames something else.
+Verdict failed(const Result& r, const Outcome& own) {
   const bool elsewhere = !r.findings.empty() && !r.findings[0].precision;
-  const auto failure = [&](const std::string& what) { return elsewhere ? "not precision: " + what : what; };
+  if (elsewhere) return {{.kind = VerdictKind::not_precision}, own};
+  return {own};
+}
+
+Verdict verdict_on_baseline(const Result& r, std::optional<Outcome> own) {
+  if (!own && hardly_learned(r)) own = Outcome{.kind = VerdictKind::no_learning};
+  return {{.kind = VerdictKind::baseline}, own};
+}
+
+Verdict verdict(const Results& results, const Results& references, const Result& r) {
+  const std::optional<Outcome> own = failure_of(r);
+  if (own && own->kind == VerdictKind::interrupted) return {*own};
+  if (is_baseline(r)) return verdict_on_baseline(r, own);
   const Result* base = baseline(results, references, r);
-  if (!base) return !own.empty() ? failure(own) : "interrupted: fp32 was not trained";
-  if (base->status == "diverged" || hardly_learned(*base)) return where_fp32_fails(r, *base, own);
-  if (!own.empty()) return failure(own);
-  if (learned_nothing(r, *base) || !r.difference) return failure("no learning");
+  if (!base && own) return failed(r, *own);
+  if (!base) return {{.kind = VerdictKind::interrupted}, {}, Outcome{.kind = VerdictKind::interrupted}};
+  if (base->status == Status::diverged || hardly_learned(*base)) return where_fp32_fails(r, *base, own);
+  if (own) return failed(r, *own);
+  if (learned_nothing(r, *base) || !r.difference) return failed(r, {.kind = VerdictKind::no_learning});
   const Difference d = *r.difference;
-  if (d.mean < -d.half) return failure(fmt::format("worse by {:.1f} points", -100 * d.mean));
-  return fmt::format("matches fp32 ({:+.1f} points, within {:.1f})", 100 * d.mean, 100 * d.half);
+  Outcome compared{.kind = VerdictKind::matches, .points = 100 * d.mean, .interval = 100 * d.half};
+  if (!(d.mean < -d.half)) return {compared};
+  compared.kind = VerdictKind::worse;
+  return failed(r, compared);
 }
 
 Finding from(const inspect::Finding& f, const amp::Recipe& recipe) {
   Finding made{.cause = f.cause, .phase = f.phase, .op = f.op, .site = f.site, .step = f.step};
-  made.sentence = f.sentence, made.precision = f.precision;
+  made.sentence = f.sentence;
+  made.precision = f.precision;
   for (const inspect::Cure& c : f.cures) made.cures.push_back({inspect::edit(recipe, c.recipe), c.remedy});
-  if (!made.cures.empty()) made.cure = made.cures[0].edit, made.remedy = made.cures[0].remedy;
+  if (made.cures.empty()) return made;
+  made.cure = made.cures[0].edit;
+  made.remedy = made.cures[0].remedy;
   return made;
+}
+
+// A finding of no known cause.
+Finding unknown(std::string sentence, bool precision = true) {
+  return {.cause = inspect::Cause::unknown, .sentence = std::move(sentence), .precision = precision};
 }
 
 }  // namespace
@@ -101,7 +122,7 @@ const Result* baseline(const Results& results, const Results& references, const 
   for (const Results* all : {&results, &references})
     for (const Result& b : *all)
       if (is_baseline(b) && b.seed == run.seed && b.model == run.model && b.data == run.data &&
-          b.status != "interrupted")
+          b.status != Status::interrupted)
         return &b;
   return nullptr;
 }
@@ -114,23 +135,24 @@ void judge(std::vector<Result>& results, const std::vector<Result>& references) 
     r.verdict = verdict(results, references, r);
   }
   for (Result& r : results) {
-    if (r.verdict.starts_with("matches") || r.verdict == "baseline") r.findings.clear();
-    if (!r.verdict.starts_with("not precision")) continue;
+    if (r.verdict.kind == VerdictKind::matches || (r.verdict.kind == VerdictKind::baseline && !r.verdict.fails()))
+      r.findings.clear();
+    if (r.verdict.kind != VerdictKind::not_precision) continue;
     std::erase_if(r.findings, [](const Finding& f) { return f.precision; });
     const Result* base = baseline(results, references, r);
     if (base && r.findings.empty()) r.findings = base->findings;
   }
 }
 
-bool fails(const Result& r) {
-  return !r.verdict.starts_with("matches") && !r.verdict.starts_with("interrupted") && r.verdict != "baseline";
-}
+bool fails(const Result& r) { return r.verdict.fails(); }
 
 std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                                             std::uint64_t seed, const Options& options, const Result& result,
                                             const Result* fp32, inspect::Evidence e) try {
   Options quiet = options;
-  quiet.progress = {}, quiet.trace.clear(), quiet.profile.clear();
+  quiet.progress = {};
+  quiet.trace.clear();
+  quiet.profile.clear();
   bool stopped = false;
   const auto observed = [&](const amp::Recipe& r, std::int64_t first, std::int64_t last, bool evaluate = false) {
     auto seen = Run(make_model, data, r, seed, quiet).replay(first, last, evaluate);
@@ -141,15 +163,18 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   };
   e.recipe = &recipe;
   e.last_scale = result.final_scale;
-  e.fp32_fails = fp32 && fp32->verdict != "baseline";
+  e.fp32_fails = fp32 && fails(*fp32);
   e.trains = fp32 && fall(result) > 0.9 * fall(*fp32);
   const amp::Recipe in_fp32 = amp::recipe("fp32");
   e.first = observed(recipe, 0, 0);
   if (!is_baseline(result)) e.first_in_fp32 = observed(in_fp32, 0, 0);
-  if (result.status == "diverged" && !stopped) {
-    const std::int64_t step = bad_step(result), last = step < 0 ? result.steps - 1 : step;
+  if (result.status == Status::diverged && !stopped) {
+    const std::int64_t step = bad_step(result);
+    const bool in_evaluation = step < 0;
+    const std::int64_t last = in_evaluation ? result.steps - 1 : step;
     // The update before it may have made the parameters that give this loss.
-    e.bad = observed(recipe, std::max<std::int64_t>(0, last - (step < 0 ? 0 : 1)), last, step < 0);
+    const std::int64_t first = in_evaluation ? last : last - 1;
+    e.bad = observed(recipe, std::max<std::int64_t>(0, first), last, in_evaluation);
   }
   const auto first_skip = std::ranges::find(result.curve.skipped, true);
   if (first_skip != result.curve.skipped.end() && !stopped && !e.bad) {
@@ -160,10 +185,8 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   std::vector<Finding> findings;
   for (const inspect::Finding& f : inspect::diagnose(e)) findings.push_back(from(f, recipe));
   if (findings.empty())
-    findings = {{.cause = "unknown", .sentence = "nothing that was observed explains it", .precision = !e.fp32_fails}};
+    findings.push_back(unknown(std::string(inspect::cause_info(inspect::Cause::unknown).sentence), !e.fp32_fails));
   return findings;
-} catch (const Error& error) {
-  return {{{.cause = "unknown", .sentence = std::string("the run could not be explained: ") + error.what()}}};
-}
+} catch (const Error& error) { return {{unknown(std::string("the run could not be explained: ") + error.what())}}; }
 
 }  // namespace gradual::lab

@@ -9,15 +9,7 @@
 
 namespace gradual::lab {
 
-// Sets the verdict of each run. Its first words are one of
-//   baseline         the recipe fp32 itself
-//   matches          within the interval of the difference from fp32, or better
-//   worse            by more points than the interval
-//   no learning      its training loss fell by less than a tenth of what fp32's fell
-//   mostly skipped   half of its steps or more were skipped
-//   diverged         its loss or its parameters are not finite; the step is the first from which on they stay so
-//   not precision    it fails, and fp32 fails too, or the data or the code is to blame
-//   interrupted      it was stopped, or before fp32 was trained
+// Sets the verdict of each run; verdicts.def lists them.
 // A run is compared with fp32's of the same seed, in `results` or in `references` (of a comparison without fp32), and
 // the difference is set; the interval is that of accuracy_difference() in statistics.h. Findings stay where a run
 // fails.

@@ -12,11 +12,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
+#include "../../amp/rewrite.h"
 #include "../../core/support/error.h"
 #include "../../core/support/printable.h"
+#include "../../inspect/update_meter.h"
 
 namespace gradual::lab {
 
@@ -77,6 +80,13 @@ struct FieldReader {
   }
 };
 
+// The enumerators of an enum count from 0 and have names: to_string(E), and this number of them.
+template <class E> inline constexpr int kEnumerators = static_cast<int>(E::count_);
+
+template <> inline constexpr int kEnumerators<Phase> = 3;
+template <> inline constexpr int kEnumerators<amp::Role> = amp::kRoles;
+template <> inline constexpr int kEnumerators<inspect::UpdatePart> = inspect::kUpdateParts;
+
 template <class T> inline constexpr bool is_optional = false;
 template <class T> inline constexpr bool is_optional<std::optional<T>> = true;
 
@@ -86,6 +96,8 @@ template <class T> Json json_of(const T& value) {
     return std::isfinite(value) ? Json(value) : Json(nullptr);
   } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
     return Json(value);
+  } else if constexpr (std::is_enum_v<T>) {
+    return Json(std::string(to_string(value)));
   } else if constexpr (std::is_same_v<T, JsonText>) {
     return value.text.empty() ? Json(nullptr) : Json::parse(value.text);
   } else if constexpr (std::is_same_v<T, OrNull>) {
@@ -101,6 +113,17 @@ template <class T> Json json_of(const T& value) {
     fields(writer, const_cast<T&>(value));  // a writer changes nothing
     return std::move(writer.json);
   }
+}
+
+// The enumerator of the name in `json`; Error listing the names if there is none.
+template <class E> E enumerator(const Json& json) {
+  std::string names;
+  for (int i = 0; i < kEnumerators<E>; ++i) {
+    const auto value = static_cast<E>(i);
+    if (json.is_string() && json.get_ref<const std::string&>() == to_string(value)) return value;
+    names += (i > 0 ? ", '" : "'") + std::string(to_string(value)) + "'";
+  }
+  refuse(json, "one of " + names + " is expected");
 }
 
 template <class T> T whole_number(const Json& json) {
@@ -133,6 +156,8 @@ template <class T> void read(const Json& json, T& value) {
     value = whole_number<T>(json);
   } else if constexpr (std::is_same_v<T, std::string>) {
     value = printable_text(json);
+  } else if constexpr (std::is_enum_v<T>) {
+    value = enumerator<T>(json);
   } else if constexpr (std::is_same_v<T, JsonText>) {
     if (!json.is_null() && !json.is_object()) refuse(json, "an object or null is expected");
     value.text = json.is_null() ? "" : json.dump();

@@ -242,7 +242,7 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
                          table(results, table_options(a.wide)), printable(a.out)));
   const bool stopped =  // a signal in the last step of all stops nothing
       results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
-      std::ranges::any_of(results, [](const Result& r) { return r.verdict.starts_with("interrupted"); });
+      std::ranges::any_of(results, [](const Result& r) { return r.verdict.kind == VerdictKind::interrupted; });
   if (stopped) say(stdout, "interrupted; to continue, run the same command with --resume\n");
   return stopped ? 128 + stop_signal() : 0;
 }

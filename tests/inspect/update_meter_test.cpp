@@ -8,12 +8,12 @@
 #include <sstream>
 
 using namespace gradual;
-using inspect::Update, inspect::UpdateMeter;
+using inspect::Update, inspect::UpdateMeter, inspect::UpdatePart;
 using enum optim::LowPrecisionUpdate;
 
 namespace {
 
-const Update* part_of(const UpdateMeter& meter, const std::string& part, std::int64_t step = 0) {
+const Update* part_of(const UpdateMeter& meter, UpdatePart part, std::int64_t step = 0) {
   const auto found =
       std::ranges::find_if(meter.parts(), [&](const Update& u) { return u.part == part && u.step == step; });
   return found == meter.parts().end() ? nullptr : &*found;
@@ -116,7 +116,7 @@ TEST_CASE("update meter: weight decay vanishes alone") {
   const Update& whole = meter.updates().at(0);
   CHECK(whole.vanished == 0);
   CHECK(whole.arriving() == doctest::Approx(0x1p-5 / (0x1p-5 - 0x1p-11)));
-  const Update *step = part_of(meter, "gradient step"), *decay = part_of(meter, "weight decay");
+  const Update *step = part_of(meter, UpdatePart::gradient_step), *decay = part_of(meter, UpdatePart::weight_decay);
   REQUIRE(step);
   REQUIRE(decay);
   CHECK(step->arriving() == 1);
@@ -127,8 +127,8 @@ TEST_CASE("update meter: weight decay vanishes alone") {
   CHECK(decay->ratio() == doctest::Approx(0x1p-11 / (1 + 0x1p-5)));
   for (const auto update : {masters, kahan}) {
     const UpdateMeter kept = meter_of(update);
-    CHECK(part_of(kept, "weight decay")->vanished == 0);
-    CHECK(part_of(kept, "weight decay")->arriving() == doctest::Approx(1).epsilon(1e-9));
+    CHECK(part_of(kept, UpdatePart::weight_decay)->vanished == 0);
+    CHECK(part_of(kept, UpdatePart::weight_decay)->arriving() == doctest::Approx(1).epsilon(1e-9));
   }
 }
 
@@ -146,15 +146,15 @@ TEST_CASE("update meter: AdamW's decay alone, and moments in bf16") {
     }
   }
   CHECK(meter.updates().size() == 3);
-  CHECK(part_of(meter, "weight decay")->vanished == 64);
-  CHECK(part_of(meter, "gradient step")->vanished == 0);
+  CHECK(part_of(meter, UpdatePart::weight_decay)->vanished == 64);
+  CHECK(part_of(meter, UpdatePart::gradient_step)->vanished == 0);
   // The first step sets v = 0.001; later ones would take off a thousandth, and half a spacing is at least 2^-9.
-  CHECK(part_of(meter, "second moment", 0)->vanished == 0);
-  CHECK(part_of(meter, "second moment", 1)->intended == 64);
-  CHECK(part_of(meter, "second moment", 1)->vanished == 64);
-  CHECK(part_of(meter, "second moment", 1)->arriving() == 0);
-  CHECK(part_of(meter, "second moment", 1)->ratio() == doctest::Approx(0.001));
-  CHECK(part_of(meter, "first moment", 1)->vanished == 0);  // 0.9 m is not m
+  CHECK(part_of(meter, UpdatePart::second_moment, 0)->vanished == 0);
+  CHECK(part_of(meter, UpdatePart::second_moment, 1)->intended == 64);
+  CHECK(part_of(meter, UpdatePart::second_moment, 1)->vanished == 64);
+  CHECK(part_of(meter, UpdatePart::second_moment, 1)->arriving() == 0);
+  CHECK(part_of(meter, UpdatePart::second_moment, 1)->ratio() == doctest::Approx(0.001));
+  CHECK(part_of(meter, UpdatePart::first_moment, 1)->vanished == 0);  // 0.9 m is not m
 
   const auto scalar = [&](const std::string& name) {
     return *std::ranges::find_if(meter.scalars(), [&](const inspect::Scalar& s) { return s.name == name; });
@@ -202,7 +202,7 @@ TEST_CASE("update meter: moments that are kept in few bits") {
     layer.weight.set_grad(zeros({8, 8}));
     sgd.step();
   }
-  const Update* kept = part_of(meter, "first moment", 1);
+  const Update* kept = part_of(meter, UpdatePart::first_moment, 1);
   REQUIRE(kept);
   CHECK(kept->intended == 64);
   CHECK(kept->vanished == 0);  // all elements are the amax: the scale carries them
@@ -216,8 +216,8 @@ TEST_CASE("update meter: moments that are kept in few bits") {
   UpdateMeter other(layer);
   run(fixed, layer, other, 0.5, 1);
   run(fixed, layer, other, 0, 1);
-  CHECK(part_of(other, "first moment", 1)->vanished == 64);  // 0.484375 is 0.5 in three mantissa bits
-  CHECK(part_of(other, "first moment", 1)->arriving() == 0);
+  CHECK(part_of(other, UpdatePart::first_moment, 1)->vanished == 64);  // 0.484375 is 0.5 in three mantissa bits
+  CHECK(part_of(other, UpdatePart::first_moment, 1)->arriving() == 0);
 }
 
 TEST_CASE("update meter: state of an optimizer written with ops") {
@@ -225,7 +225,7 @@ TEST_CASE("update meter: state of an optimizer written with ops") {
   BySteps by_ops({optim::named_group(layer.named_parameters())}, {.state_dtype = DType::bf16});
   UpdateMeter meter(layer);
   run(by_ops, layer, meter, 1, 2);
-  const Update* state = part_of(meter, "first moment", 1);
+  const Update* state = part_of(meter, UpdatePart::first_moment, 1);
   REQUIRE(state);
   CHECK(state->parameter == "weight");
   // bf16 rounds 0.1 to 0.10009765625; 0.9 of it and 0.1 are 0.190087890625, which it rounds to 0.1904296875.
@@ -244,7 +244,7 @@ TEST_CASE("update meter: batch statistics that stand still") {
     const ObserverScope scope(meter);
     net(x);
   }
-  const Update *mean = part_of(meter, "running mean"), *var = part_of(meter, "running variance");
+  const Update *mean = part_of(meter, UpdatePart::running_mean), *var = part_of(meter, UpdatePart::running_variance);
   REQUIRE(mean);
   REQUIRE(var);
   CHECK(mean->parameter == "0");
@@ -279,7 +279,7 @@ TEST_CASE("update meter: a moving average, however it is written") {
         }
       }
       CHECK(meter.parts().size() == 2);
-      const Update* second = part_of(meter, "average", 1);
+      const Update* second = part_of(meter, UpdatePart::average, 1);
       REQUIRE(second);
       CHECK(second->parameter == "ema.weight");
       CHECK(second->vanished == (dtype == DType::bf16 ? 64 : 0));
@@ -413,7 +413,7 @@ TEST_CASE("update meter: noise of every quantised layer of a CNN, and no bit dif
     CHECK(after(&meter, recipe) == after(nullptr, recipe));
     CHECK(meter.updates().size() == 12);
     CHECK(meter.updates().back().step == 1);
-    CHECK(part_of(meter, "running mean", 1));
+    CHECK(part_of(meter, UpdatePart::running_mean, 1));
     const bool quantised = amp::recipe(recipe).quantization.has_value();
     REQUIRE(meter.gradient_noise().size() == (quantised ? 2 : 0));
     if (!quantised) continue;

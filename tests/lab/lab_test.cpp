@@ -23,7 +23,7 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
   CHECK(results[1].seed == 1);
   for (const lab::Result& r : results) {
     CAPTURE(r.recipe);
-    CHECK(r.status == "ok");
+    CHECK(r.status == lab::Status::ok);
     CHECK(r.steps == 15);
     CHECK(r.epochs == 3);
     CHECK(r.curve.loss.size() == 15);
@@ -165,7 +165,7 @@ TEST_CASE("a recipe that diverges is a result") {
   lab::Options o{.epochs = 20, .batch = 32};
   const auto results = lab::compare(mlp, small_digits(), recipes({"fp16-pure"}), "", o);
   REQUIRE(results.size() == 1);
-  CHECK(results[0].status == "diverged");
+  CHECK(results[0].status == lab::Status::diverged);
   CHECK(results[0].steps < 100);
   CHECK(lab::table(results).find("diverged") != std::string::npos);
 }
@@ -175,8 +175,8 @@ TEST_CASE("a run whose steps were all skipped says so") {
   const lab::Options o{.epochs = 1, .batch = 32, .progress = [&](const lab::Progress& p) { losses.push_back(p.loss); }};
   const auto results = lab::compare(mlp, small_digits(), recipes({"fp16-static:1e9", "fp32"}), "", o);
   CHECK(results[0].skipped_steps == results[0].steps);
-  CHECK(results[0].status == "all skipped");
-  CHECK(results[1].status == "ok");
+  CHECK(results[0].status == lab::Status::all_skipped);
+  CHECK(results[1].status == lab::Status::ok);
   const std::string table = lab::table(results);
   CHECK(table.find("mostly skipped") != std::string::npos);
   CHECK(table.find(" 2^29.9 ") != std::string::npos);  // as the progress shows it
@@ -195,7 +195,7 @@ TEST_CASE("the digits' networks under 8 bits come within a point of fp32; under 
     const lab::MakeModel make = [cnn] { return cnn ? lab::make_cnn(1, 8, 8, 10) : lab::make_mlp(64, 10); };
     double sum = 0;
     for (const lab::Result& r : lab::compare(make, digits, recipes({recipe}), "", {.seeds = 3})) {
-      CHECK(r.status == "ok");
+      CHECK(r.status == lab::Status::ok);
       sum += 100 * r.test_accuracy / 3;
     }
     return sum;
@@ -213,7 +213,7 @@ TEST_CASE("the digits' networks under 8 bits come within a point of fp32; under 
 
 TEST_CASE("results survive JSON, NaN included") {
   lab::Result r{.recipe = "a", .model = "m", .data = "d"};
-  r.status = "diverged";
+  r.status = lab::Status::diverged;
   r.test_loss = NAN;
   r.batch = 3;
   r.definition = "{\"name\":\"a\"}";
@@ -249,8 +249,8 @@ TEST_CASE("a path that is no UTF-8 is written all the same") {
 
 TEST_CASE("results of earlier versions are read") {
   lab::Result r{.recipe = "a", .model = "m", .data = "d", .batch = 3};
-  r.histograms = {{.role = "error", .formats = {{.name = "fp16", .zero_below_exponent = -25}}}};
-  r.casts = {{.role = "error", .layer = "0", .kind = "Linear"}};
+  r.histograms = {{.role = amp::Role::error, .formats = {{.name = "fp16", .zero_below_exponent = -25}}}};
+  r.casts = {{.role = amp::Role::error, .layer = "0", .kind = "Linear"}};
   nlohmann::json old = nlohmann::json::parse(lab::results_json({r}, true));
   nlohmann::json& run = old["runs"][0];
   for (const char* key : {"batch", "lr", "optimizer", "definition", "device", "what_if", "updates"}) run.erase(key);
@@ -280,7 +280,7 @@ TEST_CASE("what the report shades as lost is what was lost") {
     const lab::Histogram& errors = r.histograms[2];
     double underflow = 0, shaded = 0, next = 0;
     for (const lab::CastRow& c : r.casts)
-      if (c.role == "error") underflow += c.underflow_percent / 100 * static_cast<double>(c.elements);
+      if (c.role == amp::Role::error) underflow += c.underflow_percent / 100 * static_cast<double>(c.elements);
     for (std::size_t i = 0; i < errors.counts.size(); ++i) {
       const int above = static_cast<int>(i) + errors.first_exponent - errors.formats.at(0).zero_below_exponent;
       if (above < 0) shaded += static_cast<double>(errors.counts[i]);
@@ -297,7 +297,7 @@ TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of h
   const lab::Options o{.epochs = 1, .batch = 32, .sample_every = 1};
   const auto results =
       lab::compare(mlp, small_digits(), recipes({"fp32", "fp16-master", "amp-fp16", "fp8-current", "mxfp8"}), "", o);
-  const auto row = [](const lab::Result& r, const std::string& role, const std::string& layer) {
+  const auto row = [](const lab::Result& r, amp::Role role, const std::string& layer) {
     for (const lab::CastRow& c : r.casts)
       if (c.role == role && c.layer == layer) return c;
     return lab::CastRow{};
@@ -311,19 +311,19 @@ TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of h
     const std::int64_t per_sample = r.recipe.find("fp16") != std::string::npos ? 64 + 128
                                     : r.recipe == "mxfp8"                      ? 2 * 64
                                                                                : 64;
-    CHECK(row(r, "activation", first).elements == kSteps * kBatch * per_sample);
+    CHECK(row(r, amp::Role::activation, first).elements == kSteps * kBatch * per_sample);
     const std::int64_t bias = quantised ? 0 : 128, forward_and_dgrad = r.recipe == "mxfp8" ? 2 : 1;
     // Blocks run along another axis in dgrad: W is quantised anew, but for the first layer, whose input wants no
     // gradient.
-    CHECK(row(r, "weight", first).elements == kSteps * (64 * 128 + bias));
-    CHECK(row(r, "weight", last).elements == kSteps * (forward_and_dgrad * 128 * 10 + (quantised ? 0 : 10)));
+    CHECK(row(r, amp::Role::weight, first).elements == kSteps * (64 * 128 + bias));
+    CHECK(row(r, amp::Role::weight, last).elements == kSteps * (forward_and_dgrad * 128 * 10 + (quantised ? 0 : 10)));
     // dy is an operand of both products; otherwise it is stored once, as what the loss hands to the layer.
-    CHECK(row(r, "error", last).elements == kSteps * kBatch * (quantised ? 2 * 10 : 128));
-    if (quantised) CHECK(row(r, "weight gradient", last).elements == 0);
-    else CHECK(row(r, "weight gradient", last).elements == kSteps * (128 * 10 + 10));
+    CHECK(row(r, amp::Role::error, last).elements == kSteps * kBatch * (quantised ? 2 * 10 : 128));
+    if (quantised) CHECK(row(r, amp::Role::weight_gradient, last).elements == 0);
+    else CHECK(row(r, amp::Role::weight_gradient, last).elements == kSteps * (128 * 10 + 10));
     double lost = 0, all = 0;
     for (const lab::CastRow& c : r.casts) {
-      if (c.role != "error" && c.role != "weight gradient") continue;
+      if (c.role != amp::Role::error && c.role != amp::Role::weight_gradient) continue;
       lost += c.underflow_percent * static_cast<double>(c.elements);
       all += static_cast<double>(c.elements);
     }

@@ -22,8 +22,8 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
   o.stop = [&] { return ++asked == 23; };  // in the middle of the second run
   auto stopped = lab::compare(mlp, small_digits(), list, parts.path.string(), o);
   REQUIRE(stopped.size() == 2);
-  CHECK(stopped[0].status == "ok");
-  CHECK(stopped[1].status == "interrupted");
+  CHECK(stopped[0].status == lab::Status::ok);
+  CHECK(stopped[1].status == lab::Status::interrupted);
   CHECK(stopped[1].steps < 15);
   o.stop = {};
   o.resume = true;
@@ -44,7 +44,7 @@ TEST_CASE("a stopped comparison resumes to the bits of one that was never stoppe
   const auto resumed = lab::compare(mlp, small_digits(), list, parts.path.string(), o);
   REQUIRE(resumed.size() == 2);
   for (std::size_t i = 0; i < 2; ++i) {
-    CHECK(resumed[i].status == "ok");
+    CHECK(resumed[i].status == lab::Status::ok);
     CHECK(resumed[i].curve.loss == expected[i].curve.loss);
     CHECK(resumed[i].test_loss == expected[i].test_loss);
     CHECK(resumed[i].underflow_percent == expected[i].underflow_percent);
@@ -78,7 +78,8 @@ TEST_CASE("quantised runs resume to the bits too: histories, draws and codes are
     const auto whole = lab::compare(mlp, small_digits(), recipes({name}), "", o);
     int asked = 0;
     o.stop = [&] { return ++asked == 5; };
-    CHECK(lab::compare(mlp, small_digits(), recipes({name}), parts.path.string(), o)[0].status == "interrupted");
+    CHECK(lab::compare(mlp, small_digits(), recipes({name}), parts.path.string(), o)[0].status ==
+          lab::Status::interrupted);
     o.stop = {};
     o.resume = true;
     const auto resumed = lab::compare(mlp, small_digits(), recipes({name}), parts.path.string(), o);
@@ -95,7 +96,7 @@ TEST_CASE("a run stopped before its first epoch ends has no accuracy yet, and is
   o.stop = [&] { return ++asked == 3; };
   const auto results = lab::compare(mlp, small_digits(), recipes({"fp32"}), "", o);
   REQUIRE(results.size() == 1);
-  CHECK(results[0].status == "interrupted");
+  CHECK(results[0].status == lab::Status::interrupted);
   CHECK(std::isnan(results[0].test_accuracy));
   CHECK(std::isnan(results[0].train_loss));
   CHECK(lab::table(results).find("nan") == std::string::npos);  // a dash instead

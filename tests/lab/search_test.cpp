@@ -148,7 +148,7 @@ TEST_CASE("search: the path of trials and the picture") {
                .accuracy = {0.1},
                .loss = {NAN},
                .fp32_loss = 0.5,
-               .verdict = "diverged at step 1"},
+               .verdict = {{.kind = lab::VerdictKind::diverged, .step = 1}}},
               {.why = "lower 1",
                .assignment = {0, 1},
                .cost = 1.7,

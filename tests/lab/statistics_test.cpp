@@ -11,7 +11,7 @@ namespace {
 Result run(const std::string& recipe, std::int64_t seed, double accuracy, double loss) {
   Result r{.recipe = recipe, .model = "m", .data = "d", .seed = seed, .test_loss = loss, .test_accuracy = accuracy};
   r.test_samples = 360;
-  r.status = "ok";
+  r.status = Status::ok;
   return r;
 }
 
@@ -51,8 +51,8 @@ TEST_CASE("differences of loss have Student's interval, and none for one seed") 
 
 TEST_CASE("a run that diverges, and one whose fp32 does, is no pair; references stand in for fp32") {
   std::vector<Result> runs = kRuns;
-  runs[3].status = "diverged";
-  runs[1].status = "diverged";
+  runs[3].status = Status::diverged;
+  runs[1].status = Status::diverged;
   const Pairs pairs = pairs_with_fp32(runs, {}, "low");
   REQUIRE(pairs.size() == 1);
   CHECK(pairs[0].first->seed == 2);

@@ -21,19 +21,19 @@ data::Split digits() { return data::split(data::digits(), 1437, 0); }
 // A run that learned.
 lab::Result run(const std::string& recipe, int seed, double accuracy) {
   lab::Result r{.recipe = recipe, .model = "m", .data = "d", .seed = seed, .epochs = 1, .steps = 3};
-  r.train_loss = 0.1, r.test_loss = 0.2, r.test_accuracy = accuracy, r.test_samples = 1000, r.status = "ok";
+  r.train_loss = 0.1, r.test_loss = 0.2, r.test_accuracy = accuracy, r.test_samples = 1000, r.status = lab::Status::ok;
   r.curve = {{0, 1, 2}, {2.3, 1, 0.1}, {1, 1, 1}, {false, false, false}, {kNaN, kNaN, kNaN}};
   return r;
 }
 lab::Result diverged(const std::string& recipe, int seed, const std::vector<double>& loss) {
   lab::Result r = run(recipe, seed, 0.1);
-  r.status = "diverged", r.curve.loss = loss, r.train_loss = kNaN;
+  r.status = lab::Status::diverged, r.curve.loss = loss, r.train_loss = kNaN;
   return r;
 }
 std::vector<std::string> verdicts(std::vector<lab::Result> results) {
   lab::judge(results);
   std::vector<std::string> all;
-  for (const lab::Result& r : results) all.push_back(r.verdict);
+  for (const lab::Result& r : results) all.push_back(to_string(r.verdict));
   return all;
 }
 double within(const std::string& verdict) { return std::stod(verdict.substr(verdict.find("within ") + 7)); }
@@ -73,8 +73,8 @@ TEST_CASE("a run diverges at the step from which on no loss is finite") {
 TEST_CASE("the first words of a verdict are those of the documented list") {
   lab::Result stopped = run("a", 0, kNaN), skipped = run("b", 0, 0.5), flat = run("c", 0, 0.1),
               blamed = run("d", 0, 0.5);
-  stopped.status = "interrupted", skipped.skipped_steps = 2, flat.train_loss = 2.3;
-  blamed.findings = {{.cause = "bug", .precision = false}};
+  stopped.status = lab::Status::interrupted, skipped.skipped_steps = 2, flat.train_loss = 2.3;
+  blamed.findings = {{.cause = inspect::Cause::bug, .precision = false}};
   const std::vector<lab::Result> results = {run("fp32", 0, 0.95),
                                             stopped,
                                             skipped,
@@ -97,10 +97,10 @@ TEST_CASE("without fp32 among the recipes it is trained for the verdicts, and le
                  .progress = [&](const lab::Progress& p) { runs += p.finished, most = std::max(most, p.runs); }};
   const auto results = lab::compare(mlp, digits(), {amp::recipe("amp-bf16"), amp::recipe("fp16-pure")}, "", o);
   REQUIRE(results.size() == 2);
-  CHECK(results[0].verdict.starts_with("matches fp32"));
-  CHECK(results[1].verdict == "diverged at step 1");
+  CHECK(to_string(results[0].verdict).starts_with("matches fp32"));
+  CHECK(to_string(results[1].verdict) == "diverged at step 1");
   REQUIRE(!results[1].findings.empty());
-  CHECK(results[1].findings[0].cause == "adam-eps");
+  CHECK(results[1].findings[0].cause == inspect::Cause::adam_eps);
   CHECK(runs == 3);
   CHECK(most == 3);
 }
@@ -120,11 +120,11 @@ TEST_CASE("a stop while a run is explained leaves it to --resume") {
   REQUIRE(!whole[1].findings.empty());
   fs::remove_all(folder);
   const auto stopped = compare(folder, false, all - 1, asked = 0);  // in the last replay
-  CHECK(stopped[1].verdict == "interrupted");
+  CHECK(to_string(stopped[1].verdict) == "interrupted");
   CHECK(stopped[1].findings.empty());
   CHECK(fs::exists(folder + "/checkpoints/state-seed0.safetensors"));
   const auto resumed = compare(folder, true, kNever, asked = 0);
-  CHECK(resumed[1].verdict == whole[1].verdict);
+  CHECK(to_string(resumed[1].verdict) == to_string(whole[1].verdict));
   REQUIRE(resumed[1].findings.size() == whole[1].findings.size());
   CHECK(resumed[1].findings[0].sentence == whole[1].findings[0].sentence);
   CHECK(resumed[1].curve.loss.size() == whole[1].curve.loss.size());
@@ -142,15 +142,15 @@ TEST_CASE("a stop before fp32 is trained leaves verdicts and findings to --resum
   o.stop = [&stop] { return stop; };
   const auto stopped = lab::compare(mlp, digits(), list, folder, o);
   REQUIRE(stopped.size() == 2);
-  CHECK(stopped[0].verdict == "interrupted: fp32 was not trained");
-  CHECK(stopped[1].verdict == "diverged at step 1");
+  CHECK(to_string(stopped[0].verdict) == "interrupted: fp32 was not trained");
+  CHECK(to_string(stopped[1].verdict) == "diverged at step 1");
   CHECK(stopped[1].findings.empty());
   o.progress = {}, o.stop = {}, o.resume = true;
   const auto resumed = lab::compare(mlp, digits(), list, folder, o);
-  CHECK(resumed[0].verdict.starts_with("matches fp32"));
+  CHECK(to_string(resumed[0].verdict).starts_with("matches fp32"));
   CHECK(resumed[0].curve.loss == stopped[0].curve.loss);
   REQUIRE(!resumed[1].findings.empty());
-  CHECK(resumed[1].findings[0].cause == "adam-eps");
+  CHECK(resumed[1].findings[0].cause == inspect::Cause::adam_eps);
   // What is known is not trained again, not even fp32.
   int steps = 0;
   o.progress = [&steps](const lab::Progress&) { ++steps; };
@@ -167,8 +167,8 @@ TEST_CASE("a run that cannot be explained keeps its result") {
   };
   const auto results = lab::compare(once, digits(), {amp::recipe("fp32"), amp::recipe("fp16-pure")}, "", {.epochs = 1});
   REQUIRE(results.size() == 2);
-  CHECK(results[1].verdict == "diverged at step 1");
+  CHECK(to_string(results[1].verdict) == "diverged at step 1");
   REQUIRE(results[1].findings.size() == 1);
-  CHECK(results[1].findings[0].cause == "unknown");
+  CHECK(results[1].findings[0].cause == inspect::Cause::unknown);
   CHECK(results[1].findings[0].sentence.find("no more models") != std::string::npos);
 }

@@ -1,0 +1,80 @@
+#include "outcome.h"
+
+#include <fmt/args.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "../core/support/message_text.h"
+
+namespace gradual::lab {
+namespace {
+
+// The facts of an outcome by the names that sentences use.
+class Facts {
+ public:
+  explicit Facts(const Outcome& o) {
+    if (!std::isnan(o.points)) {
+      add("points", o.points);
+      add("deficit", -o.points);
+      add("interval", o.interval);
+    }
+    if (o.step >= 0) add("step", o.step);
+    if (o.skipped >= 0) add("skipped", o.skipped);
+    if (o.steps >= 0) add("steps", o.steps);
+  }
+  template <class T> void add(const char* name, const T& value) {
+    names_.emplace_back(name);
+    values_.push_back(fmt::arg(name, value));
+  }
+  // The first sentence whose facts are known; the name if there is none, and "" for a kind without sentences.
+  std::string sentence(const VerdictInfo& info) const {
+    if (info.sentences[0].empty()) return "";
+    for (const std::string_view text : info.sentences)
+      if (!text.empty() && knows_all_of(text)) return fmt::vformat(text, values_);
+    return std::string(info.name);
+  }
+
+ private:
+  bool knows_all_of(std::string_view text) const {
+    for (std::size_t at = text.find('{'); at != std::string_view::npos; at = text.find('{', at + 1)) {
+      const std::string_view name = text.substr(at + 1, text.find_first_of(":}", at) - at - 1);
+      if (std::ranges::find(names_, name) == names_.end()) return false;
+    }
+    return true;
+  }
+
+  std::vector<std::string> names_;
+  fmt::dynamic_format_arg_store<fmt::format_context> values_;
+};
+
+std::string beside(const Outcome& fp32) {
+  const std::string_view words = verdict_info(fp32.kind).beside;
+  return words.empty() ? to_string(fp32) : std::string(words);
+}
+
+}  // namespace
+
+std::string_view to_string(Status status) {
+  return enum_name(status, {"", "ok", "all skipped", "diverged", "interrupted"});
+}
+
+std::string_view to_string(Tone tone) { return enum_name(tone, {"plain", "good", "warning", "bad"}); }
+
+std::string to_string(const Outcome& o) { return Facts(o).sentence(verdict_info(o.kind)); }
+
+std::string to_string(const Verdict& v) {
+  if (!v.earlier.empty()) return v.earlier;
+  Facts facts(v);
+  if (v.own) facts.add("own", to_string(*v.own));
+  if (v.fp32) facts.add("fp32", beside(*v.fp32));
+  return facts.sentence(verdict_info(v.kind));
+}
+
+std::string brief(const Verdict& v) {
+  return v.kind == VerdictKind::diverged ? to_string(v) : std::string(verdict_info(v.kind).name);
+}
+
+}  // namespace gradual::lab

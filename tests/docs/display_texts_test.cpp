@@ -1,0 +1,129 @@
+// Texts for people are in one table each. No other source contains one, and no source compares one.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <gradual/amp/rewrite.h>
+#include <gradual/inspect/cause.h>
+#include <gradual/inspect/update_meter.h>
+#include <gradual/lab/outcome.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "support/source_dir.h"
+
+using namespace gradual;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Source {
+  std::string path, text;
+};
+
+std::vector<Source> sources() {
+  std::vector<Source> all;
+  for (const char* folder : {"core", "autograd", "nn", "optim", "data", "amp", "cuda", "inspect", "dist", "lab"})
+    for (const auto& entry : fs::recursive_directory_iterator(source_dir() + "/" + folder)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".cpp" && extension != ".h" && extension != ".cu" && extension != ".cuh" && extension != ".js")
+        continue;
+      std::ostringstream text;
+      text << std::ifstream(entry.path()).rdbuf();
+      all.push_back({fs::relative(entry.path(), source_dir()).string(), text.str()});
+    }
+  return all;
+}
+
+// The parts of a sentence between its {facts}, those of several words.
+std::vector<std::string> pieces(std::string_view sentence) {
+  std::vector<std::string> all;
+  while (!sentence.empty()) {
+    const std::size_t end = std::min(sentence.find('{'), sentence.size());
+    std::string piece(sentence.substr(0, end));
+    piece.erase(0, piece.find_first_not_of(" ,:"));
+    piece.erase(piece.find_last_not_of(' ') + 1);
+    if (piece.find(' ') != std::string::npos) all.push_back(piece);
+    const std::size_t next = sentence.find('}', end);
+    sentence = next == std::string_view::npos ? "" : sentence.substr(next + 1);
+  }
+  return all;
+}
+
+// True for a text that is no term of the field, such as "FP32 masters".
+bool is_sentence(std::string_view text) { return std::ranges::count(text, ' ') >= 3; }
+
+struct Texts {
+  std::vector<std::string> sentences, names;
+};
+
+Texts display_texts() {
+  Texts all;
+  for (const inspect::CauseInfo& c : inspect::kCauseInfos) {
+    // A name of one word ("data") is the name of other things too.
+    if (c.name.find('-') != std::string_view::npos) all.names.emplace_back(c.name);
+    for (const std::string_view text : {c.evidence, c.sentence, c.cure})
+      if (is_sentence(text)) all.sentences.emplace_back(text);
+  }
+  for (const lab::VerdictInfo& v : lab::kVerdictInfos) {
+    all.names.emplace_back(v.name);
+    for (const std::string_view text : {v.sentences[0], v.sentences[1], v.sentences[2], v.beside, v.meaning})
+      for (std::string& piece : pieces(text)) all.sentences.push_back(std::move(piece));
+  }
+  for (int i = 1; i < static_cast<int>(lab::Status::count_); ++i)
+    all.names.emplace_back(to_string(static_cast<lab::Status>(i)));
+  for (const amp::Role role : {amp::Role::activation, amp::Role::error, amp::Role::weight_gradient})
+    all.names.emplace_back(to_string(role));  // "weight" is the name of parameters too
+  for (int i = 0; i < inspect::kUpdateParts; ++i)
+    all.names.emplace_back(to_string(static_cast<inspect::UpdatePart>(i)));
+  for (const Phase phase : {Phase::forward, Phase::backward, Phase::optimizer})
+    all.names.emplace_back(to_string(phase));
+  return all;
+}
+
+// What comes directly before or after a quoted name where code compares it.
+constexpr const char* kComparisons[] = {
+    "== {0}", "!= {0}", "{0} ==", "{0} !=", "starts_with({0}", "ends_with({0}", ".find({0}", ".contains({0})"};
+
+// A line of code that compares the name; empty if there is none.
+std::string comparison(const std::string& text, const std::string& name) {
+  for (const char* form : kComparisons) {
+    const std::size_t at = text.find(fmt::format(fmt::runtime(form), '"' + name + '"'));
+    if (at == std::string::npos) continue;
+    const std::size_t begin = text.rfind('\n', at) + 1;
+    return text.substr(begin, text.find('\n', at) - begin);
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("no source outside its table contains a display text") {
+  const Texts texts = display_texts();
+  CHECK(texts.sentences.size() > 70);
+  for (const Source& source : sources())
+    for (const std::string& sentence : texts.sentences) {
+      const bool contains = source.text.find('"' + sentence) != std::string::npos ||
+                            source.text.find(sentence + '"') != std::string::npos;
+      CHECK_MESSAGE(!contains, source.path, " contains: ", sentence);
+    }
+}
+
+TEST_CASE("no source compares a display text") {
+  const Texts texts = display_texts();
+  for (const Source& source : sources()) {
+    if (source.path.ends_with(".js")) continue;  // reads the names in results.json
+    for (const std::string& name : texts.names) {
+      const std::string line = comparison(source.text, name);
+      CHECK_MESSAGE(line.empty(), source.path, ": ", line);
+    }
+  }
+}
+
+TEST_CASE("the search for display texts finds them") {
+  CHECK(!comparison("if (f.phase == \"forward\") return;", "forward").empty());
+  CHECK(!comparison("x.starts_with(\"matches\")", "matches").empty());
+  CHECK(comparison("v(\"forward\", f)", "forward").empty());
+  CHECK(pieces("not precision: {own}, and fp32 {fp32}") == std::vector<std::string>{"not precision:", "and fp32"});
+}

@@ -1,0 +1,112 @@
+// Verdicts as values: their sentences, and files of results, old ones too.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/lab/lab.h>
+#include <gradual/lab/verdict.h>
+
+#include <nlohmann/json.hpp>
+
+#include "../support/files.h"
+
+using namespace gradual;
+using lab::Outcome, lab::Verdict, lab::VerdictKind;
+
+namespace {
+
+constexpr Outcome kDiverged{.kind = VerdictKind::diverged, .step = 3};
+constexpr Outcome kSkipped{.kind = VerdictKind::mostly_skipped, .skipped = 5, .steps = 8};
+constexpr Outcome kNoLearning{.kind = VerdictKind::no_learning};
+
+std::string text(const Verdict& v) { return to_string(v); }
+
+lab::Result result_with(const Verdict& verdict) {
+  lab::Result r{.recipe = "a", .model = "m", .data = "d"};
+  r.status = lab::Status::ok;
+  r.verdict = verdict;
+  return r;
+}
+
+// results.json of one run as an earlier version wrote it.
+std::string earlier_file(const std::string& sentence) {
+  nlohmann::ordered_json file = nlohmann::ordered_json::parse(lab::results_json({result_with({})}, false));
+  file["runs"][0]["verdict"] = sentence;
+  file["runs"][0].erase("judgement");
+  return file.dump();
+}
+
+}  // namespace
+
+TEST_CASE("a verdict's sentence says the facts it has") {
+  CHECK(text({}) == "");
+  CHECK(text({{.kind = VerdictKind::baseline}}) == "baseline");
+  CHECK(text({{.kind = VerdictKind::baseline}, kDiverged}) == "baseline, diverged at step 3");
+  CHECK(text({{.kind = VerdictKind::baseline}, kNoLearning}) == "baseline, no learning");
+  CHECK(text({{.kind = VerdictKind::matches, .points = -0.26, .interval = 1.64}}) ==
+        "matches fp32 (-0.3 points, within 1.6)");
+  CHECK(text({{.kind = VerdictKind::matches}, {}, kNoLearning}) == "matches: it learns, and fp32 learns nothing");
+  CHECK(text({{.kind = VerdictKind::worse, .points = -2.5, .interval = 1}}) == "worse by 2.5 points");
+  CHECK(text({kSkipped}) == "mostly skipped: 5 of 8 steps");
+  CHECK(text({kDiverged}) == "diverged at step 3");
+  CHECK(text({{.kind = VerdictKind::diverged}}) == "diverged in evaluation");
+  CHECK(text({{.kind = VerdictKind::not_precision}}) == "not precision: fp32 does the same");
+  CHECK(text({{.kind = VerdictKind::not_precision}, kSkipped}) == "not precision: mostly skipped: 5 of 8 steps");
+  CHECK(text({{.kind = VerdictKind::not_precision}, kDiverged, kNoLearning}) ==
+        "not precision: diverged at step 3, and fp32 learns nothing");
+  CHECK(text({{.kind = VerdictKind::interrupted}}) == "interrupted");
+  CHECK(text({{.kind = VerdictKind::interrupted}, {}, Outcome{.kind = VerdictKind::interrupted}}) ==
+        "interrupted: fp32 was not trained");
+  CHECK(lab::brief({{.kind = VerdictKind::worse, .points = -2.5}}) == "worse");
+  CHECK(lab::brief({kDiverged}) == "diverged at step 3");
+}
+
+TEST_CASE("a baseline that fails has something to explain, one that learns has not") {
+  CHECK(!Verdict{{.kind = VerdictKind::baseline}}.fails());
+  CHECK(Verdict{{.kind = VerdictKind::baseline}, kNoLearning}.fails());
+  CHECK(!Verdict{{.kind = VerdictKind::matches}}.fails());
+  CHECK(!Verdict{{.kind = VerdictKind::interrupted}}.fails());
+  CHECK(Verdict{kDiverged}.fails());
+}
+
+TEST_CASE("results.json has a verdict's facts beside its sentence, and gives them back") {
+  const Verdict made{{.kind = VerdictKind::not_precision}, kDiverged, kSkipped};
+  const std::string file = lab::results_json({result_with(made)}, false);
+  const auto run = nlohmann::json::parse(file)["runs"][0];
+  CHECK(run["verdict"] == to_string(made));
+  CHECK(run["judgement"]["kind"] == "not precision");
+  CHECK(run["judgement"]["fails"] == true);
+  CHECK(run["judgement"]["tone"] == "bad");
+  CHECK(run["judgement"]["points"].is_null());
+  CHECK(run["judgement"]["own"]["kind"] == "diverged");
+  CHECK(run["judgement"]["own"]["step"] == 3);
+  CHECK(run["judgement"]["fp32"]["skipped"] == 5);
+  const Verdict read = lab::results_from_json(file, "file").at(0).verdict;
+  CHECK(read.kind == made.kind);
+  CHECK(read.own->step == 3);
+  CHECK(read.fp32->steps == 8);
+  CHECK(to_string(read) == to_string(made));
+}
+
+TEST_CASE("a file of an earlier version keeps its sentences, and the kind is read from the first words") {
+  const std::pair<const char*, VerdictKind> sentences[] = {
+      {"matches fp32 (+0.1 points, within 1.6)", VerdictKind::matches},
+      {"diverged at step 12", VerdictKind::diverged},
+      {"not precision: fp32 does the same", VerdictKind::not_precision},
+      {"no learning", VerdictKind::no_learning},
+      {"", VerdictKind::unjudged}};
+  for (const auto& [sentence, kind] : sentences) {
+    CAPTURE(sentence);
+    const lab::Result read = lab::results_from_json(earlier_file(sentence), "file").at(0);
+    CHECK(read.verdict.kind == kind);
+    CHECK(to_string(read.verdict) == sentence);
+    const lab::Result again = lab::results_from_json(lab::results_json({read}, false), "file").at(0);
+    CHECK(again.verdict.kind == kind);
+    CHECK(to_string(again.verdict) == sentence);
+  }
+}
+
+TEST_CASE("an unknown name in a file is an Error that lists the names") {
+  auto file = nlohmann::ordered_json::parse(lab::results_json({result_with({kDiverged})}, false));
+  file["runs"][0]["status"] = "sideways";
+  const std::string message = test::message_of([&] { lab::results_from_json(file.dump(), "file"); });
+  CHECK(message.find("'sideways' is none of '', 'ok', 'all skipped', 'diverged', 'interrupted'") != std::string::npos);
+}
