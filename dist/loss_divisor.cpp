@@ -143,7 +143,9 @@ std::string text_of(const Term& t) {
 std::optional<LossDivisor> divisor_of(const Tensor& loss) {
   if (!loss.requires_grad() || loss.numel() != 1) return {};
   const NoGrad off;
-  const StageScope amp(chain().amp, nullptr), unseen(chain().observe, nullptr), exact(chain().results, nullptr);
+  const StageScope amp(chain().amp, nullptr);
+  const StageScope unseen(chain().observe, nullptr);
+  const StageScope exact(chain().results, nullptr);
   const std::vector<Term> terms = terms_of(loss);
   const Term* first = nullptr;
   for (const Term& t : terms) {
