@@ -292,7 +292,9 @@ void check_valid(const Quantization& q) {
 
 bool hides_nonfinite(const Quantizer& q) {
   const NoGrad off;
-  const StageScope amp(chain().amp, nullptr), unseen(chain().observe, nullptr), exact(chain().results, nullptr);
+  const StageScope amp(chain().amp, nullptr);
+  const StageScope unseen(chain().observe, nullptr);
+  const StageScope exact(chain().results, nullptr);
   Quantizer plain = q;
   plain.hadamard = false;
   for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {

@@ -263,7 +263,9 @@ class Before : Pinned {
  private:
   struct Bookkeeping {
     NoGrad off;
-    StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr}, results{chain().results, nullptr};
+    StageScope amp{chain().amp, nullptr};
+    StageScope observe{chain().observe, nullptr};
+    StageScope results{chain().results, nullptr};
   };
 
   void restore() const {
@@ -281,7 +283,8 @@ class Before : Pinned {
   const std::vector<Tensor>& parameters_;
   QuantizationState* state_;
   RandomKey key_;
-  std::vector<Tensor> values_, gradients_;
+  std::vector<Tensor> values_;
+  std::vector<Tensor> gradients_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "loss_divisor.h"
 
-#include <cmath>
+#include <set>
 #include <vector>
 
 #include "../autograd/grad_mode.h"
@@ -22,18 +22,19 @@ struct Place {
 // The end of a way: what the node there divides by; none if it tells nothing.
 struct Term {
   const Node* node = nullptr;
-  bool is_loss = false;
+  bool counts_targets = false;  // cross_entropy, and a sum over its count
   std::optional<LossDivisor> divisor = {};
   bool ambiguous = false;  // a sum that is scaled
 };
 
 double elements(const Node& node) { return static_cast<double>(numel(node.input(0).sizes)); }
 
-Term summed(const Place& at, bool is_loss) {
-  Term term{.node = at.node, .is_loss = is_loss};
+Term summed(const Place& at, bool counts_targets) {
+  Term term{.node = at.node, .counts_targets = counts_targets};
   if (at.denominator.defined()) {
     const double counted = at.denominator.item();
     term.divisor = LossDivisor{false, counted, counted};
+    term.counts_targets = true;
     return term;
   }
   term.divisor = LossDivisor{.is_sum = true};
@@ -41,17 +42,13 @@ Term summed(const Place& at, bool is_loss) {
   return term;
 }
 
-Term reduced(const Place& at, Reduction by, double counted, double listed) {
-  if (by == Reduction::sum) return summed(at, true);
-  return {.node = at.node, .is_loss = true, .divisor = LossDivisor{false, counted, listed}};
-}
-
 Term cross_entropy_term(const Place& at) {
   const auto& attrs = at.node->attrs.get<CrossEntropyAttrs>();
   const Tensor& classes = at.node->input(1).saved;
   const auto listed = static_cast<double>(classes.numel());
   const double counted = sum(classes != static_cast<double>(attrs.ignore_index)).item();
-  return reduced(at, attrs.reduction, counted, listed);
+  if (attrs.reduction == Reduction::sum) return summed(at, true);
+  return {.node = at.node, .counts_targets = true, .divisor = LossDivisor{false, counted, listed}};
 }
 
 Term term_of(const Place& at) {
@@ -60,10 +57,6 @@ Term term_of(const Place& at) {
     case OpId::cross_entropy:
       if (node.input(1).saved.defined()) return cross_entropy_term(at);
       return {.node = at.node};  // a backward has freed it
-    case OpId::mse_loss:
-    case OpId::l1_loss:
-    case OpId::bce_loss:
-    case OpId::bce_with_logits_loss: return reduced(at, node.attrs.get<Reduction>(), elements(node), elements(node));
     case OpId::mean: return {.node = at.node, .divisor = LossDivisor{false, elements(node), elements(node)}};
     case OpId::sum: return summed(at, false);
     default: return {.node = at.node};
@@ -119,6 +112,23 @@ std::vector<Term> terms_of(const Tensor& loss) {
   return terms;
 }
 
+// True if a tensor enters on the way from the leaves to the node that carries no gradient, such as an input or target.
+// A penalty on weights has none.
+bool depends_on_data(const Node& of) {
+  std::set<const Node*> seen{&of};
+  std::vector<const Node*> waiting{&of};
+  while (!waiting.empty()) {
+    const Node& node = *waiting.back();
+    waiting.pop_back();
+    for (int i = 0; i < node.input_count; ++i) {
+      const Node* const from = node.input(i).edge.node.get();
+      if (!from && node.input(i).present) return true;
+      if (from && seen.insert(from).second) waiting.push_back(from);
+    }
+  }
+  return false;
+}
+
 bool divide_alike(const LossDivisor& a, const LossDivisor& b) {
   return a.is_sum == b.is_sum && (a.is_sum || a.counted * b.listed == b.counted * a.listed);
 }
@@ -133,11 +143,14 @@ std::string text_of(const Term& t) {
 std::optional<LossDivisor> divisor_of(const Tensor& loss) {
   if (!loss.requires_grad() || loss.numel() != 1) return {};
   const NoGrad off;
-  const StageScope amp(chain().amp, nullptr), unseen(chain().observe, nullptr), exact(chain().results, nullptr);
+  const StageScope amp(chain().amp, nullptr);
+  const StageScope unseen(chain().observe, nullptr);
+  const StageScope exact(chain().results, nullptr);
   const std::vector<Term> terms = terms_of(loss);
   const Term* first = nullptr;
   for (const Term& t : terms) {
-    if (!t.divisor || (!t.is_loss && terms.size() > 1)) continue;
+    const bool decides = t.counts_targets || terms.size() == 1;
+    if (!t.divisor || (!decides && (t.ambiguous || !depends_on_data(*t.node)))) continue;
     if (t.ambiguous)
       throwf(
           "DataParallel: the loss is a sum ({}) times or over a number, which may be this shard's count or a constant; "

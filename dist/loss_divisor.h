@@ -18,13 +18,12 @@ struct LossDivisor {
 // additions, to
 //
 //   cross_entropy                      by its reduction: the targets that are not ignored, or a sum
-//   mse_loss, l1_loss, bce_..          by their reduction: elements, or a sum
 //   sum(..) / t, t a scalar tensor     the value of t, such as the sum of a mask or of class weights
-//   mean(..), sum(..)                  elements, a sum
+//   mean(..), sum(..)                  elements, a sum; mse_loss, l1_loss and the binary cross entropies are these
 //
-// The last two count only where nothing is added. In an addition the losses of the first two lines decide and all other
-// terms, such as a penalty on weights, follow them. None: the tape tells nothing. Error if losses that are added divide
-// by different things, and for a sum that a number scales: the number may be this shard's count or a constant.
+// Terms of an addition that see no data, such as a penalty on weights, follow the others. None: the tape tells nothing.
+// Error if terms divide by different things, and for a sum that a number scales: the number may be this shard's count
+// or a constant. Such a sum beside other terms follows them, unless it is of cross_entropy.
 std::optional<LossDivisor> divisor_of(const Tensor& loss);
 
 // What a loss function of DataParallel returns: a loss whose divisor is read from its tape, or given.

@@ -43,7 +43,9 @@ class ShardWeights {
  private:
   // What losses divide by, of the first shard that has samples.
   struct Unit {
-    double is_sum = 0, listed = 1, samples = 1;
+    double is_sum = 0;  // 1: all losses are sums
+    double listed = 1;
+    double samples = 1;
   };
   void agree(const Unit& own);
   std::int64_t first_with_samples(Range shards) const;

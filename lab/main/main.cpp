@@ -185,12 +185,11 @@ void check(const OptionParser& app, const Arguments& a) {
 }
 
 // The options that decide what is trained, as they were given.
-dist::Facts options_given(const CLI::App& app) {
+dist::Facts options_given(const OptionParser& app) {
   constexpr const char* kEachHasItsOwn[] = {"--help", "--out", "--threads", "--quiet", "--wide", "--worker"};
   dist::Facts facts;
-  for (const CLI::Option* option : app.get_options())
-    if (std::ranges::find(kEachHasItsOwn, option->get_name()) == std::end(kEachHasItsOwn))
-      facts.emplace_back(option->get_name(), fmt::format("{}", fmt::join(option->results(), " ")));
+  for (const auto& [name, value] : app.given())
+    if (std::ranges::find(kEachHasItsOwn, name) == std::end(kEachHasItsOwn)) facts.emplace_back(name, value);
   return facts;
 }
 

@@ -1,6 +1,6 @@
 #include "option_parser.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/message_text.h>
 
@@ -89,6 +89,13 @@ DeclaredOption OptionParser::add_flag(const std::string& name, const std::string
 DeclaredOption OptionParser::option(const std::string& name) { return DeclaredOption(app_->get_option(name)); }
 void OptionParser::footer(const std::string& text) { app_->footer(text); }
 std::size_t OptionParser::count(const std::string& name) const { return app_->count(name); }
+
+std::vector<std::pair<std::string, std::string>> OptionParser::given() const {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const CLI::Option* option : app_->get_options())
+    all.emplace_back(option->get_name(), fmt::format("{}", fmt::join(option->results(), " ")));
+  return all;
+}
 
 std::optional<int> OptionParser::parse(int argc, char** argv) {
   CLI::App& app = *app_;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace CLI {
@@ -45,6 +46,8 @@ class OptionParser {
 
   // How often the option was given.
   std::size_t count(const std::string& name) const;
+  // The name of each option, with its values as they were given; "" if it was not.
+  std::vector<std::pair<std::string, std::string>> given() const;
 
   // Returns the exit status if help or an error ends the program; Error for an unknown argument, with the nearest
   // option, and for a value that does not fit its option.

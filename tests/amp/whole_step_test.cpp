@@ -147,7 +147,12 @@ TEST_CASE("a loss or a gradient that throws leaves the run as it was") {
         const GeneratorScope scope(g);
         r.step([&] { return square(net(x)).mean(); });
       };
-      for (int i = 0; i < 2; ++i) step(run, ours, generator), step(control, theirs, other);
+      const auto both = [&] {
+        step(run, ours, generator);
+        step(control, theirs, other);
+      };
+      both();
+      both();
       {
         const GeneratorScope scope(generator);
         const std::string place = where;
@@ -162,7 +167,8 @@ TEST_CASE("a loss or a gradient that throws leaves the run as it was") {
       CHECK(generator.state() == other.state());
       for (const auto& [path, p] : ours.named_parameters()) CHECK_FALSE(p.grad().defined());
       check_same(run, control);
-      for (int i = 0; i < 2; ++i) step(run, ours, generator), step(control, theirs, other);
+      both();
+      both();
       check_same(run, control);
     }
 }

@@ -423,3 +423,35 @@ TEST_CASE("facts that only some ranks have differ too, and long values are shown
   CHECK(text.find("xxthere") != std::string::npos);
   CHECK(text.find("xxhere") != std::string::npos);
 }
+
+TEST_CASE("an Inf that a quantiser hides in one shard makes all ranks skip the step") {
+  amp::Recipe recipe = amp::recipe("fp8-current");
+  recipe.name = "scaled";
+  recipe.scaling = optim::GradScalerOptions{.init_scale = 1024};
+  for (const int ranks : {1, 2, 4}) {
+    CAPTURE(ranks);
+    std::vector<std::vector<float>> weights(static_cast<std::size_t>(ranks));
+    run_threads(ranks, [&](Communicator& c) {
+      manual_seed(1);
+      nn::Linear layer(4, 4, {.bias = false});
+      amp::RecipeRun run(recipe, layer, optim::SGDOptions{.lr = 0.1});
+      DataParallel parallel(c, run, {.shards = 4});
+      const auto step = [&](double factor) {
+        Tensor factors = ones({8, 4});
+        factors[7][0].fill_(factor);
+        return parallel.step({randn({8, 4}), factors},
+                             [&](const data::Batch& part) { return (layer(part.inputs) * part.targets).mean(); });
+      };
+      CHECK(step(1).result.applied());
+      const std::vector<float> before = layer.weight.to_vector<float>();
+      const amp::RunStep bad = step(HUGE_VAL);
+      CHECK(bad.result.skipped());
+      CHECK(bad.result.hidden() > 0);
+      CHECK(layer.weight.to_vector<float>() == before);
+      CHECK(run.loss_scale() == 512);
+      CHECK(step(1).result.applied());
+      weights[static_cast<std::size_t>(c.rank())] = layer.weight.to_vector<float>();
+    });
+    for (const std::vector<float>& w : weights) CHECK(w == weights[0]);
+  }
+}

@@ -83,6 +83,11 @@ const std::map<std::string, LossOf> kLosses = {
      [](Net& n, const data::Batch& b) {
        return mse_loss(n(b.inputs), ones({b.size(), kTokens * kClasses}), Reduction::sum);
      }},
+    {"two sums",
+     [](Net& n, const data::Batch& b) {
+       const Tensor y = n(b.inputs), zero = zeros({b.size(), kTokens * kClasses});
+       return mse_loss(y, zero, Reduction::sum) + l1_loss(y, zero, Reduction::sum);
+     }},
     {"given count",
      [](Net& n, const data::Batch& b) {
        const double count = mask_of(b).sum().item();
@@ -186,6 +191,14 @@ TEST_CASE("synchronised batch norm weights shards by the same") {
     }
 }
 
+TEST_CASE("terms that divide by different things add where all targets count") {
+  const data::Batch batch = batch_of(true);
+  const LossOf loss = [](Net& n, const data::Batch& b) {
+    return entropy(n, b, {}).value + mse_loss(n(b.inputs), ones({b.size(), kTokens * kClasses})) * 0.5;
+  };
+  check_near(sharded(loss, batch, {.shards = 4}, 2), whole(loss, batch, false));
+}
+
 TEST_CASE("if all targets count, the weights are the shares of samples to the bit") {
   const data::Batch batch = batch_of(true);
   const LossOf& loss = kLosses.at("cross entropy");
@@ -266,7 +279,7 @@ TEST_CASE("losses whose weight nobody can know are errors that say what to retur
   const std::string two = error([&](const data::Batch& b) {
     return entropy(net, b, {}).value + mse_loss(net(b.inputs), ones({b.size(), kTokens * kClasses}));
   });
-  CHECK(two.find("divides by 0 of 6") != std::string::npos);
+  CHECK_MESSAGE(two.find("divides by 0 of 6; ") != std::string::npos, two);
   CHECK(two.find("divide by different things") != std::string::npos);
   int calls = 0;
   CHECK(error([&](const data::Batch& b) {

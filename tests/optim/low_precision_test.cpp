@@ -4,6 +4,7 @@
 #include "gradual/core/formats/convert.h"
 #include "gradual/core/formats/float_types.h"
 #include "gradual/optim/clip.h"
+#include "gradual/optim/grad_scaler.h"
 #include "helpers.h"
 
 using namespace gradual;
@@ -362,7 +363,8 @@ TEST_CASE("f16 gradients whose sum passes 65504 are clipped and unscaled in f32 
 
 TEST_CASE("a parameter that requires no gradient stands still, also with an old gradient") {
   for (bool adam : {false, true}) {
-    const Tensor p = leaf({1, 2}), q = leaf({3});
+    Tensor p = leaf({1, 2});
+    const Tensor q = leaf({3});
     auto optimizer = make(adam, {p, q}, {});
     set_gradient(p, {1, 1});
     set_gradient(q, {1});
