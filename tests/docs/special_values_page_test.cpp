@@ -454,6 +454,7 @@ const std::vector<Case>& cases() {
       {"min(x)", [](const Tensor& x) { return min(x); }, {1, kNan, 3}, {kNan}, {0, 1, 0}, {0, 0, 0}},
       {"norm(x)", [](const Tensor& x) { return norm(x); }, {0, 0}, {0}, {0, 0}, {0, 0}},
       {"norm(x)", [](const Tensor& x) { return norm(x); }, {3e30, 4e30}, {5e30}, {0.6, 0.8}, {3.2e-32, -2.4e-32}},
+      {"norm(x, 20)", [](const Tensor& x) { return norm(x, 20); }, {1e30, 0}, {1e30}, {1, 0}, {0, 0}},
       {"norm(x, 1)", [](const Tensor& x) { return norm(x, 1); }, {0, -2}, {2}, {0, -1}, {0, 0}},
       {"norm(x, 0.5)",
        [](const Tensor& x) { return norm(x, 0.5); },
