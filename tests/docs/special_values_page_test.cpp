@@ -707,6 +707,13 @@ TEST_CASE("docs/special-values.md: functions of several numbers at ties, zeros, 
   check_part("special-values.md", "several", table);
 }
 
+TEST_CASE("the gradient of a target of bce_with_logits_loss is the negated logit") {
+  const Tensor x = from_data(std::vector<double>{2, -3, 4}, {3}, {.dtype = DType::f64});
+  const Tensor y = from_data(std::vector<double>{1, 0, 0.25}, {3}, {.dtype = DType::f64}).set_requires_grad();
+  bce_with_logits_loss(x, y, Reduction::sum).backward();
+  CHECK(y.grad().to_vector<double>() == std::vector<double>{-2, 3, -4});
+}
+
 // True if a name of a table has `op` as a word.
 bool listed(const std::string& op) {
   static const std::map<std::string, std::string> operators{
