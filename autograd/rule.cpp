@@ -10,8 +10,8 @@
 namespace gradual {
 
 // gelu's slope at x, with ops. exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): the derivative of
-// x sigmoid(v). Both are computed at -|x|, where nothing cancels; at |x| the slope is 1 less that. Beyond `far` it is 0 or
-// 1, and the products of the derivatives' factors stay finite.
+// x sigmoid(v). Both are computed at -|x|, where nothing cancels; at |x| the slope is 1 less that. Beyond kFar it is 0
+// or 1; there the operand is replaced, so that no derivative is Inf times 0.
 static Tensor gelu_slope(const Tensor& x, bool tanh_form) {
   constexpr double kFar = 40;
   constexpr double kTwiceRoot = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // 2 sqrt(2/pi)

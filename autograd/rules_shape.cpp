@@ -31,16 +31,21 @@ double reduced_count(const C& c) {
   for (std::int64_t dim : reduced_dims(c)) n *= static_cast<double>(c.sizes(0)[static_cast<int>(dim)]);
   return n;
 }
-// `t` (with the reduced dims as size 1) divided among the n elements that `hit` marks, 0 at the others: equal extremes
-// share the gradient, as in PyTorch's amax. Selection: times 0, an Inf in `t` would give NaN.
-Tensor share(const C& c, const Tensor& hit, const Tensor& t) {
-  const Tensor count = sum(cast(hit, is_half(t.dtype()) ? DType::f32 : t.dtype()), reduced_dims(c), true);
-  return where(hit, t * cast(1 / count, t.dtype()), 0);
+// `t` (with the reduced dims as size 1) divided among the extremes, which are the numbers that do not `lose`; 0 at the
+// others. Selection: times 0, an Inf in `t` would give NaN.
+Tensor share(const C& c, const Tensor& lose, const Tensor& t) {
+  const Tensor extremes = reduced_count(c) - sum(lose, reduced_dims(c), true);  // i64
+  const Tensor part = 1 / cast(extremes, t.dtype() == DType::f64 ? DType::f64 : DType::f32);
+  return where(lose, 0, t * cast(part, t.dtype()));
 }
-// True at the extremes. If one of the numbers is NaN, so is the extreme, and the NaNs are it.
-Tensor is_extreme(const Tensor& x, const Tensor& of) { return logical_or(x == of, x != x); }
-void extreme(const C& c) {
-  c.set(0, share(c, is_extreme(c.input(0), keep_dims(c, c.output(0))), keep_dims(c, c.grad())));
+// The numbers below the largest or above the smallest, which is `of`. Equal extremes share the gradient, as in PyTorch's
+// amax. If `of` is NaN, the NaNs do not lose, nor does an Inf that would be the extreme without them.
+template <bool kMax> Tensor loses(const Tensor& x, const Tensor& of) {
+  if (kMax) return x < where(of != of, INFINITY, of);
+  return x > where(of != of, -INFINITY, of);
+}
+template <bool kMax> void extreme(const C& c) {
+  c.set(0, share(c, loses<kMax>(c.input(0), keep_dims(c, c.output(0))), keep_dims(c, c.grad())));
 }
 
 // d |x|_p = sign(x) (|x| / norm)^(p-1); 0 if the norm is 0, and so is its derivative. Both are 0 where x is 0 as well,
@@ -49,16 +54,20 @@ Tensor norm_slope(const C& c, const Tensor& x, double p) {
   if (p == 0) return zeros_like(x);
   if (p == 1) return sign(x);
   const Tensor n = keep_dims(c, c.output(0));
-  if (std::isinf(p)) return sign(x) * share(c, is_extreme(abs(x), n), ones_like(n));
+  if (std::isinf(p)) {
+    const Tensor lose = p > 0 ? loses<true>(abs(x), n) : loses<false>(abs(x), n);
+    return sign(x) * share(c, lose, ones_like(n));
+  }
   if (p == 2) return x / where(n == 0, INFINITY, n);
   const Tensor flat = logical_or(x == 0, n == 0);
   return sign(x) * where(flat, 0, pow(where(flat, 1, abs(x) / where(n == 0, 1, n)), p - 1));
 }
 
-// exp(x - logsumexp), and 1 for Inf, where the difference is NaN.
+// exp(x - logsumexp), and 1 for Inf, where that difference is NaN: the largest number in place of Inf makes it 0.
 void logsumexp_rule(const C& c) {
-  const Tensor below = where(c.input(0) == INFINITY, 0, c.input(0) - keep_dims(c, c.output(0)));
-  c.set(0, keep_dims(c, c.grad()) * exp(below));
+  const Tensor y = keep_dims(c, c.output(0));
+  const Tensor finite = where(y == INFINITY, float_info(y.dtype()).max, y);
+  c.set(0, keep_dims(c, c.grad()) * exp(clamp(c.input(0) - finite, -INFINITY, 0)));
 }
 
 void scatter_add_rule(const C& c) {
@@ -80,7 +89,8 @@ void register_shape_rules() {
     const Tensor centred = c.input(0) - mean(c.input(0), reduced_dims(c), true);
     c.set(0, keep_dims(c, c.grad()) * (centred * (2 / std::max(reduced_count(c) - c.get<ReduceAttrs>().value, 0.0))));
   });
-  for (const OpId op : {OpId::max, OpId::min}) set_rule(op, {in(0) | out(0)}, extreme);
+  set_rule(OpId::max, {in(0) | out(0)}, extreme<true>);
+  set_rule(OpId::min, {in(0) | out(0)}, extreme<false>);
   set_rule(OpId::logsumexp, {in(0) | out(0)}, logsumexp_rule);
   set_rule(OpId::norm, {in(0) | out(0)}, [](const C& c) {
     c.set(0, keep_dims(c, c.grad()) * norm_slope(c, c.input(0), c.get<ReduceAttrs>().value));

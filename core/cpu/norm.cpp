@@ -1,5 +1,6 @@
 // layer_norm and rms_norm over rows, in f32 (f64 for f64). A second pass computes the variance about the mean. A row
 // whose variance leaves the range of f32 is computed again on scaled numbers.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -60,40 +61,45 @@ template <class T> void normalize_rows(const OpCall& call, Outputs& out) {
   });
 }
 
-// Calls f with a function that gives the normalised elements (x[i] - mean) * scale.
-template <class T, class F> void with_normal(const T* x, T mean, T scale, const F& f) {
-  if (NormScale<T>::of_invstd(scale) == 1) f([=](std::int64_t i) { return (x[i] - mean) * scale; });
-  else f([=](std::int64_t i) { return NormScale<T>::normal(x[i], mean, scale, scale); });
-}
-
 // With g = dy * weight and xhat the normalised row: dx = scale * (g - mean(g) - xhat * mean(g * xhat)), dw = sum of
-// dy * xhat, db = sum of dy.
-template <class T> void normalize_rows_backward(const OpCall& call, Outputs& out) {
+// dy * xhat, db = sum of dy. kFar: some row's numbers are so large that the difference of two may be Inf.
+template <class T, bool kFar>
+void normalize_rows_backward(const OpCall& call, const Parameter<T>& scales, Outputs& out) {
   const bool center = call.op == OpId::layer_norm_backward;
   const Rows rows(call[1].sizes(), call.get<NormAttrs>().dims);
   const std::int64_t n = rows.length;
   const Parameter<T> weight(call[2]);
   const Parameter<T> means(center ? call[3] : Tensor());
-  const Parameter<T> scales(call[center ? 4 : 3]);
-  const auto mean_of = [&](std::int64_t row) { return means ? means[row] : T{0}; };
+  const auto xhat = [&](std::int64_t row, const T* x) {
+    return [x, mean = means ? means[row] : T{0}, scale = scales[row]](std::int64_t i) {
+      return kFar ? NormScale<T>::normal(x[i], mean, scale, scale) : (x[i] - mean) * scale;
+    };
+  };
   map_rows<T>(rows.count, n, call[0], call[1], out[0], [&](std::int64_t row, const T* dy, const T* x, T* dx) {
+    const auto h = xhat(row, x);
     const auto g = [&](std::int64_t i) { return weight ? dy[i] * weight[i] : dy[i]; };
-    with_normal<T>(x, mean_of(row), scales[row], [&](const auto& h) {
-      const T along = blocked_sum<T>(n, [&](std::int64_t i) { return g(i) * h(i); }) / static_cast<T>(n);
-      const T shift = center ? blocked_sum<T>(n, g) / static_cast<T>(n) : T{0};
-      for (std::int64_t i = 0; i < n; ++i) dx[i] = scales[row] * (g(i) - shift - h(i) * along);
-    });
+    const T along = blocked_sum<T>(n, [&](std::int64_t i) { return g(i) * h(i); }) / static_cast<T>(n);
+    const T shift = center ? blocked_sum<T>(n, g) / static_cast<T>(n) : T{0};
+    for (std::int64_t i = 0; i < n; ++i) dx[i] = scales[row] * (g(i) - shift - h(i) * along);
   });
   std::vector<T> gradients(static_cast<std::size_t>(2 * n));  // dw, then db
   sum_rows<T>(rows.count, n, call[0], call[1], 2 * n, gradients.data(),
               [&](std::int64_t row, const T* dy, const T* x, T* dw) {
-                with_normal<T>(x, mean_of(row), scales[row], [=](const auto& h) {
-                  for (std::int64_t i = 0; i < n; ++i) dw[i] += dy[i] * h(i);
-                });
+                const auto h = xhat(row, x);
+                for (std::int64_t i = 0; i < n; ++i) dw[i] += dy[i] * h(i);
                 for (std::int64_t i = 0; i < n; ++i) dw[n + i] += dy[i];
               });
   store_parameter(out[1], gradients.data());
   if (center) store_parameter(out[2], gradients.data() + n);
+}
+
+template <class T> void normalize_rows_backward(const OpCall& call, Outputs& out) {
+  const Tensor& invstd = call[call.op == OpId::layer_norm_backward ? 4 : 3];
+  const Parameter<T> scales(invstd);
+  const auto far = [](T scale) { return NormScale<T>::of_invstd(scale) != 1; };
+  if (std::any_of(scales.data(), scales.data() + invstd.numel(), far))
+    normalize_rows_backward<T, true>(call, scales, out);
+  else normalize_rows_backward<T, false>(call, scales, out);
 }
 
 }  // namespace

@@ -205,6 +205,26 @@ void logsumexp(const OpCall& c, Outputs& out) {
   });
 }
 
+// The norm of one output's numbers, relative to the largest: for sums of powers that leave the range of double.
+double scaled_norm(const Plan& p, std::int64_t output, double order) {
+  const Loop row = p.row_of(output);
+  const auto for_each = [&](const auto& f) {
+    alignas(64) double buffer[kBlock];
+    for (std::int64_t at = 0, n = 0; at < p.count(); at += n) {
+      n = row.block(at, p.count());
+      const double* x = fetch(row, 0, at, n, buffer);
+      for (std::int64_t i = 0; i < n; ++i) f(std::fabs(x[i]));
+    }
+  };
+  double largest = 0;
+  for_each([&](double x) { largest = std::max(largest, x); });
+  if (largest == 0 || !std::isfinite(largest)) return largest;
+  const double by = std::ldexp(1.0, std::min(-std::ilogb(largest), 1022));
+  double sum = 0;
+  for_each([&](double x) { sum += std::pow(x * by, order); });
+  return std::pow(sum, 1 / order) / by;
+}
+
 // Computed in double, so that squares of floats neither overflow nor underflow.
 void norm(const OpCall& c, Outputs& out) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -215,13 +235,16 @@ void norm(const OpCall& c, Outputs& out) {
   if (order == -kInf) return reduce_to(out[0], p, reducer<double>(kMagnitude, kMinimum, kInf));
   if (order == 0) return reduce_to(out[0], p, sum_of<double>([](double x) { return x != 0 ? 1.0 : 0.0; }));
   if (order == 1) return reduce_to(out[0], p, sum_of<double>(kMagnitude));
-  if (order == 2)
-    return reduce_to(out[0], p, sum_of<double>([](double x) { return x * x; }), nullptr,
-                     [](double s, std::int64_t) { return std::sqrt(s); });
+  const auto root = [&](double sum, std::int64_t output) {
+    const bool lost = sum > std::numeric_limits<double>::max() || sum < std::numeric_limits<double>::min();
+    if (lost && order > 0) return scaled_norm(p, output, order);
+    return order == 2 ? std::sqrt(sum) : std::pow(sum, 1 / order);
+  };
+  if (order == 2) return reduce_to(out[0], p, sum_of<double>([](double x) { return x * x; }), nullptr, root);
   const Scratch powers(static_cast<std::size_t>(p.outputs()) * sizeof(double));
   std::fill_n(powers.as<double>(), p.outputs(), order);
   reduce_to(out[0], p, sum_of<double>([](double x, double y) { return std::pow(std::fabs(x), y); }),
-            powers.as<double>(), [&](double s, std::int64_t) { return std::pow(s, 1 / order); });
+            powers.as<double>(), root);
 }
 
 // The first of equal elements; NaN counts as the extreme.

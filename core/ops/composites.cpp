@@ -42,7 +42,8 @@ Tensor each_bce_with_logits_loss(const Tensor& x, const Tensor& y, Loc at) {
   const Tensor positive = ge({x, at}, 0);
   const Tensor log_part = softplus(where(positive, {neg(x, at), at}, x), at);
   const Tensor slope = sub({cast(positive, x.dtype(), at), at}, y);
-  const Tensor line = where(eq({slope, at}, 0), {0, at}, mul({x, at}, slope));  // Inf times 0 would be NaN
+  const Tensor lost = logical_and({isinf(x, at), at}, eq({slope, at}, 0));  // Inf times 0 would be NaN
+  const Tensor line = mul({where(lost, {0, at}, {x, at}), at}, slope);
   return add({line, at}, log_part);
 }
 

@@ -7,9 +7,13 @@
 #include <gradual/core/ops/derived_ops.h>
 #include <gradual/core/ops/ops.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numbers>
+#include <optional>
+#include <regex>
 
 #include "page_part.h"
 
@@ -124,6 +128,37 @@ const std::vector<Unary>& unary() {
        none,
        none,
        {0, 0, 0}},
+      {"floor",
+       [](const Tensor& x) { return floor(x); },
+       {-kInf, 0, 0},
+       {0, 0, 0},
+       {kInf, 0, 0},
+       [](Real x) -> Real { return std::fabs(x) > 1 ? x
+                                   : x < 0          ? -1
+                                                    : 0; },
+       none,
+       none,
+       {kNan, 0, 0}},
+      {"ceil",
+       [](const Tensor& x) { return ceil(x); },
+       {-kInf, 0, 0},
+       {0, 0, 0},
+       {kInf, 0, 0},
+       [](Real x) -> Real { return std::fabs(x) > 1 ? x
+                                   : x > 0          ? 1
+                                                    : 0; },
+       none,
+       none,
+       {kNan, 0, 0}},
+      {"round",
+       [](const Tensor& x) { return round(x); },
+       {-kInf, 0, 0},
+       {0, 0, 0},
+       {kInf, 0, 0},
+       [](Real x) -> Real { return std::fabs(x) > 1 ? x : 0; },
+       none,
+       none,
+       {kNan, 0, 0}},
       {"trunc",
        [](const Tensor& x) { return trunc(x); },
        {-kInf, 0, 0},
@@ -358,6 +393,42 @@ const std::vector<Unary>& unary() {
        [](Real x) -> Real { return at_zero_or(x, 1, 0, 0); },
        none,
        {kNan, 0, 0}},
+      {"minimum(x, 0)",
+       [](const Tensor& x) { return minimum(x, 0); },
+       {-kInf, 1, 0},
+       {0, 0.5, 0},
+       {0, 0, 0},
+       [](Real x) -> Real { return x < 0 ? x : 0; },
+       [](Real x) -> Real { return x < 0 ? 1 : 0; },
+       none,
+       {kNan, 1, 0}},
+      {"where(x > 0, x, 0)",
+       [](const Tensor& x) { return where(x > 0, x, 0); },
+       {0, 0, 0},
+       {0, 0, 0},
+       {kInf, 1, 0},
+       positive,
+       step,
+       none,
+       {0, 0, 0}},
+      {"x + 1",
+       [](const Tensor& x) { return x + 1; },
+       {-kInf, 1, 0},
+       {1, 1, 0},
+       {kInf, 1, 0},
+       [](Real x) -> Real { return x + 1; },
+       one,
+       none,
+       {kNan, 1, 0}},
+      {"x - 1",
+       [](const Tensor& x) { return x - 1; },
+       {-kInf, 1, 0},
+       {-1, 1, 0},
+       {kInf, 1, 0},
+       [](Real x) -> Real { return x - 1; },
+       one,
+       none,
+       {kNan, 1, 0}},
       {"maximum(x, 0)",
        [](const Tensor& x) { return maximum(x, 0); },
        {0, 0, 0},
@@ -445,6 +516,8 @@ Tensor targets(const Tensor& like, const std::vector<double>& v) {
   return from_data(v, like.sizes(), options_of(like));
 }
 
+Tensor of_first_class(const Tensor& x) { return cross_entropy(x.unsqueeze(0), zeros({1}, {.dtype = DType::i64})); }
+
 const std::vector<Case>& cases() {
   constexpr double kStd = 0.85391256382996653;  // of 1, -1, 0.5, 0
   static const std::vector<Case> all{
@@ -454,6 +527,7 @@ const std::vector<Case>& cases() {
       {"min(x)", [](const Tensor& x) { return min(x); }, {1, kNan, 3}, {kNan}, {0, 1, 0}, {0, 0, 0}},
       {"norm(x)", [](const Tensor& x) { return norm(x); }, {0, 0}, {0}, {0, 0}, {0, 0}},
       {"norm(x)", [](const Tensor& x) { return norm(x); }, {3e30, 4e30}, {5e30}, {0.6, 0.8}, {3.2e-32, -2.4e-32}},
+      {"norm(x, 20)", [](const Tensor& x) { return norm(x, 20); }, {1e30, 0}, {1e30}, {1, 0}, {0, 0}},
       {"norm(x, 1)", [](const Tensor& x) { return norm(x, 1); }, {0, -2}, {2}, {0, -1}, {0, 0}},
       {"norm(x, 0.5)",
        [](const Tensor& x) { return norm(x, 0.5); },
@@ -490,6 +564,8 @@ const std::vector<Case>& cases() {
        {0.34156502553198664, -0.43915503282683993, 0.14638501094227999, -0.048795003647426664},
        {}},
       {"var(x)", [](const Tensor& x) { return var(x); }, {5, 5, 5}, {0}, {0, 0, 0}, {0, 0, 0}},
+      {"sum(x)", [](const Tensor& x) { return sum(x); }, {1, kInf}, {kInf}, {1, 1}, {0, 0}},
+      {"mean(x)", [](const Tensor& x) { return mean(x); }, {1, kInf}, {kInf}, {0.5, 0.5}, {0, 0}},
       {"logsumexp(x)", [](const Tensor& x) { return logsumexp(x); }, {0, kInf}, {kInf}, {0, 1}, {0, 0}},
       {"logsumexp(x)", [](const Tensor& x) { return logsumexp(x); }, {0, -kInf}, {0}, {1, 0}, {0, 0}},
       {"logsumexp(x)",
@@ -507,6 +583,15 @@ const std::vector<Case>& cases() {
        {3, 2, 1},
        {0, 0, 0}},
       {"softmax(x, 0)", [](const Tensor& x) { return softmax(x, 0); }, {3e38, -3e38}, {1, 0}, {0, 0}, {0, 0}},
+      {"log_softmax(x, 0)",
+       [](const Tensor& x) { return log_softmax(x, 0); },
+       {1e30, -1e30},
+       {0, -2e30},
+       {-1, 1},
+       {0, 0}},
+      {"log_softmax(x, 0)", [](const Tensor& x) { return log_softmax(x, 0); }, {0, -kInf}, {0, -kInf}, {-1, 1}, {0, 0}},
+      {"cross_entropy(x, 0)", of_first_class, {0, -kInf}, {0}, {0, 0}, {0, 0}},
+      {"cross_entropy(x, 0)", of_first_class, {-1e30, 1e30}, {2e30}, {-1, 1}, {0, 0}},
       {"pow(x, 0)",
        [](const Tensor& x) { return pow(x, zeros_like(x)); },
        {0, 2, -kInf},
@@ -526,6 +611,12 @@ const std::vector<Case>& cases() {
        {-1, 2, 2},
        {1, 1, 0},
        {0, 0, 0}},
+      {"mse_loss(x, {1, 1}), none",
+       [](const Tensor& x) { return mse_loss(x, ones_like(x), Reduction::none); },
+       {1, 1e30},
+       {0, 1e60},
+       {0, 2e30},
+       {2, 2}},
       {"l1_loss(x, {1, 1}), none",
        [](const Tensor& x) { return l1_loss(x, ones_like(x), Reduction::none); },
        {1, kInf},
@@ -562,6 +653,14 @@ const std::vector<Case>& cases() {
        {0, 0, 0, 0}},
       {"layer_norm(x, 1)", [](const Tensor& x) { return layer_norm(x, 1); }, {3e38, -3e38}, {1, -1}, {0, 0}, {0, 0}},
       {"layer_norm(x, 1)", [](const Tensor& x) { return layer_norm(x, 1); }, {2, 2}, {0, 0}, {0, 0}, {0, 0}},
+      {"batch_norm(x)",
+       [](const Tensor& x) {
+         return batch_norm(x.reshape({-1, 1}), {}, {}, {}, {}, true).y;
+       },
+       {1e30, -1e30, 5e29, 0},
+       {1.1832159566199232, -1.52127765851133, 0.50709255283711, -0.1690308509457033},
+       {0, 0, 0, 0},
+       {0, 0, 0, 0}},
       {"rms_norm(x, 1)", [](const Tensor& x) { return rms_norm(x, 1); }, {0, 0}, {0, 0}, {1000, 1000}, {0, 0}},
   };
   return all;
@@ -606,6 +705,42 @@ TEST_CASE("docs/special-values.md: functions of several numbers at ties, zeros, 
     table += table_row({c.call, list(c.x), list(c.value), list(c.slope), c.second.empty() ? "" : list(c.second)});
   }
   check_part("special-values.md", "several", table);
+}
+
+TEST_CASE("the gradient of a target of bce_with_logits_loss is the negated logit") {
+  const Tensor x = from_data(std::vector<double>{2, -3, 4}, {3}, {.dtype = DType::f64});
+  const Tensor y = from_data(std::vector<double>{1, 0, 0.25}, {3}, {.dtype = DType::f64}).set_requires_grad();
+  bce_with_logits_loss(x, y, Reduction::sum).backward();
+  CHECK(y.grad().to_vector<double>() == std::vector<double>{-2, 3, -4});
+}
+
+// True if a name of a table has `op` as a word.
+bool listed(const std::string& op) {
+  static const std::map<std::string, std::string> operators{
+      {"add", "x + 1"}, {"sub", "x - 1"}, {"mul", "x * 1"}, {"div", "1 / x"}};
+  const auto found = operators.find(op);
+  const std::regex word("\\b" + op + "\\b");
+  const auto names = [&](const std::string& name) {
+    return found != operators.end() ? name == found->second : std::regex_search(name, word);
+  };
+  return std::ranges::any_of(unary(), names, &Unary::name) || std::ranges::any_of(cases(), names, &Case::call);
+}
+
+TEST_CASE("every function of floats whose special values matter is in a table") {
+  int checked = 0;
+  for (const OpInfo& info : kOpInfos) {
+    const std::string name(info.name);
+    const bool gradient = name.find("_backward") != std::string::npos;
+    const bool loss = name.ends_with("_loss") || name == "cross_entropy";
+    const bool kind = info.kind == OpKind::Elementwise || info.kind == OpKind::Transcendental ||
+                      info.kind == OpKind::Reduction || info.kind == OpKind::Normalization;
+    const bool integer = name == "argmax" || name == "argmin";
+    if (gradient || integer || !(kind || loss)) continue;
+    CHECK_MESSAGE(listed(name), name << " is in no table");
+    ++checked;
+  }
+  for (const char* derived : {"stddev", "cumsum", "prod", "huber_loss"}) CHECK_MESSAGE(listed(derived), derived);
+  CHECK(checked > 50);
 }
 
 }  // namespace

@@ -113,6 +113,8 @@ TEST_CASE("GroupNorm is LayerNorm of each group, rounded once") {
   const Tensor half = x.to(DType::bf16);
   CHECK(norm(half).dtype() == DType::bf16);
   CHECK(distance(norm(half), norm(half.to(DType::f32)).to(DType::bf16)) == 0);
+  const Tensor far = (x * 0x1p100).to(DType::bf16);
+  CHECK(allclose(norm(far), norm((far.to(DType::f32) * 0x1p-100).to(DType::bf16)), 0x1p-7, 0x1p-7));
   CHECK(message_of([] { nn::GroupNorm(4, 6); }) == "GroupNorm: 4 groups do not divide 6 channels");
   CHECK(message_of([] { nn::GroupNorm(0, 6); }) == "GroupNorm: groups is 0; it must be at least 1");
   CHECK(message_of([&] { norm(x.narrow(1, 0, 3)); }) == "GroupNorm: input [2, 3, 3]; allowed is [N, 6, ..]");

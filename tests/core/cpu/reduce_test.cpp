@@ -296,3 +296,23 @@ TEST_CASE("sums of a small matrix's columns have the bits of those of a part of 
       }
   });
 }
+
+TEST_CASE("norms whose powers leave the range of double") {
+  const Tensor x = from_data(std::vector<double>{3, 4, 0, 0, -6, 8}, {3, 2}, {.dtype = DType::f64});
+  for (const double factor : {0x1p900, 0x1p-900, 0x1p-1060}) {
+    CAPTURE(factor);
+    const Tensor far = x * factor;
+    for (const double order : {2.0, 3.0, 20.0}) {
+      CAPTURE(order);
+      const std::vector<double> want = norm(x, order, {1}).to_vector<double>();
+      const std::vector<double> got = norm(far, order, {1}).to_vector<double>();
+      const double slack = factor == 0x1p-1060 ? 0x1p-13 : 0x1p-48;  // subnormal numbers hold few bits
+      for (std::size_t i = 0; i < 3; ++i) CHECK(std::abs(got[i] / factor - want[i]) <= slack * want[i]);
+    }
+  }
+  const Tensor narrow = full({2, 5}, 1e30);
+  CHECK(norm(narrow, 20, {1})[0].item() == doctest::Approx(1e30 * std::pow(5, 0.05)));
+  const Tensor special = from_data(std::vector<double>{kInf, 1e300, NAN, 1e300}, {2, 2}, {.dtype = DType::f64});
+  CHECK(norm(special, 2, {1})[0].item() == kInf);
+  CHECK(std::isnan(norm(special, 2, {1})[1].item()));
+}
