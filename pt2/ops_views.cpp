@@ -346,6 +346,7 @@ constexpr OpRow kRows[] = {
     {"aten.unfold.default", "self dimension size step", unfold_dim, Aliasing::view},
     {"aten.alias.default", "self", identity, Aliasing::view, identity_back},
     {"aten.detach.default", "self", detached, Aliasing::view},
+    {"aten.detach_.default", "self", detached, Aliasing::view},
     {"aten.contiguous.default", "self memory_format=None", contiguous_row, Aliasing::may_view, identity_back},
     {"aten.clone.default", "self memory_format=None", copied},
     {"aten.lift_fresh_copy.default", "self", copied},

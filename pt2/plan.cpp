@@ -125,6 +125,7 @@ void Planner::add(int index) {
   if (!op) {
     const std::string functional = functional_name(node.target);
     if (!functional.empty()) op = op_of(functional);
+    if (op && op->aliasing != Aliasing::none) op = nullptr;  // squeeze_ changes what its target is, not its numbers
     in_place = op != nullptr;
   }
   if (!op) {

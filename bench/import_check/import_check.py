@@ -90,8 +90,12 @@ def check(name, folder, program):
                 row["error"] = f"{kind}: {run.stderr.strip() or run.returncode}"
                 return row
             row[kind + "_seconds"] = [float(s) for s in run.stdout.split()]
-            row[kind] = compare(safetensors.torch.load_file(path), safetensors.torch.load_file(out))
+            got = safetensors.torch.load_file(out)
+            row[kind] = compare(safetensors.torch.load_file(path), got)
             out.unlink()
+        exact = safetensors.torch.load_file(wanted["f64"])  # how far each is from it in f32
+        row["torch"] = compare(exact, safetensors.torch.load_file(wanted["f32"]))
+        row["gradual"] = compare(exact, got)
     except Exception as e:  # noqa: BLE001: a model that fails is a row of the table
         row["error"] = f"{type(e).__name__}: {e}"
         traceback.print_exc()
@@ -132,6 +136,9 @@ def page(rows):
         for row in failed:
             places = "; ".join(f"{k} {part} {key} {e:.1e}" for k in AIMS if k in row for part, (e, key) in row[k].items()
                                if e > AIMS[k])
+            if "torch" in row:
+                torchs, ours = (max(e for e, _ in row[who].values()) for who in ("torch", "gradual"))
+                places += f". From PyTorch in f64, PyTorch in f32 differs by {torchs:.1e}, Gradual in f32 by {ours:.1e}"
             yield f"- {row['model']}: " + " ".join((row.get("error") or places).split())[:600]
 
 

@@ -7,6 +7,9 @@ def _vision(name, size=64, **options):
     def make():
         import torchvision
 
+        if name == "googlenet":  # a tuple with names, which the archive has to know
+            tuple_of = torchvision.models.googlenet.GoogLeNetOutputs
+            torch.utils._pytree._register_namedtuple(tuple_of, serialized_type_name="torchvision.GoogLeNetOutputs")
         return getattr(torchvision.models, name)(weights=None, **options), (torch.randn(2, 3, size, size),), {}
 
     return make

@@ -223,3 +223,12 @@ TEST_CASE("files that nest too deep are refused by every reader of JSON") {
   const std::string quoted = "{\"name\": \"[[[[\\\"" + deep + "\"}";
   CHECK(amp::recipes_from_json(quoted).size() == 1);  // brackets in a string do not nest
 }
+
+TEST_CASE("damaged graphs of exported models") {
+  std::vector<std::string> seeds;
+  for (const char* name : {"mlp", "in_place"})
+    seeds.push_back(read_file(source_dir() + "/tests/fuzz/corpus/pt2_graph/" + name));
+  const int accepted = survive(fuzz::pt2_graph, seeds);
+  CHECK(accepted > 0);
+  CHECK(accepted < kMutations);
+}

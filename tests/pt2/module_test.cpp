@@ -229,6 +229,11 @@ TEST_CASE("a write through a view that cannot be written names both lines") {
   CHECK(contains(message, "aten.expand.default (mine.py:2: line 2)"));
 }
 
+TEST_CASE("an in-place op that changes the sizes is refused") {
+  const auto squeeze = node("torch.ops.aten.squeeze_.dim", {{"self", tensor("x")}, {"dim", number(0)}}, "a");
+  CHECK(contains(message_of([&] { made({squeeze}, {"a"}); }), "aten.squeeze_.dim (1 call)"));
+}
+
 TEST_CASE("numbers and tensors promote as in PyTorch") {
   const auto net =
       made({node("torch.ops.aten.gt.Scalar", {{"self", tensor("x")}, {"other", number(2)}}, "mask"),
