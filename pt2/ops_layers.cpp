@@ -5,6 +5,7 @@
 #include "../autograd/grad_mode.h"
 #include "../core/ops/derived_ops.h"
 #include "../core/support/throwf.h"
+#include "../core/tensor/modes.h"
 #include "../nn/norm.h"
 #include "ops_table.h"
 
@@ -107,7 +108,7 @@ Value batch_norm_row(const Arguments& a) {
   const bool recorded = a.flag(5);
   const bool tracked = !a.none(3) && !a.none(4);
   const bool use_batch = (recorded && a.training()) || !tracked;
-  if (use_batch && nn::sum_over_parts)
+  if (use_batch && modes().sum_over_parts)
     throw_error("synchronised batch norm is not supported in exported models; switch it off");
   const double eps = a.number(7);
   const BatchNormResult out = batch_norm(x, a.optional_tensor(1), a.optional_tensor(2), a.optional_tensor(3),
