@@ -72,6 +72,20 @@ class Emulation(unittest.TestCase):
             self.assertEqual(said, f"{goal:g}: {'met' if found <= goal else 'missed'})")
         self.assertIn("pytorch is not compared: not asked for (--peers)", text)
 
+    def test_an_interrupted_call_goes_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = os.path.join(folder, "kept.json")
+            status, _, errors = self.run_it("--recipes", "fp16-acc", "--kept", kept)
+            self.assertEqual(status, 0, errors)
+            with open(kept) as file:
+                first = json.load(file)["units"]["MLP"]["Gradual fp32 False"]
+            status, _, errors = self.run_it("--recipes", "fp16-acc", "--kept", kept, "--resume", "--rounds", "2")
+            self.assertEqual(status, 0, errors)
+            self.assertIn("MLP: round 2 of 2", errors)
+            with open(kept) as file:
+                both = json.load(file)["units"]["MLP"]["Gradual fp32 False"]
+            self.assertEqual((both[:1], len(both)), (first, 2))
+
     def test_an_absent_peer_is_named(self):
         status, text, errors = self.run_it("--recipes", "e4m3", "--torch-python", "no-such-python")
         self.assertEqual(status, 0, errors)
