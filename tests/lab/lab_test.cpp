@@ -249,13 +249,13 @@ TEST_CASE("no name of a recipe ends the report's data, or begins a comment in it
 }
 
 TEST_CASE("a path that is no UTF-8 is written all the same") {
-  const lab::Result r{.recipe = "a", .model = "m", .data = "text:b\xff.txt"};
+  const lab::Result r{.recipe = "a", .model = "m", .data = "text:b\xff.txt", .status = "ok"};
   CHECK(lab::results_from_json(lab::results_json({r}, true), "file").at(0).data == "text:b\xef\xbf\xbd.txt");
   CHECK(lab::report_html({r}).find("text:b\xef\xbf\xbd.txt") != std::string::npos);
 }
 
 TEST_CASE("results of earlier versions are read") {
-  lab::Result r{.recipe = "a", .model = "m", .data = "d", .batch = 3};
+  lab::Result r{.recipe = "a", .model = "m", .data = "d", .batch = 3, .status = "ok"};
   r.histograms = {{.role = "error", .formats = {{.name = "fp16", .zero_below_exponent = -25}}}};
   r.casts = {{.role = "error", .layer = "0", .kind = "Linear"}};
   nlohmann::json old = nlohmann::json::parse(lab::results_json({r}, true));
