@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -175,9 +176,42 @@ template <class V> void fields(V& v, Result& r) {
 }
 namespace {
 
+// Where losses are infinite, which JSON has no number for: 1 or -1 by sign, 0 where they are not. A resumed comparison
+// has the text of one that was never stopped.
+struct Infinities {
+  std::int64_t train = 0, test = 0;
+  std::vector<std::int64_t> curve = {};  // empty: none is
+};
+template <class V> void fields(V& v, Infinities& i) {
+  v("train_loss", i.train), v("test_loss", i.test), v("curve", i.curve);
+}
+
+std::int64_t infinity_of(double loss) {
+  if (!std::isinf(loss)) return 0;
+  return loss > 0 ? 1 : -1;
+}
+Infinities infinities_of(const Result& r) {
+  Infinities i{.train = infinity_of(r.train_loss), .test = infinity_of(r.test_loss)};
+  if (std::ranges::none_of(r.curve.loss, [](double loss) { return std::isinf(loss); })) return i;
+  for (const double loss : r.curve.loss) i.curve.push_back(infinity_of(loss));
+  return i;
+}
+
+void restore(double& loss, std::int64_t infinity) {
+  if (infinity != 0) loss = std::copysign(std::numeric_limits<double>::infinity(), static_cast<double>(infinity));
+}
+void restore(Result& r, const Infinities& i) {
+  restore(r.train_loss, i.train);
+  restore(r.test_loss, i.test);
+  for (std::size_t k = 0; k < std::min(i.curve.size(), r.curve.loss.size()); ++k) restore(r.curve.loss[k], i.curve[k]);
+}
+
 // The fields that results.json lacks.
 template <class V> void curve_fields(V& v, Result& r) {
   v("settings", r.settings), v("curve", r.curve), v("histograms", r.histograms);
+  Infinities infinite = infinities_of(r);
+  v("infinite", infinite, kLater);
+  restore(r, infinite);
   v("blocks", r.blocks, kLater), v("updates", r.updates, kLater), v("what_if", JsonText{r.what_if}, kLater);
 }
 

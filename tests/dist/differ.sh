@@ -53,7 +53,8 @@ refuse "one rank ends before the other" 30 "rank [01] waits for rank [01], which
 # With the same options nothing stays behind.
 TMPDIR=$out/tmp
 export TMPDIR
-mkdir -p "$TMPDIR"
+mkdir -p "$TMPDIR/gradual-lab-rank1-killed"
+touch "$TMPDIR/gradual-lab-rank1-killed/.gradual-lives"
 timeout -k 5 300 "$mpiexec" -n 2 "${same[@]}" --out results >log 2>&1 </dev/null || { echo "FAILED: shared runs"; cat log; bad=1; }
 for _ in 1 2; do
   timeout -k 5 300 "$mpiexec" -n 2 "${same[@]}" --parallel data --out parallel >log 2>&1 </dev/null ||

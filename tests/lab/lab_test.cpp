@@ -226,6 +226,13 @@ TEST_CASE("results survive JSON, NaN included") {
   CHECK(back[0].curve.loss[0] == 1.5);
   CHECK(std::isnan(back[0].curve.loss[1]));
   CHECK(back[0].curve.skipped[1]);
+  lab::Result overflown = r;
+  overflown.curve.loss = {-INFINITY, INFINITY};
+  overflown.test_loss = INFINITY;
+  const auto again = lab::results_from_json(lab::results_json({overflown}, true), "file").at(0);
+  CHECK(again.curve.loss == overflown.curve.loss);
+  CHECK(again.test_loss == INFINITY);
+  CHECK(std::isnan(again.train_loss) == std::isnan(r.train_loss));
   CHECK(message([] { lab::results_from_json("{}", "x.json"); }).starts_with("x.json is not a file of the lab"));
   nlohmann::json longer = nlohmann::json::parse(lab::results_json({r}, true));
   longer["runs"][0]["curve"]["step"].push_back(2);
@@ -242,7 +249,7 @@ TEST_CASE("no name of a recipe ends the report's data, or begins a comment in it
 }
 
 TEST_CASE("a path that is no UTF-8 is written all the same") {
-  const lab::Result r{.recipe = "a", .model = "m", .data = "text:b\xff.txt"};
+  const lab::Result r{.recipe = "a", .model = "m", .data = "text:b\xff.txt", .status = "ok"};
   CHECK(lab::results_from_json(lab::results_json({r}, true), "file").at(0).data == "text:b\xef\xbf\xbd.txt");
   CHECK(lab::report_html({r}).find("text:b\xef\xbf\xbd.txt") != std::string::npos);
 }

@@ -90,7 +90,7 @@ TEST_CASE("the parameters of every run are saved in f32, and a model that loads 
   const data::Split digits = small_digits();
   const std::vector<lab::Result> results =
       lab::compare(mlp, digits, recipes({"fp32", "fp16-master", "fp16-static:1024"}), "", options);
-  CHECK(fs::exists(folder.path / "fp16-static_1024-seed0.safetensors"));
+  CHECK(fs::exists(folder.path / "fp16-static%3A1024-seed0.safetensors"));
   const auto model = mlp();
   const StateDict masters = load_safetensors((folder.path / "fp16-master-seed0.safetensors").string()).tensors;
   for (const auto& [name, value] : masters) CHECK(std::get<Tensor>(value).dtype() == DType::f32);

@@ -68,7 +68,7 @@ Misuses lab_misuses() {
        [] {
          train(kModel, {samples(0), samples(4)});
        },
-       "cosine: needs at least one step, given 0"},
+       "lab: the data 'zeros' have no training samples"},
       {"a task with an undefined training", [] { train(kModel, data::Split()); },
        "dataset: it has no inputs or targets; it was not filled"},
       {"a null function that loads the data",
