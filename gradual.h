@@ -72,6 +72,7 @@
 #include "nn/sequential.h"
 #include "nn/summary.h"
 #include "optim/adam.h"
+#include "optim/amsgrad.h"
 #include "optim/clip.h"
 #include "optim/grad_scaler.h"
 #include "optim/optimizer.h"

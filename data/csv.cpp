@@ -19,6 +19,15 @@ std::string_view split_off(std::string_view& rest, char end) {
   return part.substr(0, part.find_last_not_of(" \t\r") + 1);
 }
 
+// A line ends with LF, CR LF or CR.
+std::string_view split_off_line(std::string_view& rest) {
+  const std::size_t at = std::min(rest.find_first_of("\r\n"), rest.size());
+  const bool two = rest.substr(at).starts_with("\r\n");
+  std::string_view line = rest.substr(0, at);
+  rest.remove_prefix(std::min(at + (two ? 2 : 1), rest.size()));
+  return line;
+}
+
 double parse_number(std::string_view field) {
   if (field.empty()) throw_error("empty, a number is needed");
   const std::string_view digits = field.substr(field.starts_with('+') && !field.starts_with("+-") ? 1 : 0);
@@ -35,11 +44,13 @@ Tensor parse_csv(std::string_view bytes, const std::string& name, std::int64_t c
   if (columns < 0) throwf("csv \"{}\": {} columns; allowed are 0 and more", name, columns);
   const std::string unpacked = gunzip_if_packed(bytes, name);
   std::string_view text = unpacked;
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // as Excel writes it
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);  // blank lines at the end
   std::vector<double> values;
   std::int64_t rows = 0;
   while (!text.empty()) {
-    std::string_view fields = split_off(text, '\n');
+    std::string_view fields = split_off_line(text);
     ++rows;
     std::int64_t column = 0;
     try {

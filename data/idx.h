@@ -9,13 +9,15 @@
 
 namespace gradual::data {
 
-// Reads u8, plain or gzipped. Error naming the file, what was found and what is allowed, for an element type other than
-// unsigned bytes, more than eight dimensions, or sizes that do not match the file's length.
+// Reads all element types, plain or gzipped: unsigned bytes as u8; signed bytes and 16- and 32-bit integers as i32; f32
+// and f64. Error naming the file, what was found and what is allowed, for another element type, more than eight
+// dimensions, or sizes that do not match the file's length. A gzipped file is unpacked no further than its sizes say.
 Tensor read_idx(const std::string& path);
 // The same from memory; `name` stands for the file in messages.
 Tensor parse_idx(std::string_view bytes, const std::string& name);
 
-// "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-..." in `folder`, each plain or with ".gz". Inputs are
+// "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-..." in `folder`, or with a dot before "idx" (as Kaggle has
+// them), each plain or with ".gz". Inputs are
 // f32 [N, 1, 28, 28], (pixel / 255 - 0.1307) / 0.3081 (the mean and deviation of MNIST's 60,000 training images);
 // targets i64 [N], 0 to 9. Folders with other images (Fashion-MNIST, other sizes) work too.
 Split mnist(const std::string& folder);

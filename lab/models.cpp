@@ -54,7 +54,11 @@ MakeModel mlp_for(const data::Dataset& d) {
   return [inputs = d.inputs.numel() / d.size(), classes = d.classes] { return make_mlp(inputs, classes); };
 }
 MakeModel cnn_for(const data::Dataset& d) {
-  return [s = image_sizes("cnn", d), classes = d.classes] { return make_cnn(s[1], s[2], s[3], classes); };
+  const Shape sizes = image_sizes("cnn", d);
+  if (sizes[2] < 4 || sizes[3] < 4)
+    throw_error("model cnn reads images [N, C, H, W] of at least 4 x 4, the data are " + sizes_of(d) +
+                "; images with the channels last need x.permute({0, 3, 1, 2})");
+  return [s = sizes, classes = d.classes] { return make_cnn(s[1], s[2], s[3], classes); };
 }
 MakeModel gpt_for(const data::Dataset& d) {
   if (d.inputs.dtype() != DType::i64)

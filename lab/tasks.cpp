@@ -18,12 +18,18 @@ std::pair<Tensor, Tensor> rows(const Tensor& logits, const Tensor& targets) {
   return {reshape(logits, {-1, logits.sizes().back()}), reshape(targets, {-1})};
 }
 
+constexpr std::int64_t kMostClasses = 1 << 20;  // a model has an output for each
+
 // Samples of numbers with class numbers.
 data::Dataset labelled(const Tensor& inputs, const Tensor& targets, const std::string& name) {
   if (inputs.dim() < 2 || targets.dim() != 1 || targets.is_floating() || targets.numel() == 0 || inputs.numel() == 0)
     throwf("{}: inputs {} and targets {} {}; allowed are inputs [N, ..] and integers [N], none of them empty", name,
            to_string(inputs.sizes()), to_string(targets.dtype()), to_string(targets.sizes()));
   const Tensor y = targets.to(DType::i64);
+  const std::vector<std::int64_t> labels = y.to_vector<std::int64_t>();
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    if (labels[i] < 0 || labels[i] >= kMostClasses)
+      throwf("{}: target {} is {}; allowed are class numbers from 0 to {}", name, i, labels[i], kMostClasses - 1);
   data::Dataset d{inputs.to(DType::f32), y, static_cast<std::int64_t>(max(y).item()) + 1, name};
   d.size();  // Error if the two differ in N
   return d;
@@ -70,7 +76,7 @@ LabData data_for(const std::string& spec, std::int64_t context) {
   if (const std::size_t comma = path.find(','); kind == "npy" && comma != std::string::npos)
     return four_fifths(labelled(load_npy(path.substr(0, comma)), load_npy(path.substr(comma + 1)), spec));
   if (kind == "safetensors" && !path.empty()) {
-    const StateDict file = load_safetensors(path).tensors;
+    const Safetensors file = load_safetensors(path);
     return four_fifths(labelled(file.tensor("inputs"), file.tensor("targets"), spec));
   }
   throw_error("no data '" + spec +

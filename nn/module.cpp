@@ -148,13 +148,33 @@ StateDict Module::state_dict() const {
   return state;
 }
 
+namespace {
+
+// Whether the state has one tensor under another name of the same parameter.
+bool has_tied(const StateDict& own, const StateDict& state, const Tensor& value) {
+  const auto is_there = [&](const StateDict::Entry& e) {
+    const auto* other = std::get_if<Tensor>(&e.value);
+    return other && other->shares_storage(value) && other->sizes() == value.sizes() &&
+           other->strides() == value.strides() && other->offset() == value.offset() && state.contains(e.name);
+  };
+  return std::any_of(own.begin(), own.end(), is_there);
+}
+
+// Files of PyTorch 0.4 and earlier have no count of batches; the module keeps its own, as there.
+bool may_be_missing(std::string_view name) {
+  constexpr std::string_view kCount = "num_batches_tracked";
+  return name == kCount || name.ends_with(std::string(".") + std::string(kCount));
+}
+
+}  // namespace
+
 LoadResult Module::load_state_dict(const StateDict& state, bool strict) {
   const StateDict own = state_dict();  // shares storage with the parameters
   LoadResult result;
   std::vector<std::string> wrong;
   for (const auto& [name, value] : own) {
     if (!state.contains(name)) {
-      result.missing.push_back(name);
+      if (!may_be_missing(name) && !has_tied(own, state, std::get<Tensor>(value))) result.missing.push_back(name);
     } else if (const auto* source = std::get_if<Tensor>(&state.at(name));
                !source || source->sizes() != std::get<Tensor>(value).sizes()) {
       wrong.push_back(fmt::format("{} is {} and should be {}", name, describe(state.at(name)), describe(value)));

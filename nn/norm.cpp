@@ -46,6 +46,9 @@ Tensor BatchNorm::run(const Tensor& x, const Fusion* fusion, const Attrs& second
     throwf("{}: input {}; allowed is {}", kind(), to_string(x.sizes()),
            min_dims_ == 4 ? "[N, C, H, W]" : "[N, C] or [N, C, L]");
   const bool use_batch = training() || !options_.track_running_stats;
+  if (use_batch && !training() && x.numel() > 0 && x.numel() / x.size(1) < 2)
+    throwf("{}: input {}: it keeps no running statistics, so evaluation needs more than one value per channel too",
+           kind(), to_string(x.sizes()));
   const Attrs own = NormAttrs{.eps = options_.eps, .training = use_batch};
   auto count = static_cast<double>(x.numel()) / static_cast<double>(std::max<std::int64_t>(1, x.size(1)));
   const Outputs out =
@@ -95,7 +98,9 @@ Tensor GroupNorm::forward(const Tensor& x) {
   if (x.dim() < 2 || x.size(1) != channels_)
     throwf("GroupNorm: input {}; allowed is [N, {}, ..]", to_string(x.sizes()), channels_);
   const Tensor wide = x.dtype() == DType::f64 ? x : x.to(DType::f32);
-  Tensor y = layer_norm(wide.reshape({x.size(0), groups_, -1}), 1, {}, {}, eps_).reshape(x.sizes());
+  std::int64_t in_group = channels_ / groups_;
+  for (int d = 2; d < x.dim(); ++d) in_group *= x.size(d);
+  Tensor y = layer_norm(wide.reshape({x.size(0), groups_, in_group}), 1, {}, {}, eps_).reshape(x.sizes());
   Shape along = Shape::filled(x.dim(), 1);
   along[1] = channels_;
   if (weight.defined()) y = y * weight.reshape(along) + bias.reshape(along);

@@ -19,7 +19,15 @@ class Sequential : public Layer {
   }
   // Returns a reference to the module, or the pointer that was given.
   template <class M> decltype(auto) push_back(M&& module) {
-    return register_module(std::to_string(size()), std::forward<M>(module));
+    using Given = std::remove_cvref_t<M>;
+    if constexpr (std::is_base_of_v<Module, Given>) {
+      static_assert(!std::is_lvalue_reference_v<M>,
+                    "a named layer is moved in, or shared: Sequential(std::move(layer)) or a std::shared_ptr");
+      if constexpr (!std::is_lvalue_reference_v<M>)
+        return register_module(std::to_string(size()), std::forward<M>(module));
+    } else {
+      return register_module(std::to_string(size()), std::forward<M>(module));
+    }
   }
   std::size_t size() const { return children().size(); }
   Module& operator[](std::size_t i) {

@@ -1,6 +1,7 @@
 #include "schedule.h"
 
 #include <algorithm>
+#include <limits>
 #include <numbers>
 
 #include "../core/support/throwf.h"
@@ -79,6 +80,69 @@ void Scheduler::load_state_dict(const StateDict& state) {
   steps_ = static_cast<std::int64_t>(state.natural("steps"));
   initial_ = std::move(initial);
   apply();
+}
+
+Plateau::Plateau(Optimizer& optimizer, const PlateauOptions& o)
+    : optimizer_(&optimizer),
+      options_(o),
+      best_(o.maximize ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity()) {
+  if (!(o.factor > 0 && o.factor < 1)) throwf("Plateau: factor is {}; it must be above 0 and below 1", o.factor);
+  if (o.patience < 0 || o.cooldown < 0)
+    throwf("Plateau: patience {} and cooldown {}; both must be at least 0", o.patience, o.cooldown);
+  if (!(o.threshold >= 0 && o.min_lr >= 0 && o.eps >= 0))
+    throwf("Plateau: threshold {}, min_lr {} and eps {}; they must be at least 0", o.threshold, o.min_lr, o.eps);
+}
+
+bool Plateau::improves(double metric) const {
+  const double sign = options_.maximize ? 1 : -1;
+  // As PyTorch: best * (1 - threshold) or best * (1 + threshold).
+  const double bound = options_.absolute ? best_ + sign * options_.threshold : best_ * (1 + sign * options_.threshold);
+  return options_.maximize ? metric > bound : metric < bound;
+}
+
+bool Plateau::reduce() {
+  bool lowered = false;
+  for (ParamGroup& group : optimizer_->param_groups()) {
+    if (!group.lr) throw_error("Plateau: a group of the optimizer has no lr to multiply");
+    const double lr = std::max(*group.lr * options_.factor, options_.min_lr);
+    if (*group.lr - lr <= options_.eps) continue;
+    group.lr = lr;
+    lowered = true;
+  }
+  return lowered;
+}
+
+bool Plateau::step(double metric) {
+  if (improves(metric)) {
+    best_ = metric;
+    bad_ = 0;
+  } else {
+    ++bad_;
+  }
+  if (waiting_ > 0) {
+    --waiting_;
+    bad_ = 0;
+  }
+  if (bad_ <= options_.patience) return false;
+  waiting_ = options_.cooldown;
+  bad_ = 0;
+  return reduce();
+}
+
+StateDict Plateau::state_dict() const {
+  StateDict out;
+  out.set("best", best_);
+  out.set("bad", bad_);
+  out.set("waiting", waiting_);
+  return out;
+}
+
+void Plateau::load_state_dict(const StateDict& state) {
+  const double best = state.real("best");
+  const std::int64_t bad = state.integer("bad");
+  waiting_ = state.integer("waiting");
+  best_ = best;
+  bad_ = bad;
 }
 
 }  // namespace gradual::optim

@@ -48,4 +48,38 @@ class Scheduler {
   std::vector<double> initial_;
 };
 
+struct PlateauOptions {
+  double factor = 0.1;  // of the rates, above 0 and below 1
+  int patience = 10;    // calls without improvement that are accepted; the next one lowers the rates
+  // What counts as an improvement: below best * (1 - threshold) or, absolute, below best - threshold.
+  double threshold = 1e-4;
+  bool absolute = false;
+  bool maximize = false;  // larger is better: above best * (1 + threshold) or best + threshold
+  int cooldown = 0;       // calls after a reduction that do not count
+  double min_lr = 0;
+  double eps = 1e-8;  // a smaller change of a rate is left out
+};
+
+// Lowers the rates when a metric has stopped improving: PyTorch's ReduceLROnPlateau. The optimizer must outlive it.
+class Plateau {
+ public:
+  explicit Plateau(Optimizer& optimizer, const PlateauOptions& options = {});
+  // Call it with a metric of each epoch. NaN is no improvement. Returns whether a rate was lowered.
+  bool step(double metric);
+  double best() const { return best_; }
+
+  // The best metric and the counts; options are code, and the rates are the optimizer's.
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
+
+ private:
+  bool improves(double metric) const;
+  bool reduce();
+
+  Optimizer* optimizer_;
+  PlateauOptions options_;
+  double best_;
+  std::int64_t bad_ = 0, waiting_ = 0;  // calls without improvement; calls that are left of the cooldown
+};
+
 }  // namespace gradual::optim

@@ -28,10 +28,10 @@ Tensor tensor_of_bytes(DType dtype, const Shape& sizes, std::string_view bytes) 
   const std::size_t width = size_of(dtype);
   if (bytes.size() % width != 0 || bytes.size() / width != static_cast<std::size_t>(numel(sizes)))
     throwf("{} {} does not take the {} bytes that are there", to_string(dtype), to_string(sizes), bytes.size());
-  if (dtype == DType::bool_ && std::ranges::any_of(bytes, [](unsigned char b) { return b > 1; }))
-    throw_error("a bool's byte is neither 0 nor 1");
   const Tensor t = empty(sizes, {.dtype = dtype});
   if (!bytes.empty()) std::memcpy(t.raw(), bytes.data(), bytes.size());
+  auto* const data = static_cast<std::uint8_t*>(t.raw());
+  for (std::size_t i = 0; dtype == DType::bool_ && i < bytes.size(); ++i) data[i] = data[i] != 0 ? 1 : 0;
   return t;
 }
 

@@ -12,7 +12,7 @@ namespace gradual {
 std::string read_file(const std::string& path);
 
 // A tensor with a copy of the numbers in `bytes`: little-endian, row-major. Error if their count does not match the
-// sizes, or a bool is neither 0 nor 1.
+// sizes. A bool's byte that is not 0 is true, as for NumPy and PyTorch.
 Tensor tensor_of_bytes(DType dtype, const Shape& sizes, std::string_view bytes);
 
 }  // namespace gradual

@@ -20,9 +20,35 @@ struct Kind {
 constexpr Kind kKinds[] = {{DType::f64, "<f8"}, {DType::f32, "<f4"}, {DType::f16, "<f2"},  {DType::i64, "<i8"},
                            {DType::i32, "<i4"}, {DType::u8, "|u1"},  {DType::bool_, "|b1"}};
 
-DType parse_descr(std::string_view descr) {
+// Integers without a dtype of their own, each value of which `dtype` holds.
+struct Widened {
+  DType dtype;
+  std::string_view descr;
+  Tensor (*read)(DType to, const Shape& sizes, std::string_view bytes);
+};
+
+template <class T> Tensor read_as(DType to, const Shape& sizes, std::string_view bytes) {
+  if (bytes.size() % sizeof(T) != 0 || bytes.size() / sizeof(T) != static_cast<std::size_t>(numel(sizes)))
+    throwf("{} elements of {} bytes do not take the {} bytes that are there", to_string(sizes), sizeof(T),
+           bytes.size());
+  std::vector<std::int64_t> values;
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(T)) {
+    T value = 0;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    values.push_back(static_cast<std::int64_t>(value));
+  }
+  return from_data(values, sizes, {.dtype = to});
+}
+constexpr Widened kWidened[] = {{DType::i32, "|i1", read_as<std::int8_t>},
+                                {DType::i32, "<i2", read_as<std::int16_t>},
+                                {DType::i32, "<u2", read_as<std::uint16_t>},
+                                {DType::i64, "<u4", read_as<std::uint32_t>}};
+
+Tensor read_elements(std::string_view descr, const Shape& sizes, std::string_view bytes) {
   for (const Kind& k : kKinds)
-    if (k.descr == descr) return k.dtype;
+    if (k.descr == descr) return tensor_of_bytes(k.dtype, sizes, bytes);
+  for (const Widened& w : kWidened)
+    if (w.descr == descr) return w.read(w.dtype, sizes, bytes);
   if (descr.starts_with('>'))
     throwf("dtype '{}' is big-endian; write it as little-endian: a.astype('<{}')", descr, descr.substr(1));
   if (descr.ends_with("V2") || descr.ends_with("V1"))
@@ -30,7 +56,7 @@ DType parse_descr(std::string_view descr) {
         "dtype '{}' is raw bytes, as ml_dtypes writes bfloat16 and 8-bit floats without saying which; "
         "write float32 or a safetensors file",
         descr);
-  throwf("dtype '{}' is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1", descr);
+  throwf("dtype '{}' is not read; allowed are <f8 <f4 <f2 <i8 <i4 <i2 |i1 <u4 <u2 |u1 |b1", descr);
 }
 
 // The header is the text of a Python dictionary. Converts it to JSON by a few replacements; null if that fails.
@@ -54,7 +80,7 @@ std::string_view split_header(std::string_view& bytes) {
   if (bytes.size() < 12) throwf("truncated: {} bytes", bytes.size());
   const int major = static_cast<unsigned char>(bytes[6]);
   const int minor = static_cast<unsigned char>(bytes[7]);
-  if ((major != 1 && major != 2) || minor != 0) throwf("version {}.{}; 1.0 and 2.0 are read", major, minor);
+  if (major < 1 || major > 3 || minor != 0) throwf("version {}.{}; 1.0, 2.0 and 3.0 are read", major, minor);
   const std::size_t width = major == 1 ? 2 : 4;
   std::uint32_t length = 0;
   std::memcpy(&length, bytes.data() + 8, width);
@@ -78,12 +104,12 @@ Tensor parse(std::string_view bytes) {
   if (!header["shape"].is_array() || !std::ranges::all_of(header["shape"], &nlohmann::json::is_number_integer))
     refuse("shape is not a tuple of sizes");
 
-  const DType dtype = parse_descr(header["descr"].get<std::string>());
+  const auto descr = header["descr"].get<std::string>();
   const Shape sizes = header["shape"].get<std::vector<std::int64_t>>();
-  if (!header["fortran_order"]) return tensor_of_bytes(dtype, sizes, bytes);
+  if (!header["fortran_order"]) return read_elements(descr, sizes, bytes);
   Shape stored = sizes;
   std::ranges::reverse(stored);
-  const Tensor t = tensor_of_bytes(dtype, stored, bytes);
+  const Tensor t = read_elements(descr, stored, bytes);
   Shape strides = t.strides();
   std::ranges::reverse(strides);
   return as_strided(t, sizes, strides, 0);

@@ -1,4 +1,4 @@
-// NumPy's .npy files: one array each. Read: versions 1.0 and 2.0, row-major or Fortran order; written: 1.0.
+// NumPy's .npy files: one array each. Read: versions 1.0, 2.0 and 3.0, row-major or Fortran order; written: 1.0.
 #pragma once
 
 #include <string>
@@ -13,7 +13,8 @@ namespace gradual {
 // Cast them to f32, which keeps every value, or write safetensors. The write is atomic (atomic_file.h).
 void save_npy(const std::string& path, const Tensor& tensor);
 
-// A file in Fortran order gives a tensor with Fortran's strides. Error, naming the file, for a malformed or truncated
+// Also reads i1, i2 and u2 as i32, and u4 as i64, which hold all their values. A file in Fortran order gives a tensor
+// with Fortran's strides. Error, naming the file, for a malformed or truncated
 // file, left-over bytes, big-endian numbers or a dtype not listed above.
 Tensor load_npy(const std::string& path);
 // The same from memory; `name` stands for the file in messages.

@@ -21,10 +21,19 @@ constexpr const char* kMetadata = "__metadata__";
 const std::vector<std::string> kNames = {"F64",     "F32", "F16", "BF16", "F8_E4M3",
                                          "F8_E5M2", "I64", "I32", "U8",   "BOOL"};  // by DType
 
+// The other dtypes of the format, and the bits of an element.
+struct OtherType {
+  std::string_view name;
+  std::int64_t bits;
+};
+constexpr OtherType kOthers[] = {{"I8", 8},      {"I16", 16}, {"U16", 16},    {"U32", 32},    {"U64", 64},
+                                 {"F8_E8M0", 8}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"C64", 64}};
+
 // A tensor in the file: its data's bytes from the end of the header.
 struct Entry {
   std::string name;
   DType dtype = DType::f32;
+  const OtherType* other = nullptr;  // not null: the dtype instead
   Shape sizes{};
   std::size_t begin = 0, end = 0;
 };
@@ -53,19 +62,26 @@ Entry parse_entry(const std::string& name, const Json& json, std::size_t data_si
   if (!json.is_object()) throw_error("its entry is not an object");
   for (const char* key : {"dtype", "shape", "data_offsets"})
     if (!json.contains(key)) throwf("has no \"{}\"", key);
-  if (json.size() != 3) throwf("unknown keys in {}; allowed are dtype, shape, data_offsets", json.dump());
   const auto dtype = std::ranges::find_if(kNames, [&](const std::string& n) { return json["dtype"] == n; });
-  if (dtype == kNames.end()) throwf("dtype {} is unknown; allowed are {}", json["dtype"].dump(), join(kNames));
+  const auto* other = std::ranges::find_if(kOthers, [&](const OtherType& o) { return json["dtype"] == o.name; });
+  const bool is_other = other != std::end(kOthers);
+  if (dtype == kNames.end() && !is_other)
+    throwf("dtype {} is unknown; allowed are {}", json["dtype"].dump(), join(kNames));
   const Json& offsets = json["data_offsets"];
   const auto places = parse_numbers(offsets, "data_offsets", "are not two unsigned integers");
   if (places.size() != 2) throwf("data_offsets {} are not two unsigned integers", offsets.dump());
   Entry e{.name = name,
-          .dtype = static_cast<DType>(dtype - kNames.begin()),
+          .dtype = is_other ? DType::u8 : static_cast<DType>(dtype - kNames.begin()),
+          .other = is_other ? other : nullptr,
           .sizes = parse_numbers(json["shape"], "shape", "is not a list of sizes"),
           .begin = static_cast<std::size_t>(places[0]),
           .end = static_cast<std::size_t>(places[1])};
   if (e.begin > e.end || e.end > data_size)
     throwf("data_offsets {} do not lie in order within the {} bytes of data", offsets.dump(), data_size);
+  if (is_other && static_cast<std::uint64_t>(numel(e.sizes)) > std::uint64_t{8} * data_size)
+    throwf("{} {} does not take the {} bytes that are there", other->name, to_string(e.sizes), e.end - e.begin);
+  if (is_other && numel(e.sizes) * other->bits != 8 * static_cast<std::int64_t>(e.end - e.begin))
+    throwf("{} {} does not take the {} bytes that are there", other->name, to_string(e.sizes), e.end - e.begin);
   return e;
 }
 
@@ -105,6 +121,10 @@ Safetensors parse(std::string_view bytes) {
   }
   check_places(entries, data.size());
   for (const Entry& e : entries) {
+    if (e.other) {
+      out.unread.push_back({e.name, std::string(e.other->name), e.sizes});
+      continue;
+    }
     const std::string_view held = data.substr(e.begin, e.end - e.begin);
     out.tensors.set(e.name, in_tensor(e.name, [&] { return tensor_of_bytes(e.dtype, e.sizes, held); }));
   }
@@ -165,6 +185,14 @@ void save_safetensors(const std::string& path, const StateDict& tensors,
     for (const auto& named : dense) file.write(named.second.raw(), named.second.nbytes());
     file.commit();
   });
+}
+
+Tensor Safetensors::tensor(const std::string& name) const {
+  for (const Unread& u : unread)
+    if (u.name == name)
+      throwf("safetensors: \"{}\" is {} {}, a dtype that no tensor has; allowed are {}", name, u.dtype,
+             to_string(u.sizes), join(kNames));
+  return tensors.tensor(name);
 }
 
 Safetensors load_safetensors(const std::string& path) { return parse_safetensors(read_file(path), path); }

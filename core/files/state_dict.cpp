@@ -22,7 +22,6 @@ template <class T> T get(const StateDict& state, const std::string& name, const 
 }
 
 void StateDict::put(const std::string& name, StateValue value) {
-  if (name.empty()) throw_error("state_dict: an entry needs a name; it is empty");
   if (const auto* t = std::get_if<Tensor>(&value); t && !t->defined())
     throw_error("state_dict: \"" + name + "\" is an undefined tensor; leave the entry out instead");
   const auto [place, is_new] = places_.try_emplace(name, entries_.size());

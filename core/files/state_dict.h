@@ -25,8 +25,8 @@ class StateDict {
     StateValue value;
   };
 
-  // If the name exists, its value is replaced and keeps its position. Error for an empty name or an undefined
-  // tensor.
+  // If the name exists, its value is replaced and keeps its position. A name may be empty. Error for an
+  // undefined tensor.
   template <class T> void set(const std::string& name, const T& value) {
     if constexpr (std::integral<T>) {
       if (std::is_signed_v<T> || static_cast<std::uint64_t>(value) <= INT64_MAX)

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
+#include "../formats/format.h"
 #include "../support/throwf.h"
 #include "dispatch.h"
 #include "operand_policy.h"
@@ -173,7 +175,26 @@ Tensor prod(const Tensor& operand, int dim, bool keepdim, Loc loc) {
   }
   return cast(keepdim ? y : squeeze(y, d, loc), x.dtype(), loc);
 }
-Tensor prod(const Tensor& x, Loc loc) { return prod(reshape(x, -1, loc), 0, false, loc); }
+Tensor prod(const Tensor& x, Loc loc) { return prod(reshape(x, x.numel(), loc), 0, false, loc); }
+Tensor cumprod(const Tensor& x, int dim, Loc loc) {
+  const int d = wrap_dim(dim, x.dim(), "cumprod");
+  Tensor y = wide(x, loc);
+  const Shape none = Shape::filled(x.dim(), 0);
+  for (std::int64_t step = 1; step < x.numel() && step < x.size(d); step *= 2) {  // as cumsum
+    Shape before = none;
+    before[d] = step;
+    y = mul({y, loc}, pad(narrow(y, d, 0, x.size(d) - step, loc), before, none, 1, loc));
+  }
+  return cast(y, x.dtype(), loc);
+}
+
+Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> inf, std::optional<double> negative_inf, Loc loc) {
+  if (!x.is_floating()) return x;
+  const double most = x.dtype() == DType::f64 ? std::numeric_limits<double>::max() : format_of(x.dtype()).max();
+  const Tensor finite_above = where(eq({x, loc}, INFINITY), {inf.value_or(most), loc}, {x, loc});
+  const Tensor finite = where(eq({x, loc}, -INFINITY), {negative_inf.value_or(-most), loc}, {finite_above, loc});
+  return where(isnan(x, loc), {nan, loc}, {finite, loc});
+}
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, Conv1dOptions o, Loc loc) {
   if (x.dim() != 3 || weight.dim() != 3)
@@ -200,11 +221,20 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
 
 namespace {
 
+// Where pixel i of `size` lies among n pixels, if pixels are squares, and if they are points and the corners stay.
+double square_place(std::int64_t i, std::int64_t n, std::int64_t size) {
+  const double middle = static_cast<double>(i) + 0.5;
+  return std::max(0.0, middle * static_cast<double>(n) / static_cast<double>(size) - 0.5);
+}
+double corner_place(std::int64_t i, std::int64_t n, std::int64_t size) {
+  return size == 1 ? 0 : static_cast<double>(i * (n - 1)) / static_cast<double>(size - 1);
+}
+
 // Applies along(image, dim, its size there, the new size) to height and width.
 template <class F> Tensor resized(const char* op, const Tensor& x, const Shape& to, F along) {
-  if (x.dim() != 4 || x.numel() == 0 || to[0] < 1 || to[1] < 1)
-    throwf("{}: {} to {} x {}; allowed are [N, C, H, W] and sizes of at least 1", op, to_string(x.sizes()), to[0],
-           to[1]);
+  if (x.dim() != 4 || x.size(2) < 1 || x.size(3) < 1 || to[0] < 1 || to[1] < 1)
+    throwf("{}: {} to {} x {}; allowed are images [N, C, H, W] and sizes of at least 1", op, to_string(x.sizes()),
+           to[0], to[1]);
   return along(along(x, 2, x.size(2), to[0]), 3, x.size(3), to[1]);
 }
 
@@ -222,13 +252,13 @@ Tensor adaptive_max_pool2d(const Tensor& x, std::int64_t height, std::int64_t wi
 }
 Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Interpolation by, Loc loc) {
   const bool nearest = by == Interpolation::nearest;
+  const bool corners = by == Interpolation::bilinear_corners;
   const Tensor from = nearest ? x : wide(x, loc);
   const auto along = [&](const Tensor& t, int dim, auto n, auto size) {
     std::vector<std::int64_t> low, high;
     std::vector<double> share;  // of the pixel at `high`
     for (std::int64_t i = 0; i < size; ++i) {
-      const double at =
-          std::max(0.0, (static_cast<double>(i) + 0.5) * static_cast<double>(n) / static_cast<double>(size) - 0.5);
+      const double at = corners ? corner_place(i, n, size) : square_place(i, n, size);
       low.push_back(nearest ? i * n / size : static_cast<std::int64_t>(at));
       high.push_back(std::min(low.back() + 1, n - 1));
       share.push_back(at - static_cast<double>(low.back()));
@@ -260,12 +290,84 @@ Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by, double delta, 
   const Tensor small = where(near, {off, loc}, {0, loc});  // the square of Inf would have a gradient of NaN
   return reduced_loss(where(near, mul({square(small, loc), loc}, 0.5), far), by, loc);
 }
+namespace {
+
+// Error for sizes of classes that do not fit x [N, C, d..], and for a class out of range.
+void check_classes(const char* op, const Tensor& x, const Tensor& classes, std::int64_t ignored) {
+  Shape expected = x.sizes();
+  if (x.dim() >= 2) expected.erase(1);
+  if (x.dim() < 2 || classes.sizes() != expected || classes.dtype() != DType::i64)
+    throwf("{}: {} and classes {} {}; allowed are [N, C] or [N, C, d..] and i64 [N] or [N, d..]", op,
+           to_string(x.sizes()), to_string(classes.dtype()), to_string(classes.sizes()));
+  if (!classes.device().is_cpu()) return;
+  const std::vector<std::int64_t> all = classes.to_vector<std::int64_t>();
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i] != ignored && (all[i] < 0 || all[i] >= x.size(1)))
+      throwf("{}: class {} of element {}; allowed are 0 to {} and ignore_index, {}", op, all[i], i, x.size(1) - 1,
+             ignored);
+}
+
+// A number for each class, [C], so that it broadcasts over x [N, C, d..].
+Tensor along_classes(const char* op, const Tensor& weight, const Tensor& x, Loc loc) {
+  if (x.dim() < 2 || weight.dim() != 1 || weight.size(0) != x.size(1) || !weight.is_floating())
+    throwf("{}: weights {} {} for {}; allowed are floats [C]", op, to_string(weight.dtype()), to_string(weight.sizes()),
+           to_string(x.sizes()));
+  Shape sizes = Shape::filled(x.dim(), 1);
+  sizes[1] = x.size(1);
+  return reshape(wide(weight, loc), sizes, loc);
+}
+
+}  // namespace
+
+Tensor nll_loss(const Tensor& log_p, const Tensor& classes, const NllOptions& o, Loc loc) {
+  check_classes("nll_loss", log_p, classes, o.ignore_index);
+  const Tensor ignored = eq({classes, loc}, static_cast<double>(o.ignore_index));
+  const Tensor index = unsqueeze(where(ignored, {0, loc}, {classes, loc}), 1, loc);
+  const Tensor x = wide(log_p, loc);
+  Tensor weights = ones_like(x);
+  if (o.weight.defined()) weights = mul({weights, loc}, along_classes("nll_loss", o.weight, x, loc));
+  const Tensor weight = where(ignored, {0, loc}, {squeeze(gather(weights, 1, index, loc), 1, loc), loc});
+  // An ignored element adds 0, whatever its log-probability is.
+  const Tensor chosen = where(ignored, {0, loc}, {squeeze(gather(x, 1, index, loc), 1, loc), loc});
+  const Tensor each = neg(mul({chosen, loc}, weight), loc);
+  if (o.reduction != Reduction::mean) return reduced_loss(each, o.reduction, loc);
+  return div({sum(each, {}, false, loc), loc}, sum(weight, {}, false, loc));
+}
 Tensor nll_loss(const Tensor& log_p, const Tensor& classes, Reduction by, Loc loc) {
-  if (log_p.dim() != 2 || classes.dim() != 1)
-    throwf("nll_loss: {} and classes {}; allowed are [N, C] and [N]", to_string(log_p.sizes()),
-           to_string(classes.sizes()));
-  const Tensor chosen = squeeze(gather(wide(log_p, loc), 1, unsqueeze(classes, 1, loc), loc), 1, loc);
-  return reduced_loss(neg(chosen, loc), by, loc);
+  return nll_loss(log_p, classes, NllOptions{.reduction = by}, loc);
+}
+Tensor weighted_cross_entropy(const Tensor& logits, const Tensor& classes, const Tensor& weight, CrossEntropyOptions o,
+                              Loc loc) {
+  check_classes("weighted_cross_entropy", logits, classes, o.ignore_index);
+  const Tensor log_p = log_softmax(wide(logits, loc), 1, loc);
+  const NllOptions options{o.reduction, o.ignore_index, weight};
+  const Tensor hard = nll_loss(log_p, classes, options, loc);
+  if (o.label_smoothing == 0) return hard;
+  const Tensor weighted = mul({log_p, loc}, along_classes("weighted_cross_entropy", weight, log_p, loc));
+  const Tensor ignored = eq({classes, loc}, static_cast<double>(o.ignore_index));
+  const Tensor all = neg(sum(weighted, 1, false, loc), loc);
+  Tensor smooth = reduced_loss(where(ignored, {0, loc}, {all, loc}),
+                               o.reduction == Reduction::mean ? Reduction::sum : o.reduction, loc);
+  if (o.reduction == Reduction::mean) {
+    const NllOptions counted{Reduction::sum, o.ignore_index, weight};
+    smooth = div({smooth, loc}, nll_loss(full_like(log_p, -1), classes, counted, loc));
+  }
+  const double share = o.label_smoothing / static_cast<double>(logits.size(1));
+  return add({mul({hard, loc}, 1 - o.label_smoothing), loc}, mul({smooth, loc}, share));
+}
+Tensor soft_cross_entropy(const Tensor& logits, const Tensor& probabilities, CrossEntropyOptions o, Loc loc) {
+  if (logits.dim() < 2 || logits.sizes() != probabilities.sizes() || !probabilities.is_floating())
+    throwf(
+        "soft_cross_entropy: logits {} and probabilities {} {}; allowed are floats of equal sizes, [N, C] or "
+        "[N, C, d..]",
+        to_string(logits.sizes()), to_string(probabilities.dtype()), to_string(probabilities.sizes()));
+  Tensor target = wide(probabilities, loc);
+  if (o.label_smoothing != 0) {
+    const double share = o.label_smoothing / static_cast<double>(logits.size(1));
+    target = add({mul({target, loc}, 1 - o.label_smoothing), loc}, share);
+  }
+  const Tensor log_p = log_softmax(wide(logits, loc), 1, loc);
+  return reduced_loss(neg(sum(mul({target, loc}, log_p), 1, false, loc), loc), o.reduction, loc);
 }
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction by, Loc loc) {
   const Tensor w = wide(p, loc), none = eq({w, loc}, 0), log_p = log(where(none, {1, loc}, {w, loc}), loc);

@@ -2,6 +2,7 @@
 // PyTorch's.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,11 @@ ValuesAndIndices topk(const Tensor& x, std::int64_t count, int dim = -1, bool la
 Tensor cumsum(const Tensor& x, int dim, Loc loc = Loc::current());
 Tensor prod(const Tensor& x, int dim, bool keepdim = false, Loc loc = Loc::current());
 Tensor prod(const Tensor& x, Loc loc = Loc::current());  // of all elements
+Tensor cumprod(const Tensor& x, int dim, Loc loc = Loc::current());
+// NaN, Inf and -Inf replaced; those that are not given become 0, the largest and the lowest number of x's dtype. Their
+// gradient is 0.
+Tensor nan_to_num(const Tensor& x, double nan = 0, std::optional<double> inf = {},
+                  std::optional<double> negative_inf = {}, Loc loc = Loc::current());
 
 // Einstein's summation of one or two tensors: einsum("bij,bjk->bik", {a, b}). Without "->" the result has the letters
 // that occur once, sorted. Two operands are one matmul, so autocast and recipes see it as one. Error for a letter twice
@@ -70,9 +76,9 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
                         ConvTranspose2dOptions options = {}, Loc loc = Loc::current());
 // x [N, C, H, W] -> [N, C, height, width], the largest of each window; equals share the gradient.
 Tensor adaptive_max_pool2d(const Tensor& x, std::int64_t height, std::int64_t width, Loc loc = Loc::current());
-// x [N, C, H, W] -> [N, C, height, width]. Bilinear: pixels are squares, as with PyTorch's align_corners = false; half
-// images are computed in f32 and rounded once.
-enum class Interpolation : std::uint8_t { nearest, bilinear };
+// x [N, C, H, W] -> [N, C, height, width]. Bilinear: pixels are squares; bilinear_corners: pixels are points, and those
+// at the corners stay there (PyTorch's align_corners). Half images are computed in f32 and rounded once.
+enum class Interpolation : std::uint8_t { nearest, bilinear, bilinear_corners };
 Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Interpolation by = Interpolation::nearest,
                    Loc loc = Loc::current());
 
@@ -82,8 +88,24 @@ Tensor reduced_loss(const Tensor& each, Reduction by, Loc loc = Loc::current());
 // Huber 1964: d^2/2 for |d| = |x - y| up to delta, then delta (|d| - delta/2).
 Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by = Reduction::mean, double delta = 1,
                   Loc loc = Loc::current());
-// -log_p[n, classes[n]] of log-probabilities [N, C] and classes i64 [N].
+// -weight[classes[n]] * log_p[n, classes[n]] of log-probabilities [N, C] (or [N, C, d..]) and classes i64 [N] (or
+// [N, d..]). The mean is the sum divided by the sum of the weights; NaN if there is none. Error that names a class out of
+// range (on the CPU).
+struct NllOptions {
+  Reduction reduction = Reduction::mean;
+  std::int64_t ignore_index = -100;  // elements of this class are 0, also in the mean's denominator
+  Tensor weight = {};                // [C], one for each class; undefined: 1
+};
+Tensor nll_loss(const Tensor& log_p, const Tensor& classes, const NllOptions& options, Loc loc = Loc::current());
 Tensor nll_loss(const Tensor& log_p, const Tensor& classes, Reduction by = Reduction::mean, Loc loc = Loc::current());
+// Cross entropy with weights of classes, weight [C]: nll_loss of log_softmax. Label smoothing e: a share e of each target
+// is spread over all classes, weighted. The mean divides by the sum of the targets' weights.
+Tensor weighted_cross_entropy(const Tensor& logits, const Tensor& classes, const Tensor& weight,
+                              CrossEntropyOptions options = {}, Loc loc = Loc::current());
+// Cross entropy with probabilities as targets, of the logits' sizes [N, C] or [N, C, d..]; the mean is over N and d...
+// PyTorch's cross_entropy with floating targets. ignore_index does not apply.
+Tensor soft_cross_entropy(const Tensor& logits, const Tensor& probabilities, CrossEntropyOptions options = {},
+                          Loc loc = Loc::current());
 // p (log p - log_q) of log-probabilities log_q and probabilities p; 0 where p is 0. The mean is over elements.
 // PyTorch's "batchmean" is the sum divided by the batch's size.
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction by = Reduction::mean, Loc loc = Loc::current());

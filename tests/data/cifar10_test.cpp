@@ -94,3 +94,24 @@ TEST_CASE("flip_and_crop mirrors half of the images and moves them, with zeros a
   CHECK(all(eq(drawn().inputs, out.inputs)).item() == 1);
   CHECK_THROWS_AS(data::flip_and_crop({.inputs = zeros({2, 3}), .targets = {}}), Error);
 }
+
+TEST_CASE("cifar100: fine and coarse labels before the pixels") {
+  const Folder folder;
+  const auto write = [&](const char* name, int fine) {
+    std::string bytes{char{3}, static_cast<char>(fine)};
+    for (int p = 0; p < 3072; ++p) bytes += static_cast<char>(p % 256);
+    std::ofstream(folder.path + "/" + name, std::ios::binary) << bytes;
+  };
+  write("train.bin", 99);
+  write("test.bin", 7);
+  const data::Split fine = data::cifar100(folder.path);
+  CHECK(fine.train.targets.item() == 99);
+  CHECK(fine.test.targets.item() == 7);
+  CHECK(fine.train.classes == 100);
+  CHECK(std::abs(fine.train.inputs.index({0, 2, 0, 1}).item() - (1 / 255.0 - 0.4409) / 0.2762) < 1e-6);
+  const data::Split coarse = data::cifar100(folder.path, true);
+  CHECK(coarse.train.targets.item() == 3);
+  CHECK(coarse.train.classes == 20);
+  write("test.bin", 100);
+  CHECK_THROWS_WITH_AS(data::cifar100(folder.path), doctest::Contains("a label is 100; 0 to 99 are allowed"), Error);
+}

@@ -17,6 +17,16 @@ TEST_CASE("csv: numbers, blanks and line ends") {
   CHECK(plain.to_vector<double>() == std::vector<double>{1, 2.5, -300, 4, 0.5, 6});
 }
 
+TEST_CASE("csv: a byte order mark, and lines that end with CR alone") {
+  const std::vector<double> expected{1, 2, 3, 4};
+  CHECK(parse_csv("\xEF\xBB\xBF"
+                  "1,2\n3,4\n",
+                  "x")
+            .to_vector<double>() == expected);
+  CHECK(parse_csv("1,2\r3,4\r", "x").to_vector<double>() == expected);
+  CHECK(parse_csv("1,2\r\n3,4\r\n", "x").sizes() == Shape{2, 2});
+}
+
 TEST_CASE("csv: an error names the line and the column") {
   struct Row {
     std::string text, message;

@@ -55,7 +55,7 @@ TEST_CASE("idx: plain and gzipped bytes of any shape") {
 TEST_CASE("idx: a malformed file gives an error that names what is wrong") {
   const std::string good = idx({2, 2}, "abcd");
   std::string floats = good;
-  floats[2] = 0x0d;
+  floats[2] = 0x0a;
   std::string damaged = packed(good);
   damaged[damaged.size() - 6] = static_cast<char>(damaged[damaged.size() - 6] ^ 1);  // in the checksum
   const std::string big = packed(std::string(100000, 'x'));
@@ -66,7 +66,7 @@ TEST_CASE("idx: a malformed file gives an error that names what is wrong") {
       {"", "idx \"bad\": truncated: 0 bytes"},
       {std::string("\0\0\x08", 3), "idx \"bad\": truncated: 3 bytes"},
       {"P5 2 2 255", "idx \"bad\": does not start with two zero bytes; it is not an IDX file"},
-      {floats, "idx \"bad\": element type 13; only 8, unsigned bytes, is read"},
+      {floats, "idx \"bad\": element type 10; allowed are 8 (u8), 9 (i8), 11 (i16), 12 (i32), 13 (f32) and 14 (f64)"},
       {idx({}, "a"), "idx \"bad\": 0 dimensions; 1 to 8 are allowed"},
       {idx({1, 1, 1, 1, 1, 1, 1, 1, 1}, "a"), "idx \"bad\": 9 dimensions; 1 to 8 are allowed"},
       {good.substr(0, 9), "idx \"bad\": truncated within its sizes"},
@@ -136,4 +136,41 @@ TEST_CASE("mnist: the real images have the mean and deviation that they are norm
   const auto n = static_cast<double>(data.train.inputs.numel());
   CHECK(std::abs(sum / n) < 0.02);
   CHECK(std::abs(std::sqrt(squares / n) - 1) < 0.02);
+}
+
+TEST_CASE("idx: signed bytes, 16- and 32-bit integers and floats are big-endian") {
+  const auto typed = [](char type, const std::string& bytes) {
+    std::string file = idx({2}, bytes);
+    file[2] = type;
+    return parse_idx(file, "x");
+  };
+  const Tensor bytes = typed(9, "\xff\x7f");
+  CHECK(bytes.dtype() == DType::i32);
+  CHECK(bytes.to_vector<std::int64_t>() == std::vector<std::int64_t>{-1, 127});
+  CHECK(typed(11, std::string("\xff\xfe\x01\x00", 4)).to_vector<std::int64_t>() == std::vector<std::int64_t>{-2, 256});
+  CHECK(typed(12, std::string("\xff\xff\xff\xfd\x00\x01\x00\x00", 8)).to_vector<std::int64_t>() ==
+        std::vector<std::int64_t>{-3, 65536});
+  const Tensor floats = typed(13, std::string("\x3f\xc0\x00\x00\xc0\x00\x00\x00", 8));
+  CHECK(floats.dtype() == DType::f32);
+  CHECK(floats.to_vector<double>() == std::vector<double>{1.5, -2});
+  const Tensor doubles = typed(14, std::string("\x3f\xf8\0\0\0\0\0\0\xc0\0\0\0\0\0\0\0", 16));
+  CHECK(doubles.dtype() == DType::f64);
+  CHECK(doubles.to_vector<double>() == std::vector<double>{1.5, -2});
+  CHECK(test::contains(message_of([&] { typed(13, "abc"); }), "f32 [2] does not take the 3 bytes that are there"));
+}
+
+TEST_CASE("idx: a gzip file is unpacked no further than its sizes say") {
+  const std::string bomb = packed(idx({2, 2}, std::string(50'000'000, '\0')));
+  CHECK(message_of([&] { parse_idx(bomb, "x"); }) == "gzip \"x\": unpacks to more than the 68 bytes allowed");
+  const std::string other = packed(std::string(50'000'000, '\0'));
+  CHECK(test::contains(message_of([&] { parse_idx(other, "x"); }), "unpacks to more than the 64 bytes allowed"));
+}
+
+TEST_CASE("mnist: names with a dot before idx, as Kaggle has them") {
+  const test::TemporaryFolder folder;
+  for (const char* part : {"train", "t10k"}) {
+    write_file_atomically(folder / (std::string(part) + "-images.idx3-ubyte"), idx({1, 2, 2}, "abcd"));
+    write_file_atomically(folder / (std::string(part) + "-labels.idx1-ubyte"), idx({1}, "\x03"));
+  }
+  CHECK(mnist(folder.path()).train.targets.item() == 3);
 }

@@ -106,16 +106,6 @@ Misuses file_misuses() {
       {"a tensor of too few bytes",
        [] { with_header(R"({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4); },
        "safetensors \"h\": tensor \"w\": f32 [2] does not take the 4 bytes that are there"},
-      {"a bool of 2",
-       [] {
-         in_folder([](const std::string& path) {
-           save_safetensors(path, one("w", ones({1}, DType::bool_)));
-           std::string bytes = read_file(path);
-           bytes.back() = 2;
-           parse_safetensors(bytes, "w");
-         });
-       },
-       "safetensors \"w\": tensor \"w\": a bool's byte is neither 0 nor 1"},
       {"a part without name",
        [] {
          save_checkpoint("/tmp/never", {{"", StateDict()}});
@@ -175,7 +165,7 @@ Misuses file_misuses() {
        "npy \"a\": does not start with \"\\x93NUMPY\"; it is not an .npy file"},
       {"an array of complex numbers",
        [] { return parse_npy(npy("{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }"), "a"); },
-       "npy \"a\": dtype '<c8' is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1"},
+       "npy \"a\": dtype '<c8' is not read; allowed are <f8 <f4 <f2 <i8 <i4 <i2 |i1 <u4 <u2 |u1 |b1"},
       {"an array of big-endian numbers",
        [] { return parse_npy(npy("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }"), "a"); },
        "npy \"a\": dtype '>f4' is big-endian; write it as little-endian: a.astype('<f4')"},
@@ -187,10 +177,9 @@ Misuses file_misuses() {
        "npy \"a\": f32 [1] does not take the 8 bytes that are there"},
       {"an array of Python objects",
        [] { return parse_npy(npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"), "a"); },
-       "npy \"a\": dtype '|O' is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1"},
+       "npy \"a\": dtype '|O' is not read; allowed are <f8 <f4 <f2 <i8 <i4 <i2 |i1 <u4 <u2 |u1 |b1"},
       {"an array with half a header", [] { return parse_npy(npy("{'descr': '<f4'"), "a"); },
        "npy \"a\": header {'descr': '<f4': it is not a dictionary"},
-      {"an entry without name", [] { StateDict().set("", 1); }, "state_dict: an entry needs a name; it is empty"},
       {"an undefined entry", [] { StateDict().set("w", Tensor()); },
        "state_dict: \"w\" is an undefined tensor; leave the entry out instead"},
       {"an entry that is not there", [] { return values().tensor("weight"); },

@@ -79,7 +79,7 @@ TEST_CASE("npy: a malformed file gives an error that names what is wrong") {
       {"", "it is not an .npy file"},
       {"PK\x03\x04 a zip archive", "it is not an .npy file"},
       {"\x93NUMPY", "truncated: 6 bytes"},
-      {file_of(good, 8, 0, 3), "version 3.0; 1.0 and 2.0 are read"},
+      {file_of(good, 8, 0, 4), "version 4.0; 1.0, 2.0 and 3.0 are read"},
       {file_of(good, 8).substr(0, 30), "but only 20 follow"},
       {file_of(good, 8, 0, 2).substr(0, 11), "truncated: 11 bytes"},
       {file_of(good, 7), "f32 [2] does not take the 7 bytes that are there"},
@@ -104,11 +104,10 @@ TEST_CASE("npy: a malformed file gives an error that names what is wrong") {
       {file_of(header("'<f8'", "False", "(4611686018427387904,)"), 0), "does not take the 0 bytes that are there"},
       {file_of(header("'<f4'", "False", "(1,1,1,1,1,1,1,1,2)"), 8), "at most 8 dimensions"},
       {file_of(header("'<c8'", "False", "(1,)"), 8),
-       "dtype '<c8' is not read; allowed are <f8 <f4 <f2 <i8 <i4 |u1 |b1"},
+       "dtype '<c8' is not read; allowed are <f8 <f4 <f2 <i8 <i4 <i2 |i1 <u4 <u2 |u1 |b1"},
       {file_of(header("'|f4'", "False", "(2,)"), 8), "dtype '|f4' is not read"},
       {file_of(header("'|O'", "False", "(1,)"), 8), "dtype '|O' is not read"},
       {file_of(header("''", "False", "(1,)"), 8), "dtype '' is not read"},
-      {file_of(header("'|b1'", "False", "(2,)"), 2, 5), "a bool's byte is neither 0 nor 1"},
   };
   for (const Row& row : rows) {
     const std::string message = message_of([&] { parse_npy(row.bytes, "bad.npy"); });
@@ -117,4 +116,22 @@ TEST_CASE("npy: a malformed file gives an error that names what is wrong") {
     CHECK(message.starts_with("npy \"bad.npy\": "));
     CHECK(test::contains(message, row.message));
   }
+}
+
+TEST_CASE("npy: version 3.0, small integers and bools above 1") {
+  const auto file = [](const std::string& descr, const std::string& shape, const std::string& data) {
+    const std::string header = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }\n";
+    return parse_npy(file_of(header, 0, 0, 3) + data, "x");
+  };
+  using Values = std::vector<std::int64_t>;
+  const Tensor bytes = file("|i1", "(2,)", "\xff\x7f");
+  CHECK(bytes.dtype() == DType::i32);
+  CHECK(bytes.to_vector<std::int64_t>() == Values{-1, 127});
+  CHECK(file("<i2", "(1, 2)", std::string("\xfe\xff\x00\x01", 4)).to_vector<std::int64_t>() == Values{-2, 256});
+  CHECK(file("<u2", "(1,)", "\xff\xff").to_vector<std::int64_t>() == Values{65535});
+  const Tensor wide = file("<u4", "(1,)", "\xff\xff\xff\xff");
+  CHECK(wide.dtype() == DType::i64);
+  CHECK(wide.to_vector<std::int64_t>() == Values{4294967295});
+  CHECK(file("|b1", "(3,)", std::string("\x00\x01\x05", 3)).to_vector<std::int64_t>() == Values{0, 1, 1});
+  CHECK(test::contains(message_of([&] { file("<i2", "(2,)", "abc"); }), "do not take the 3 bytes that are there"));
 }
