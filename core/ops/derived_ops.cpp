@@ -176,7 +176,8 @@ Tensor prod(const Tensor& operand, int dim, bool keepdim, Loc loc) {
   return cast(keepdim ? y : squeeze(y, d, loc), x.dtype(), loc);
 }
 Tensor prod(const Tensor& x, Loc loc) { return prod(reshape(x, x.numel(), loc), 0, false, loc); }
-Tensor cumprod(const Tensor& x, int dim, Loc loc) {
+Tensor cumprod(const Tensor& operand, int dim, Loc loc) {
+  const Tensor x = operand_of(OpId::sum, operand, loc);
   const int d = wrap_dim(dim, x.dim(), "cumprod");
   Tensor y = wide(x, loc);
   const Shape none = Shape::filled(x.dim(), 0);

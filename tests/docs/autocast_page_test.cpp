@@ -104,6 +104,7 @@ std::vector<Entry> elementwise() {
       {"isinf", unlisted, Gives::other, [](const Tensor& x) { return isinf(x); }},
       {"isfinite", unlisted, Gives::other, [](const Tensor& x) { return isfinite(x); }},
       {"masked_fill", unlisted, Gives::input, [](const Tensor& x) { return masked_fill(x, truth(x), 0); }},
+      {"nan_to_num", unlisted, Gives::input, [](const Tensor& x) { return nan_to_num(x); }},
       {"dropout", unlisted, Gives::input, [](const Tensor& x) { return dropout(x, 0.5); }},
       {"dropout_add", promote, Gives::promote, [](const Tensor& x) { return dropout_add(x, wider(x), 0.5); }},
       {"bernoulli", unlisted, Gives::input, [](const Tensor& x) { return bernoulli(x); }},
@@ -136,6 +137,7 @@ std::vector<Entry> reductions_and_norms() {
       {"norm", fp32, Gives::fp32, [](const Tensor& x) { return norm(x); }},
       {"cumsum", fp32, Gives::fp32, [](const Tensor& x) { return cumsum(x, 3); }},
       {"prod", fp32, Gives::fp32, [](const Tensor& x) { return prod(x); }},
+      {"cumprod", fp32, Gives::fp32, [](const Tensor& x) { return cumprod(x, 3); }},
       {"softmax", fp32, Gives::fp32, [](const Tensor& x) { return softmax(x, 3); }},
       {"log_softmax", fp32, Gives::fp32, [](const Tensor& x) { return log_softmax(x, 3); }},
       {"layer_norm", fp32, Gives::fp32, [](const Tensor& x) { return layer_norm(x, 1); }},
@@ -151,6 +153,12 @@ std::vector<Entry> reductions_and_norms() {
        }},
       {"cross_entropy", fp32, Gives::fp32, [](const Tensor& x) { return cross_entropy(matrix(x), places(x, 8)); }},
       {"nll_loss", fp32, Gives::fp32, [](const Tensor& x) { return nll_loss(matrix(x), places(x, 8)); }},
+      {"weighted_cross_entropy", fp32, Gives::fp32,
+       [](const Tensor& x) {
+         return weighted_cross_entropy(matrix(x), places(x, 8), ones({matrix(x).size(1)}));
+       }},
+      {"soft_cross_entropy", fp32, Gives::fp32,
+       [](const Tensor& x) { return soft_cross_entropy(matrix(x), matrix(x)); }},
       {"kl_div", fp32, Gives::fp32, [](const Tensor& x) { return kl_div(x, x); }},
       {"mse_loss", fp32, Gives::fp32, [](const Tensor& x) { return mse_loss(x, x); }},
       {"l1_loss", fp32, Gives::fp32, [](const Tensor& x) { return l1_loss(x, x); }},
