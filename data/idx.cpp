@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -66,12 +67,13 @@ const ElementType* type_of(char code) {
   return found == std::end(kTypes) ? nullptr : found;
 }
 
-// The most bytes that a file with this start has; a file that is not IDX is refused after a few bytes more.
-std::uint64_t most_bytes(std::string_view head) {
+// The most bytes that a file with this start has, with a few more to tell that it is too long. None: it is no IDX file.
+std::optional<std::uint64_t> most_bytes(std::string_view head) {
   constexpr std::uint64_t kFew = 64;
+  if (!head.starts_with(std::string_view("\0\0", 2))) return std::nullopt;
   const ElementType* type = head.size() < 4 ? nullptr : type_of(head[2]);
   const std::size_t dims = type ? static_cast<unsigned char>(head[3]) : 0;
-  if (!type || dims < 1 || dims > kMaxDims || head.size() < 4 + 4 * dims) return kFew;
+  if (!type || dims < 1 || dims > kMaxDims || head.size() < 4 + 4 * dims) return std::nullopt;
   std::uint64_t bytes = type->width;
   for (std::size_t d = 0; d < dims; ++d) {
     const std::uint64_t size = big_endian(head.substr(4 + 4 * d));
@@ -133,7 +135,10 @@ Dataset read_pair(const std::string& folder, const std::string& part) {
 
 Tensor parse_idx(std::string_view bytes, const std::string& name) {
   constexpr std::size_t kLongestHead = 4 + 4 * kMaxDims;
-  const std::string unpacked = gunzip_if_packed(bytes, name, most_bytes(gunzip_head(bytes, name, kLongestHead)));
+  const std::string head = gunzip_head(bytes, name, kLongestHead);
+  const std::optional<std::uint64_t> most = most_bytes(head);
+  if (!most) return in_context("idx \"" + name + "\"", [&] { return parse(head); });  // says what is wrong
+  const std::string unpacked = gunzip_if_packed(bytes, name, *most);
   return in_context("idx \"" + name + "\"", [&] { return parse(unpacked); });
 }
 
