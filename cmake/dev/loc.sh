@@ -22,7 +22,7 @@ loc() {
     printf '%-14s %8d %8d\n' "$1" "$lines" "$code"
   }
   printf '%-14s %8s %8s   (code: neither blank, nor only a comment, nor prose)\n' folder lines code
-  for folder in "${library_folders[@]}" cuda inspect dist lab examples tests bench cmake docs; do
+  for folder in "${library_folders[@]}" cuda inspect dist pt2 lab examples tests bench cmake docs; do
     [[ -d $here/$folder ]] || continue
     row "$folder" "$folder/*.cpp" "$folder/*.h" "$folder/*.def" "$folder/*.cu" "$folder/*.cuh" "$folder/*.cmake" \
       "$folder/*CMakeLists.txt" "$folder/*.html.in" "$folder/*.js" "$folder/*.css" "$folder/*.md" "$folder/*.py" "$folder/*.sh"

@@ -13,7 +13,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RECORD = os.path.join(ROOT, "cmake", "dev", "packed_lines.txt")
 ENDINGS = (".cpp", ".h", ".cu", ".cuh", ".js")
-FOLDERS = ("core", "autograd", "nn", "optim", "amp", "data", "cuda", "inspect", "dist", "lab", "examples", "tests", "bench")
+FOLDERS = ("core", "autograd", "nn", "optim", "amp", "data", "cuda", "inspect", "dist", "pt2", "lab", "examples", "tests", "bench")
 KINDS = ("commas", "names")
 
 NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|R"(\w+)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`"""
