@@ -38,8 +38,8 @@ Tensor share(const C& c, const Tensor& lose, const Tensor& t) {
   const Tensor part = 1 / cast(extremes, t.dtype() == DType::f64 ? DType::f64 : DType::f32);
   return where(lose, 0, t * cast(part, t.dtype()));
 }
-// The numbers below the largest or above the smallest, which is `of`. Equal extremes share the gradient, as in PyTorch's
-// amax. If `of` is NaN, the NaNs do not lose, nor does an Inf that would be the extreme without them.
+// The numbers below the largest or above the smallest, which is `of`. Equal extremes share the gradient, as in
+// PyTorch's amax. If `of` is NaN, the NaNs do not lose, nor does an Inf that would be the extreme without them.
 template <bool kMax> Tensor loses(const Tensor& x, const Tensor& of) {
   if (kMax) return x < where(of != of, INFINITY, of);
   return x > where(of != of, -INFINITY, of);

@@ -29,7 +29,7 @@ template <class T> struct NormScale {
     const bool large = !(variance <= std::numeric_limits<T>::max());  // or NaN
     return large ? kDown : (variance < std::numeric_limits<T>::min() ? kUp : T{1});
   }
-  // 1 / sqrt(variance + eps), of numbers that are multiplied by `by` and have this variance; eps is of those that are not.
+  // 1 / sqrt(variance + eps) of numbers that are multiplied by `by` and have this variance; eps is not multiplied.
   GRADUAL_HD static T invstd(T variance, T eps, T by) {
     const T all = variance + eps * by * by;
     return all == 0 ? 1 / std::sqrt(eps) / by : 1 / std::sqrt(all);

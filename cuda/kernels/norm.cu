@@ -156,8 +156,8 @@ template <class C> struct Affine {
   }
 };
 
-// Each sum is computed twice: as it is, and of numbers times NormScale::kDown, for channels in which it leaves the range
-// of C.
+// Each sum is computed twice: as it is, and of numbers times NormScale::kDown, for channels in which it leaves the
+// range of C.
 template <class C> struct ChannelMean : SumPairs<C> {
   static constexpr int kInputs = 1;
   C count;
