@@ -121,9 +121,10 @@ template <class E> E enumerator(const Json& json) {
   for (int i = 0; i < kEnumerators<E>; ++i) {
     const auto value = static_cast<E>(i);
     if (json.is_string() && json.get_ref<const std::string&>() == to_string(value)) return value;
-    names += (i > 0 ? ", '" : "'") + std::string(to_string(value)) + "'";
+    const std::string_view one = to_string(value);
+    if (!one.empty()) names += (names.empty() ? "" : ", ") + std::string(one);
   }
-  refuse(json, "one of " + names + " is expected");
+  refuse(json, "allowed are " + names);
 }
 
 template <class T> T whole_number(const Json& json) {

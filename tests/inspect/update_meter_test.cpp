@@ -466,8 +466,8 @@ TEST_CASE("update meter: second moments of f16 that overflow or vanish are count
     optim::Adam adam({layer.weight}, {.precision = {.state_dtype = DType::f16}});
     UpdateMeter meter(layer);
     run(adam, layer, meter, row.gradient, 1);
-    CHECK(part_of(meter, "second moment")->overflowed == row.overflowed);
-    CHECK(part_of(meter, "second moment")->zeroed == row.zeroed);
+    CHECK(part_of(meter, inspect::UpdatePart::second_moment)->overflowed == row.overflowed);
+    CHECK(part_of(meter, inspect::UpdatePart::second_moment)->zeroed == row.zeroed);
     const bool told = meter.to_string().find("weight: of 64 second moments") != std::string::npos;
     CHECK(told == (row.overflowed + row.zeroed > 0));
   }

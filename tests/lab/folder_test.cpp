@@ -116,7 +116,7 @@ TEST_CASE("a checkpoint with the name that an earlier version gave it resumes it
   lab::Options o{.epochs = 2, .batch = 32};
   int asked = 0;
   o.stop = [&] { return ++asked == 7; };
-  CHECK(lab::compare(mlp, small_digits(), {list[0]}, folder.path.string(), o).at(0).status == "interrupted");
+  CHECK(lab::compare(mlp, small_digits(), {list[0]}, folder.path.string(), o).at(0).status == lab::Status::interrupted);
   const fs::path now = folder.path / "checkpoints" / lab::run_file("x:y", 0);
   const fs::path earlier = folder.path / "checkpoints/x_y-seed0.safetensors";
   REQUIRE(fs::exists(now));
