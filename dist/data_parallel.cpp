@@ -52,7 +52,7 @@ std::string text_of(const amp::Recipe& recipe) {
 // which a shard sets its own; for each parameter 1 if it has a gradient; and what buffers gained.
 enum About : std::size_t { kLoss, kNonfinite, kHidden, kCounted };
 
-// The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`, which
+// The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`. That
 // is known once forward has run.
 struct SumOfShards final : Function {
   SumOfShards(const Meet& m, const double& s) : meet(m), share(s) {}
