@@ -1,4 +1,4 @@
-// A step happens whole or not at all: what saturation hides from a loss scale, losses that throw, gradients that add up.
+// A step happens whole or not at all: what saturation hides from a loss scale, losses that throw, sums of gradients.
 #include <doctest/doctest.h>
 
 #include <cmath>
