@@ -377,10 +377,6 @@ void QuantizationState::look_at(const Tensor& operand, const Quantizer& quantize
   hidden_ = hidden_.defined() ? hidden_ + count.to(hidden_.device()) : count;
 }
 
-void QuantizationState::put_hidden(std::int64_t count, Device device) {
-  hidden_ = full({1}, static_cast<double>(count), {.dtype = DType::i64, .device = device});
-}
-
 StateDict QuantizationState::state_dict() const {
   StateDict state;
   std::string names;

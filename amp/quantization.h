@@ -126,7 +126,8 @@ class QuantizationState : Pinned {
   void look_at(const Tensor& operand, const Quantizer& quantizer);
   // The number of these operands since the last call, i64 [1]; undefined if no quantizer of an operand hides them.
   Tensor take_hidden() { return std::exchange(hidden_, Tensor()); }
-  void put_hidden(std::int64_t count, Device device);  // for the next take_hidden()
+  const Tensor& hidden() const { return hidden_; }
+  void put_hidden(Tensor count) { hidden_ = std::move(count); }  // for the next take_hidden()
 
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);

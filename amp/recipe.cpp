@@ -24,7 +24,8 @@ std::vector<Recipe> built_in() {
   std::vector<Recipe> all{
       {"fp32", "everything in f32"},
       {"tf32", "f32, contractions round their operands to 10 bits", full, f32, true},
-      {"fp16-pure", "everything in f16: norms, loss, optimizer and sums of gradients too; no masters, no loss scaling", pure, f16},
+      {"fp16-pure", "everything in f16: norms, loss, optimizer and sums of gradients too; no masters, no loss scaling",
+       pure, f16},
       {"bf16-pure", "everything in bf16: norms, loss, optimizer and sums of gradients too; no masters", pure, bf16},
       {"fp16-master", "f16 model with norms and loss in f32, FP32 masters, dynamic loss scale", half, f16},
       {"bf16-master", "bf16 model with norms and loss in f32, FP32 masters", half, bf16},
@@ -245,6 +246,7 @@ class Before : Pinned {
  public:
   Before(const std::vector<Tensor>& buffers, const std::vector<Tensor>& parameters, QuantizationState* state)
       : buffers_(buffers), parameters_(parameters), state_(state), key_(default_generator().state()) {
+    if (state_) hidden_ = state_->hidden();
     if (!grad_enabled()) return;  // an evaluation
     const Bookkeeping unseen;
     for (const Tensor& b : buffers_) values_.push_back(b.defined() ? b.clone() : Tensor());
@@ -276,13 +278,14 @@ class Before : Pinned {
     for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_[i].set_grad(gradients_[i]);
     if (!state_) return;
     state_->forget_staged();
-    static_cast<void>(state_->take_hidden());
+    state_->put_hidden(hidden_);
   }
 
   const std::vector<Tensor>& buffers_;
   const std::vector<Tensor>& parameters_;
   QuantizationState* state_;
   RandomKey key_;
+  Tensor hidden_;  // counted in earlier micro-batches of this step
   std::vector<Tensor> values_;
   std::vector<Tensor> gradients_;
 };

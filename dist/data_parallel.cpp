@@ -93,7 +93,7 @@ std::string checksum_of(const std::vector<std::pair<std::string, Tensor>>& param
   return fmt::format("{:08x}", crc);
 }
 
-// The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`, which
+// The sum of numbers over shards. A shard's gradients are of its own loss, whose weight in the batch's is `share`. That
 // is known once forward has run.
 struct SumOfShards final : Function {
   SumOfShards(const Meet& m, const double& s) : meet(m), share(s) {}
@@ -534,7 +534,8 @@ template <class T> struct DataParallel::Step {
     for (std::size_t b = exchanges && !low ? 0 : last; b <= last; ++b) sum(b, low);
     give_back();
     if (quantization && sums[last][kHidden] > 0)
-      quantization->put_hidden(static_cast<std::int64_t>(sums[last][kHidden]), all.parameters_[0].second.device());
+      quantization->put_hidden(full({1}, static_cast<double>(sums[last][kHidden]),
+                                    {.dtype = DType::i64, .device = all.parameters_[0].second.device()}));
     if (last > 0 && !std::exchange(all.ordered_, true)) {
       all.ranks_.broadcast(all.order_.data(), all.order_.size() * sizeof(std::size_t), 0);
       all.fill_buckets();

@@ -13,15 +13,15 @@
 //   }
 //
 // The way of a step: every batch is cut into shards, a fixed number, and each rank computes the gradient of its shards,
-// one after the other. Random numbers (dropout, stochastic rounding) are keyed by step and shard. Gradients and the loss
+// one after the other. Random numbers (dropout, stochastic rounding) are keyed by step and shard. Gradients and losses
 // are weighted by what the shard's loss divides by (loss_divisor.h), what layers add to their buffers by samples, and
 // both are summed over a fixed tree of shards (shard_sum.h). So the gradient is that of the whole batch's loss, if some
-// targets are ignored or masked too; a shard without a valid target adds nothing. Then each rank has the same gradient and makes the same step: clipping sees the global norm, and an overflow on one
-// rank makes all skip. A recipe with an exchange sums the ranks' gradients in low precision instead (rank_sum.h); those
-// bits depend on the number of ranks.
+// targets are ignored or masked too; a shard without a valid target adds nothing. Then each rank has the same gradient
+// and makes the same step: clipping sees the global norm, and an overflow on one rank makes all skip. A recipe with an
+// exchange sums the ranks' gradients in low precision instead (rank_sum.h); those bits depend on the number of ranks.
 //
 // Per shard: the statistics of batch norm, unless they are synchronised (the running ones are the weighted mean over
-// shards), and scales of quantizers that follow from the present tensor. Shared: the histories of delayed scaling, which
+// shards), and scales of quantizers that follow from the present tensor. Shared: histories of delayed scaling, which
 // take the largest amax of all shards. Bits do not depend on threads under set_deterministic(true).
 #pragma once
 

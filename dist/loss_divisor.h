@@ -14,7 +14,7 @@ struct LossDivisor {
   double listed = 1;   // with the targets that are left out
 };
 
-// Reads the divisor from the tape of a scalar loss. From the loss it follows casts, numbers that multiply or divide, and
+// Reads the divisor from the tape of a scalar loss. From there it follows casts, numbers that multiply or divide, and
 // additions, to
 //
 //   cross_entropy                      by its reduction: the targets that are not ignored, or a sum

@@ -55,8 +55,8 @@ struct Update {
   // return to their value before their last change. The rounded weight is the result of the forward quantiser (before
   // scales of a tensor or of rows), else the stored parameter. It is read before the update.
   std::int64_t moved = 0, flipped = 0;
-  // For second moments after the step: elements that are Inf or NaN (their parameters stand still), and those that are 0
-  // beside a first moment that is not (their steps are m / eps). Moments kept as codes are read before they are encoded.
+  // For second moments after the step: elements that are Inf or NaN (their parameters stand still), and those that are
+  // 0 beside a first moment that is not (their steps are m / eps). Moments kept as codes are read before encoding.
   std::int64_t overflowed = 0, zeroed = 0;
   DType dtype = DType::f32;  // of the numbers from which the next step starts
   struct Element {
