@@ -99,4 +99,22 @@ TEST_CASE("the parameters of every run are saved in f32, and a model that loads 
   CHECK(right.mean().item() == doctest::Approx(results[0].test_accuracy).epsilon(1e-12));
 }
 
+TEST_CASE("a label that no model has an output for is named; so are images with the channels last") {
+  const Folder folder("labels");
+  fs::create_directories(folder.path);
+  const std::string path = (folder.path / "labels.safetensors").string();
+  for (const std::int64_t label : {std::int64_t{1} << 40, std::int64_t{-1}}) {
+    StateDict state;
+    state.set("inputs", zeros({3, 4}));
+    state.set("targets", from_data(std::vector<std::int64_t>{0, label, 1}, {3}));
+    save_safetensors(path, state);
+    const std::string expected = "target 1 is " + std::to_string(label) + "; allowed are class numbers from 0 to ";
+    CHECK(message([&] { lab::data_for("safetensors:" + path); }).find(expected) != std::string::npos);
+  }
+  const data::Dataset last{.inputs = zeros({2, 28, 28, 1}), .targets = zeros({2}, {.dtype = DType::i64}), .classes = 2};
+  CHECK(message([&] { lab::model_for("cnn", last); }) ==
+        "model cnn reads images [N, C, H, W] of at least 4 x 4, the data are [2, 28, 28, 1]; images with the channels "
+        "last need x.permute({0, 3, 1, 2})");
+}
+
 }  // namespace gradual::test
