@@ -123,6 +123,8 @@ struct Rewritten final : Function, Interceptor {
     return fmt::format("{} rewritten by {}", gradual::to_string(node_->op), policy_.text);
   }
 
+  OpId replaces() const override { return node_->op; }
+
   static inline thread_local Rewritten* running = nullptr;
 
   // The tensors that the op's rule reads; codes replace operands that were saved as codes.

@@ -14,6 +14,7 @@ namespace {
 struct Checkpoint final : Function {
   explicit Checkpoint(SegmentFn fn) : fn_(std::move(fn)) {}
   std::string name() const override { return "checkpoint"; }
+  bool records_in_backward() const override { return true; }
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
     save_for_backward(inputs);

@@ -53,7 +53,8 @@ struct FunctionColumns {
     modes().segment = Segment::none;
     context().phase = Phase::backward;
     context().line = c.node().where;
-    context().backward_of = intern(f.name());
+    const bool custom = f.replaces() == OpId::custom;
+    context().backward_of = custom ? intern(f.name()) : to_string(f.replaces()).data();
     if (f.amp_dtype()) chain().amp = nullptr;
     chain().autograd = c.create_graph() ? default_autograd() : nullptr;
     std::vector<Tensor> grads;

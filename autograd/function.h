@@ -23,6 +23,11 @@ class Function : public std::enable_shared_from_this<Function> {
   // If set: under autocast, floating inputs are cast to this dtype, and forward and backward run with autocast off.
   virtual std::optional<DType> amp_dtype() const { return std::nullopt; }
 
+  // The op of the table that it stands for (amp/rewrite.h); custom: none.
+  virtual OpId replaces() const { return OpId::custom; }
+  // True if backward records a tape of its own, which may lead to any tensor (a checkpoint).
+  virtual bool records_in_backward() const { return false; }
+
   const ThreadState& state() const { return state_; }  // the thread's state when apply() was called
 
  protected:

@@ -124,7 +124,7 @@ std::vector<std::uint64_t> first_uses(const Tensor& loss,
     for (int k = 0; k < n.input_count; ++k)
       if (const auto leaf = use.find(n.input(k).edge.node.get()); leaf != use.end()) *leaf->second = n.sequence;
     // A checkpointed segment may use any parameter: its tape is made in backward.
-    if (n.function && n.function->name() == "checkpoint") std::ranges::fill(out, n.sequence);
+    if (n.function && n.function->records_in_backward()) std::ranges::fill(out, n.sequence);
   }
   return out;
 }

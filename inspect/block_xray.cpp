@@ -210,7 +210,7 @@ void XrayObserver::before(const OpCall& call) {
   if (kind != OpKind::Contraction) return;
   for (auto& [to, site] : rounded_)
     for (const int input : {0, 1})
-      if (to.shares_storage(call[input])) site.operand = operand_name(input);
+      if (to.shares_storage(call[input])) site.operand = operand_name(running_operands(), input);
 }
 
 void XrayObserver::after(const OpCall& call, const Outputs&, const CallRecord&) {

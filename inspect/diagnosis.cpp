@@ -36,7 +36,8 @@ bool any_quantizer(const Evidence& e, Role role, bool (*is)(const Quantizer&)) {
 // The powers of two between nearly all rounded numbers and the largest value of their format.
 double room(const amp::CastTally& tally, const std::optional<Format>& format) {
   const auto& bins = tally.exponents.bins;
-  std::uint64_t all = 0, above = 0;
+  std::uint64_t all = 0;
+  std::uint64_t above = 0;
   for (std::size_t i = 0; i + 1 < bins.size(); ++i) all += bins[i];
   std::size_t top = bins.size() - 1;
   while (top > 0 && above <= all / 1000) above += bins[--top];
@@ -131,7 +132,8 @@ std::vector<Finding> of_casts(const Evidence& e) {
   };
   std::ranges::stable_sort(all, std::greater(), place);
   for (const Role role : {Role::error, Role::weight_gradient, Role::activation, Role::weight}) {
-    const Loss *small = nullptr, *large = nullptr;
+    const Loss* small = nullptr;
+    const Loss* large = nullptr;
     const double most = any_quantizer(e, role, is_floor) ? kManyClippedByFloor : kManyClipped;
     for (const Loss& l : all) {
       if (l.role != role) continue;

@@ -13,20 +13,21 @@ constexpr double kFaintSums = 20, kManySwamped = 0.5, kManyLost = 0.05, kManySki
 double share(std::int64_t part, std::int64_t whole) { return percent_of(part, whole) / 100; }
 bool is_zero(const LedgerRow& r) { return r.numbers.elements > 0 && r.numbers.zeros == r.numbers.elements; }
 
-// True if an op of the table made the row. Else a user's function did, a quantiser, or a product of quantised operands.
-bool is_op(const std::string& name) { return std::ranges::find(kOpInfos, name, &OpInfo::name) != std::end(kOpInfos); }
-bool is_quantised(const std::string& op) { return op.find("quantiz") != std::string::npos; }
-bool is_users(const LedgerRow& r) { return r.kind == OpKind::Custom && !is_quantised(r.op); }
-bool is_low(const LedgerRow& r) { return is_half(r.to) || is_f8(r.to) || is_quantised(r.op); }
+bool is_op(const LedgerRow& r) { return r.source == Source::op; }
+bool is_users(const LedgerRow& r) { return r.source == Source::function; }
+// A quantiser, or a product of quantised operands.
+bool is_quantised(const LedgerRow& r) { return r.source == Source::quantizer || r.source == Source::rewritten; }
+bool is_low(const LedgerRow& r) { return is_half(r.to) || is_f8(r.to) || is_quantised(r); }
 bool underflows(const LedgerRow* r) { return is_low(*r) && r->counts.underflow > 0; }
 bool reduces(const LedgerRow& r) {  // also exponentials, roots, squares
   using enum OpKind;
-  return r.op == "square" || r.kind == Transcendental || r.kind == Reduction || r.kind == Normalization ||
+  return r.id == OpId::square || r.kind == Transcendental || r.kind == Reduction || r.kind == Normalization ||
          r.kind == Loss;
 }
 
 std::string lost(const Numbers& n) {
-  const std::string what = n.inf && n.nan ? fmt::format("Inf and {} NaN", n.nan) : n.inf ? "Inf" : "NaN";
+  std::string what = n.inf ? "Inf" : "NaN";
+  if (n.inf && n.nan) what = fmt::format("Inf and {} NaN", n.nan);
   const std::string rest = n.largest > 0 ? fmt::format("; the largest finite one is {:.3g}", n.largest) : "";
   return fmt::format("{} of {} elements are {}{}", n.inf ? n.inf : n.nan, n.elements, what, rest);
 }
@@ -51,7 +52,7 @@ struct Look {
   template <class... A>
   Finding finding(const LedgerRow& r, Cause cause, std::vector<Cure> cures, fmt::format_string<A...> text,
                   A&&... values) const {
-    Finding f{.cause = cause, .phase = r.phase, .op = without_rewrite(r.op)};
+    Finding f{.cause = cause, .phase = r.phase, .op = r.name()};
     f.site = r.module.empty() ? r.line : r.module;
     if (!r.parameter.empty()) f.site = r.parameter;
     f.step = s.step;
@@ -81,8 +82,10 @@ struct Look {
   }
   // The user's function that an op belongs to, as "name: "; empty if there is none. In backward it is found by name.
   std::string function_of(const LedgerRow& r) const {
-    const std::string& of = r.backward_of;
-    if (r.phase == Phase::backward) return of.empty() || is_op(of) || is_quantised(of) ? "" : of + ": ";
+    if (r.phase == Phase::backward) {
+      const auto made_it = [&r](const LedgerRow& x) { return is_users(x) && x.op == r.backward_of; };
+      return std::ranges::any_of(s.ledger.rows(), made_it) ? r.backward_of + ": " : "";
+    }
     for (const LedgerRow& outer : s.ledger.rows())
       if (is_users(outer) && is_within(r, outer)) return outer.op + ": ";
     return "";
@@ -91,17 +94,17 @@ struct Look {
   // Cures for a row: its own op in f32, bf16, all simple ops of the layer that led to it in f32.
   std::vector<Cure> cures_of(const LedgerRow& r) const {
     const amp::Recipe& own = *e.recipe;
-    if (is_quantised(r.op)) return {cures::scales(own), cures::layer_in_f32(own, r.module), cures::fp8(own)};
+    if (is_quantised(r)) return {cures::scales(own), cures::layer_in_f32(own, r.module), cures::fp8(own)};
     std::vector<Cure> all;
     const bool forward = r.phase == Phase::forward;
     if (!forward && r.to == DType::f16 && !own.scaling) all.push_back(cures::dynamic_scale(own));
-    if (forward && reduces(r) && is_op(r.op)) all.push_back(cures::ops_in_f32(own, {r.op}));
+    if (forward && reduces(r) && is_op(r)) all.push_back(cures::ops_in_f32(own, {r.op}));
     if (r.to == DType::f16) all.push_back(cures::bf16(own));
     std::vector<std::string> ops;
     Rows rows = way(r);
     rows.push_back(&r);
     for (const LedgerRow* x : rows)
-      if ((x->kind == OpKind::Elementwise || reduces(*x)) && is_op(x->op) && x->module == r.module &&
+      if ((x->kind == OpKind::Elementwise || reduces(*x)) && is_op(*x) && x->module == r.module &&
           x->phase == Phase::forward && std::ranges::find(ops, x->op) == ops.end())
         ops.push_back(x->op);
     if (!ops.empty()) all.push_back(cures::ops_in_f32(own, ops));
@@ -110,7 +113,8 @@ struct Look {
 
   Finding of_optimizer(const LedgerRow& r) const {
     const bool adam = r.state.size() == 2;
-    const bool eps = adam && r.eps_is_zero && r.state[1].zeros > 0, moment = adam && !r.state[1].finite();
+    const bool eps = adam && r.eps_is_zero && r.state[1].zeros > 0;
+    const bool moment = adam && !r.state[1].finite();
     Cause cause = Cause::update_overflow;
     if (moment) cause = Cause::second_moment;
     if (eps) cause = Cause::adam_eps;
@@ -131,9 +135,10 @@ struct Look {
   // A row in low precision that makes NaN or Inf although nothing exceeds the dtype, because an argument became 0 or
   // negative before.
   Found of_argument(const LedgerRow& r) const {
-    const LedgerRow *zero = nullptr, *difference = nullptr;
+    const LedgerRow* zero = nullptr;
+    const LedgerRow* difference = nullptr;
     for (const LedgerRow* x : way(r)) {
-      if (is_low(*x) && x->op == "sub") difference = x;
+      if (is_low(*x) && x->id == OpId::sub) difference = x;
       if (underflows(x) && !(zero && lost_share(zero->counts) > kManyVanish)) zero = x;
     }
     if (zero)
@@ -149,10 +154,10 @@ struct Look {
   // A row that makes NaN or Inf from finite numbers.
   Finding of_maker(const LedgerRow& r) const {
     if (r.phase == Phase::optimizer && !r.parameter.empty()) return of_optimizer(r);
-    const std::string function = function_of(r),
-                      beyond = fmt::format("{} gives numbers beyond {}: {}", r.site(),
-                                           is_quantised(r.op) ? "the format of its operands" : to_string(r.to),
-                                           lost(r.numbers));
+    const std::string function = function_of(r);
+    const std::string beyond =
+        fmt::format("{} gives numbers beyond {}: {}", r.site(),
+                    is_quantised(r) ? "the format of its operands" : to_string(r.to), lost(r.numbers));
     if (r.nonfinite_number)
       return finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", function, r.site());
     const auto inner = std::ranges::find_if(s.ledger.rows(), [&r](const LedgerRow& x) {
@@ -174,9 +179,9 @@ struct Look {
       return finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}", beyond,
                      fast ? "; updates are as large as the weights" : "");
     }
-    if (r.counts.overflow == 0 && !is_quantised(r.op))
+    if (r.counts.overflow == 0 && !is_quantised(r))
       if (Found f = of_argument(r)) return *f;
-    const bool weight = r.op == "cast" && !r.parameter.empty() && r.phase != Phase::backward;
+    const bool weight = r.id == OpId::cast && !r.parameter.empty() && r.phase != Phase::backward;
     return finding(r, weight ? Cause::weight_overflow : overflow_of(r), cures_of(r), "{}", beyond);
   }
 
@@ -206,11 +211,11 @@ struct Look {
 
   // A tensor of zeros made from inputs that are not all 0: a bug unless rounding explains it.
   Found of_zero(const LedgerRow& r) const {
-    const double least = r.op == "cast" && is_half(r.to) ? format_of(r.to).min_positive() : 0;
+    const double least = r.id == OpId::cast && is_half(r.to) ? format_of(r.to).min_positive() : 0;
     const double largest = row(r.reads[0]).numbers.largest;
     const std::string function = is_users(r) ? r.op : function_of(r);
     const bool in_range = least > 0 && largest >= 2 * least,
-               rounded = underflows(&r) || r.op == "quantize" || std::ranges::any_of(way(r), underflows);
+               rounded = underflows(&r) || r.source == Source::quantizer || std::ranges::any_of(way(r), underflows);
     if (!in_range && (function.empty() || rounded)) return {};
     return finding(r, Cause::bug, {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}", function_of(r),
                    r.site(), largest);
@@ -241,7 +246,8 @@ Found of_skips(const Evidence& e) {
   if (!e.skip || share(e.skipped, e.steps) < kManySkipped) return {};
   Found f = of_nonfinite(*e.skip, e);
   if (!f || f->phase == Phase::forward || !f->precision || e.last_scale <= 1) return f;
-  const bool dynamic = e.recipe->scaling && e.recipe->scaling->dynamic, grows = dynamic && e.growths > 1;
+  const bool dynamic = e.recipe->scaling && e.recipe->scaling->dynamic;
+  const bool grows = dynamic && e.growths > 1;
   f->cause = grows ? Cause::scale_grows : Cause::scale_too_high;
   f->sentence = fmt::format("{} of {} steps are skipped at the {} loss scale {}{}: {}", e.skipped, e.steps,
                             dynamic ? "dynamic" : "static", scale_text(e.last_scale),
@@ -260,7 +266,9 @@ Found of_zeros(const Evidence& e) {
       Found f = s == &e.first ? look.of_zero(r) : Found();
       if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0)
         f = look.finding(r, Cause::dead_units, {}, "{} gives 0 for every input: nothing before it learns", r.site());
-      if (f) return f->severity = 2, f;  // everything after it is lost
+      if (!f) continue;
+      f->severity = 2;  // everything after it is lost
+      return f;
     }
   }
   return {};
@@ -269,7 +277,7 @@ Found of_zeros(const Evidence& e) {
 Found of_overflow(const Evidence& e) {
   if (!e.first || !e.first_in_fp32) return {};
   // Results and zeros by layer and op. Zeros that fp32 does not have: the zeros of masks are the same in fp32.
-  const auto key = [](const LedgerRow& r) { return r.module + "|" + r.op.substr(0, r.op.find(' ')); };
+  const auto key = [](const LedgerRow& r) { return r.module + "|" + r.name(); };
   std::map<std::string, Numbers> here, there;
   for (const LedgerRow& r : e.first->ledger.rows()) here[key(r)] += r.numbers;
   for (const LedgerRow& r : e.first_in_fp32->ledger.rows()) there[key(r)] += r.numbers;
@@ -281,8 +289,10 @@ Found of_overflow(const Evidence& e) {
     const double gone = b.elements ? share(a.zeros, a.elements) - share(b.zeros, b.elements) : 0;
     if (gone <= most || !r.finite() || r.phase != Phase::forward) continue;
     for (const std::int64_t i : r.reads)
-      if (const LedgerRow* made = e.first->ledger.origin(look.row(i)); made && !made->nonfinite_inputs)
-        most = gone, worst = made;
+      if (const LedgerRow* made = e.first->ledger.origin(look.row(i)); made && !made->nonfinite_inputs) {
+        most = gone;
+        worst = made;
+      }
   }
   if (!worst) return {};
   Finding f = look.of_maker(*worst);
@@ -322,11 +332,13 @@ Found of_sums(const Evidence& e) {
     Finding f = look.finding(*worst, Cause::accumulator, {cures::f32_sums(*e.recipe)},
                              "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
                              worst->site(), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)));
-    if (worst->accumulator.empty())
-      f.cures = {cures::ops_in_f32(*e.recipe, {worst->op})},
+    if (worst->accumulator.empty()) {
+      f.cures = {cures::ops_in_f32(*e.recipe, {worst->op})};
       f.sentence = fmt::format("{}: {} of what it adds is below half an ulp of the sum in {}", worst->site(),
                                percent(share(worst->swamped, worst->added)), to_string(worst->to));
-    f.step = -1, f.severity = std::min(1.0, most);
+    }
+    f.step = -1;
+    f.severity = std::min(1.0, most);
     return f;
   }
   return {};

@@ -6,6 +6,7 @@
 
 #include "../amp/quantized_run.h"
 #include "../autograd/autograd.h"
+#include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "csv_text.h"
 #include "mirror.h"
@@ -15,16 +16,14 @@ namespace gradual::inspect {
 namespace {
 
 using amp::Quantization, amp::Recipe;
-using Site = std::pair<std::string, std::string>;  // layer, role
+using Site = std::pair<std::string, SiteRole>;  // layer, role
 
 // The roles of a quantised recipe.
-constexpr std::pair<const char*, std::optional<Quantizer> Quantization::*> kRoles[] = {
-    {"forward x", &Quantization::forward_x},   {"forward w", &Quantization::forward_w},
-    {"dgrad dy", &Quantization::dgrad_dy},     {"dgrad w", &Quantization::dgrad_w},
-    {"wgrad x", &Quantization::wgrad_x},       {"wgrad dy", &Quantization::wgrad_dy},
-    {"update", &Quantization::weight_gradient}};
-// The roles of an autocast recipe: a whole layer, and the two parts of its products.
-constexpr const char *kAllOps = "all ops", *kOperands = "operands", *kOutputs = "stored outputs";
+constexpr std::pair<SiteRole, std::optional<Quantizer> Quantization::*> kQuantizedRoles[] = {
+    {SiteRole::forward_x, &Quantization::forward_x},   {SiteRole::forward_w, &Quantization::forward_w},
+    {SiteRole::dgrad_dy, &Quantization::dgrad_dy},     {SiteRole::dgrad_w, &Quantization::dgrad_w},
+    {SiteRole::wgrad_x, &Quantization::wgrad_x},       {SiteRole::wgrad_dy, &Quantization::wgrad_dy},
+    {SiteRole::update, &Quantization::weight_gradient}};
 
 constexpr double kLargeRest = 0.1;  // of the difference of the losses: more is looked for in pairs of sites
 constexpr std::size_t kPaired = 4;  // the sites that save most
@@ -33,8 +32,10 @@ constexpr std::size_t kPaired = 4;  // the sites that save most
 struct Choice {
   bool all = false;
   std::vector<Site> sites = {};
-  bool low(const std::string& layer, const char* role) const {
-    const auto has = [&](const Site& s) { return s.first == layer && (s.second == role || s.second == kAllOps); };
+  bool low(const std::string& layer, SiteRole role) const {
+    const auto has = [&](const Site& s) {
+      return s.first == layer && (s.second == role || s.second == SiteRole::all_ops);
+    };
     return std::ranges::any_of(sites, has) != all;
   }
 };
@@ -46,7 +47,8 @@ class SitesOnly final : public Interceptor {
       : autocast_(autocast), policy_(amp::policy_table(recipe)), dtype_(recipe.dtype), choice_(choice) {}
   Outputs call(const OpCall& call) override {
     const std::string layer = context().module;
-    const bool operands = choice_.low(layer, kOperands), outputs = choice_.low(layer, kOutputs);
+    const bool operands = choice_.low(layer, SiteRole::operands);
+    const bool outputs = choice_.low(layer, SiteRole::stored_outputs);
     if (operands == outputs || policy_[call.op].kind != amp::PolicyKind::lower)
       return (operands == outputs ? operands : choice_.all) ? autocast_->call(call) : next_below_amp(call);
     // The product in f32, of rounded operands or with a rounded result.
@@ -143,10 +145,10 @@ struct Trials : Pinned {
     for (const std::string& layer : layers) {
       std::optional<Quantization>& site = of_modules.emplace_back(own(layer));
       q.modules.emplace_back(layer, "fp32");
-      for (const auto& [name, field] : kRoles)
-        if (site && !choice.low(layer, name)) (*site.*field).reset();
+      for (const auto& [role, field] : kQuantizedRoles)
+        if (site && !choice.low(layer, role)) (*site.*field).reset();
     }
-    for (const auto& [name, field] : kRoles)
+    for (const auto& [role, field] : kQuantizedRoles)
       if (!choice.all) (q.*field).reset();
     auto state = std::make_shared<amp::QuantizationState>(q, of_modules);
     if (histories) state->load_state_dict(histories->state_dict());
@@ -181,7 +183,9 @@ std::vector<double> errors(const std::vector<Tensor>& g, const std::vector<Tenso
   return of;
 }
 
-bool is_part(const std::string& role) { return role == kOperands || role == kOutputs; }
+bool is_part(SiteRole role) { return role == SiteRole::operands || role == SiteRole::stored_outputs; }
+
+std::string name_of(const GradientSite& s) { return s.layer + " " + std::string(to_string(s.role)); }
 
 // Replays pairs of the sites that save most, if the sites one by one leave much of the difference unexplained.
 void add_pairs(GradientSites& result, const Trials& trials) {
@@ -196,13 +200,17 @@ void add_pairs(GradientSites& result, const Trials& trials) {
       const GradientSite &a = *most[k], &b = *most[i];
       const Trial without = trials.run({.all = true, .sites = {{a.layer, a.role}, {b.layer, b.role}}});
       const double saved = result.loss - without.loss;
-      result.pairs.push_back(
-          {a.layer + " " + a.role, b.layer + " " + b.role, saved, saved - a.loss_saved - b.loss_saved});
+      result.pairs.push_back({name_of(a), name_of(b), saved, saved - a.loss_saved - b.loss_saved});
     }
   std::ranges::stable_sort(result.pairs, {}, [](const SitePair& p) { return -std::abs(p.together); });
 }
 
 }  // namespace
+
+std::string_view to_string(SiteRole role) {
+  return enum_name(role, {"forward x", "forward w", "dgrad dy", "dgrad w", "wgrad x", "wgrad dy", "update", "all ops",
+                          "operands", "stored outputs"});
+}
 
 double GradientSites::rest() const {
   double rest = loss - exact_loss;
@@ -217,9 +225,9 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
   const std::vector<double> size = sizes_of(exact.gradients), whole = errors(low.gradients, exact.gradients, size);
   const auto each = [](const std::vector<double>& all) { return std::vector(all.begin(), all.end() - 1); };
   GradientSites result{trials.names, each(size), each(whole), whole.back(), low.loss, exact.loss};
-  const auto add = [&](const std::string& layer, const char* role) {
-    const Trial without = trials.run({.all = true, .sites = {{layer, role}}}),
-                only = trials.run({.sites = {{layer, role}}});
+  const auto add = [&](const std::string& layer, SiteRole role) {
+    const Trial without = trials.run({.all = true, .sites = {{layer, role}}});
+    const Trial only = trials.run({.sites = {{layer, role}}});
     const std::vector<double> alone = errors(only.gradients, exact.gradients, size);
     std::vector<double> saved = errors(without.gradients, exact.gradients, size);
     for (std::size_t i = 0; i < saved.size(); ++i) saved[i] = whole[i] - saved[i];
@@ -228,11 +236,14 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
   };
   if (recipe.quantization) {
     for (const std::string& layer : trials.layers)
-      for (const auto& [name, field] : kRoles)
-        if (*recipe.quantization.*field) add(layer, name);
+      for (const auto& [role, field] : kQuantizedRoles)
+        if (*recipe.quantization.*field) add(layer, role);
   } else {
-    for (const std::string& layer : layers_of(model, 1)) add(layer, kAllOps);
-    for (const std::string& layer : trials.layers) add(layer, kOperands), add(layer, kOutputs);
+    for (const std::string& layer : layers_of(model, 1)) add(layer, SiteRole::all_ops);
+    for (const std::string& layer : trials.layers) {
+      add(layer, SiteRole::operands);
+      add(layer, SiteRole::stored_outputs);
+    }
   }
   add_pairs(result, trials);
   return result;
@@ -249,8 +260,8 @@ std::string to_string(const GradientSites& sites, std::size_t rows) {
     std::size_t most = 0;  // index of the largest error
     for (std::size_t k = 1; k < s.alone.size(); ++k)
       if (s.alone[k] * sites.size[k] > s.alone[most] * sites.size[most]) most = k;
-    text += fmt::format("{:<28}  {:<14}  {:>9.3g}  {:>9.3g}  {:>+10.2e}  {}\n", s.layer, s.role, s.alone_whole,
-                        s.saved_whole, s.loss_saved,
+    text += fmt::format("{:<28}  {:<14}  {:>9.3g}  {:>9.3g}  {:>+10.2e}  {}\n", s.layer, to_string(s.role),
+                        s.alone_whole, s.saved_whole, s.loss_saved,
                         s.alone_whole == 0 ? "-" : fmt::format("{} {:.3g}", sites.parameters[most], s.alone[most]));
   }
   if (order.size() > rows) text += fmt::format("and {} more\n", order.size() - rows);
@@ -266,7 +277,7 @@ std::string to_csv(const GradientSites& sites) {
   std::string text = "layer,operand,parameter,alone,saved,loss_saved\n";
   for (const GradientSite& s : sites.sites)
     for (std::size_t i = 0; i < sites.parameters.size(); ++i)
-      text += fmt::format("{},{},{},{:.6g},{:.6g},{:.6g}\n", csv_field(s.layer), csv_field(s.role),
+      text += fmt::format("{},{},{},{:.6g},{:.6g},{:.6g}\n", csv_field(s.layer), to_string(s.role),
                           csv_field(sites.parameters[i]), s.alone[i], s.saved[i], s.loss_saved);
   return text;
 }

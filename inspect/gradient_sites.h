@@ -4,18 +4,33 @@
 //   const auto sites = inspect::gradient_sites(amp::recipe("mxfp4"), model, [&] { return loss_of(model(x), y); });
 //   std::puts(to_string(sites).c_str());
 //
-// A site is a layer and a role. Roles of a quantised recipe: the operands of the three products "forward x",
-// "forward w", "dgrad dy", "dgrad w", "wgrad x", "wgrad dy"; and "update", the rounding of the gradient that the
-// optimizer reads. Such a recipe stores outputs in f32. Roles of an autocast recipe: "all ops"; and in layers with
-// products their "operands" (also where backward reads them) and "stored outputs" (results and their gradients).
+// A site is a layer and a role.
 #pragma once
 
 #include "../amp/recipe.h"
 
 namespace gradual::inspect {
 
+// Roles of a quantised recipe: the operands of the three products, and update, the rounding of the gradient that the
+// optimizer reads. Such a recipe stores outputs in f32. Roles of an autocast recipe: all_ops; and in layers with products
+// their operands (also where backward reads them) and stored_outputs (results and their gradients).
+enum class SiteRole : std::uint8_t {
+  forward_x,
+  forward_w,
+  dgrad_dy,
+  dgrad_w,
+  wgrad_x,
+  wgrad_dy,
+  update,
+  all_ops,
+  operands,
+  stored_outputs
+};
+std::string_view to_string(SiteRole role);  // "forward x"
+
 struct GradientSite {
-  std::string layer = {}, role = {};
+  std::string layer = {};
+  SiteRole role = SiteRole::all_ops;
   // Relative errors |g - g32| / |g32| of each parameter's gradient; 0 if |g32| is below 1e-6 of all gradients, as for a
   // bias before batch norm. alone: with only this site in low precision. saved: the decrease of the whole recipe's
   // error with this site in f32; negative if errors cancel.

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "../core/formats/accumulator.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
 #include "csv_text.h"
@@ -111,7 +112,7 @@ void Ledger::add(LedgerRow row, const Tensor& result) {
 }
 
 LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) const {
-  LedgerRow r{{rows_.size(), record.context, called(call), call.where}, op_info(call.op).kind};
+  LedgerRow r{{rows_.size(), call, record.context}, op_info(call.op).kind};
   r.inputs = describe_inputs(call), r.counts = record.counts, r.nonfinite_number = !std::isfinite(number_of(call));
   for (int i = 0; i < call.inputs.size(); ++i) reads(r, call[i]);
   return r;
@@ -164,7 +165,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
 void Ledger::quantized(const QuantizerCall& call) {
   if (call.kind != QuantizerCall::values) return;  // codes are stored values, or were rounded before
   const Unseen unseen;
-  LedgerRow r{{rows_.size(), context(), "quantize", context().line}, OpKind::Custom};
+  LedgerRow r{OpRow::of_quantizer(rows_.size()), OpKind::Custom};
   r.parameter = names_.of(call.from);
   r.inputs = describe(call.from), r.results = gradual::to_string(call.quantizer->format);
   r.from = call.from.dtype(), r.to = call.to.dtype(), r.numbers = numbers_of(call.to);

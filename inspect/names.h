@@ -2,16 +2,19 @@
 // operands of rewritten ops (amp/rewrite.h), and of an op with the place of its call.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
 
-#include "../amp/quantization.h"
+#include "../amp/rewrite.h"
+#include "../autograd/function.h"
 #include "../core/observe/observer.h"
 #include "../core/ops/dispatch.h"
+#include "../core/support/message_text.h"
 #include "../nn/module.h"
+#include "../optim/loss_scaling.h"
 
 namespace gradual::inspect {
 
@@ -32,18 +35,35 @@ class ParameterNames {
   std::map<std::uint64_t, std::string> names_;
 };
 
-// True for a custom op such as "linear rewritten by quantization"; false for a user's function.
-inline bool is_rewritten(const OpCall& call) { return called(call).find(" rewritten by ") != std::string_view::npos; }
-// "linear".
-inline std::string without_rewrite(const std::string& op) { return op.substr(0, op.find(" rewritten by ")); }
-
-// "wgrad_dy": the name, in recipes, of an operand of the running rewritten op.
-inline std::string operand_name(int input) {
-  const amp::Role role = amp::operand_role(input), other = amp::operand_role(1 - input);
-  const bool second = role == amp::Role::error ? other != amp::Role::weight : other == amp::Role::error;
-  const auto quantizer = amp::kOperandQuantizers[static_cast<int>(role)][second];
-  return std::ranges::find(amp::kQuantizerFields, quantizer, &amp::QuantizerField::quantizer)->name;
+// The op that a call computes: of a rewritten op the one that it replaced; custom: a user's function.
+inline OpId computed_op(const OpCall& call) {
+  return call.op == OpId::custom ? call.get<CustomAttrs>().function->replaces() : call.op;
 }
+// False for a user's function.
+inline bool is_rewritten(const OpCall& call) { return computed_op(call) != call.op; }
+
+// The products of a contraction: x with w, and in backward dy with w and with x.
+enum class Product : std::uint8_t { forward, dgrad, wgrad };
+inline std::string_view to_string(Product product) { return enum_name(product, {"forward", "dgrad", "wgrad"}); }
+
+using Operands = std::array<amp::Role, 2>;
+// The roles of the first two operands of the running rewritten op.
+inline Operands running_operands() { return {amp::operand_role(0), amp::operand_role(1)}; }
+inline Product product_of(const Operands& operands) {
+  if (operands[0] != amp::Role::error && operands[1] != amp::Role::error) return Product::forward;
+  const amp::Role other = operands[operands[0] == amp::Role::error ? 1 : 0];
+  return other == amp::Role::weight ? Product::dgrad : Product::wgrad;
+}
+// "x", "w" or "dy".
+inline std::string operand_symbol(amp::Role role) { return std::string(enum_name(role, {"x", "w", "dy", "dw"})); }
+// "wgrad_dy": the name, in recipes, of an operand.
+inline std::string operand_name(const Operands& operands, int input) {
+  const amp::Role role = operands.at(static_cast<std::size_t>(input));
+  return std::string(to_string(product_of(operands))) + "_" + operand_symbol(role);
+}
+
+// What computes a row: an op of the table, a user's function, a rewritten op, or a quantiser.
+enum class Source : std::uint8_t { op, function, rewritten, quantizer };
 
 // What a row of the ledger and a row of the shadow have in common: an op, and where it was called.
 struct OpRow {
@@ -55,12 +75,25 @@ struct OpRow {
   std::string module = {}, line = {}, cause = {};
   std::string results = {};  // "[32, 512] f32"
   DType to = DType::f32;     // of the first result
+  Source source = Source::op;
+  OpId id = OpId::custom;    // computed_op(); custom for a quantiser
+  bool scales_loss = false;  // the product of the loss and its scale
 
   OpRow() = default;
-  OpRow(std::size_t index, const Context& c, std::string_view what, const SourceLocation& where) {
-    number = static_cast<std::int64_t>(index), phase = c.phase, op = what, backward_of = c.backward_of;
-    module = c.module, line = file_line(where), cause = c.cause;
+  OpRow(std::size_t index, const OpCall& call, const Context& context)
+      : OpRow(index, context, called(call), call.where) {
+    id = computed_op(call);
+    if (call.op == OpId::custom) source = is_rewritten(call) ? Source::rewritten : Source::function;
   }
+  // Of a quantiser that runs now.
+  static OpRow of_quantizer(std::size_t index) {
+    OpRow row(index, gradual::context(), "quantize", gradual::context().line);
+    row.source = Source::quantizer;
+    return row;
+  }
+
+  // "linear" for a rewritten linear too.
+  std::string name() const { return source == Source::rewritten ? std::string(gradual::to_string(id)) : op; }
 
   // "adam_step_ of fc2.weight", "matmul (backward of linear) in layer fc1".
   std::string site() const {
@@ -68,6 +101,17 @@ struct OpRow {
     const std::string what = backward_of.empty() || backward_of == op ? op : op + " (backward of " + backward_of + ")";
     return module.empty() ? what : what + " in layer " + module;
   }
+
+ private:
+  OpRow(std::size_t index, const Context& c, std::string_view what, const SourceLocation& where)
+      : number(static_cast<std::int64_t>(index)),
+        phase(c.phase),
+        op(what),
+        backward_of(c.backward_of),
+        module(c.module),
+        line(file_line(where)),
+        cause(c.cause),
+        scales_loss(c.cause == static_cast<const char*>(optim::kLossScaling)) {}
 };
 
 }  // namespace gradual::inspect

@@ -7,6 +7,7 @@
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/tensor/free_blocks.h"
+#include "../optim/loss_scaling.h"
 
 namespace gradual::inspect {
 namespace {
@@ -39,10 +40,10 @@ struct Shadow::Frame {
   // are freed. In a rewritten op, a result is freed by the op that reads it.
   enum : int { kFirst = 1, kOthers = 2, kInputs = 3, kMade = 4, kFreed = 8 };
   std::map<std::uint64_t, int> storages;
-  std::uint64_t node = 0;                             // the custom op on the tape; 0: not recorded
-  bool rounded = false;                               // a quantiser has run
-  bool rewritten = false;                             // a contraction, not a user's function
-  std::string names[2] = {"forward_x", "forward_w"};  // the names of its operands in recipes
+  std::uint64_t node = 0;  // the custom op on the tape; 0: not recorded
+  bool rounded = false;    // a quantiser has run
+  bool rewritten = false;  // a contraction, not a user's function
+  std::array<amp::Role, 2> operands = {amp::Role::activation, amp::Role::weight};
   bool inherits = false;       // `before` holds its inputs without the errors of ops off the tape
   std::string not_exact = {};  // why one of its ops has no f64 form
 
@@ -238,8 +239,8 @@ void Shadow::add_parts_of_inputs(const OpCall& call, const Outputs& out, const s
   if (!node_) return unrounded_.set(out[0], none);
   clean[0] = inputs[0];
   const Tensor with_first = first && others ? run_exactly(call, clean)[0] : first ? exact : none;
-  if (first) parts.push_back({"x before", with_first, none});
-  if (others) parts.push_back({"w before", exact, with_first});
+  if (first) parts.push_back({"x before", with_first, none, true});
+  if (others) parts.push_back({"w before", exact, with_first, true});
 }
 
 void Shadow::quantized(const QuantizerCall& call) {
@@ -266,7 +267,7 @@ void Shadow::quantized(const QuantizerCall& call) {
   for (const auto& frame : frames_) {
     if (!std::exchange(frame->rounded, true)) {
       frame->first = frame->both = frame->exact;
-      for (int i = 0; i < 2 && frame->rewritten && frame == frames_.back(); ++i) frame->names[i] = operand_name(i);
+      if (frame->rewritten && frame == frames_.back()) frame->operands = running_operands();
     }
     const int inputs = frame->of(call.from) & Frame::kInputs;
     frame->storages[amp::storage_id(call.to)] |= inputs | Frame::kMade;
@@ -276,14 +277,14 @@ void Shadow::quantized(const QuantizerCall& call) {
     });
   }
   if (!frames_.empty()) return;
-  ShadowRow row{{rows_.size(), context(), "quantize", context().line}, {}};
+  ShadowRow row{OpRow::of_quantizer(rows_.size()), {}};
   row.parameter = names_.of(call.from), row.results = describe(call.to), row.to = call.to.dtype(), row.quantised = true;
   add_row(std::move(row), call.to, call.to, exact, {}, 0);
 }
 
 ShadowRow Shadow::row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const {
-  ShadowRow row{{rows_.size(), record.context, without_rewrite(std::string(called(call))), call.where}, {}};
-  row.backward_of = without_rewrite(row.backward_of);
+  ShadowRow row{{rows_.size(), call, record.context}, {}};
+  row.op = row.name();
   row.results = describe(out[0]), row.to = out[0].dtype();
   if (call.inputs.size() > 0) row.parameter = names_.of(call[0]);
   return row;
@@ -299,7 +300,7 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
   const bool shares = node && options_.attribution;
   if (shares) recorded.errors.push_back(minus(given, exact));
   for (const Part& part : parts) {
-    row.parts.push_back({part.name, error_of(part.a, part.b).squares});
+    row.parts.push_back({part.name, error_of(part.a, part.b).squares, 0, part.before});
     if (shares) recorded.errors.push_back(minus(part.a, part.b));
   }
   if (given.numel() == 1) recorded.loss = given.item(), recorded.exact_loss = shadow.item();
@@ -331,17 +332,16 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   row.quantised = frame->rounded, row.not_exact = frame->not_exact;
   const Tensor exact = frame->exact.of(out[0]);
   std::vector<Part> parts;
-  if (frame->inherits) parts.push_back({"before", exact, frame->before.of(out[0])});
+  if (frame->inherits) parts.push_back({"before", exact, frame->before.of(out[0]), true});
   if (frame->rounded) {
     const Tensor first = frame->first.of(out[0]), both = frame->both.of(out[0]);
     frame->each([](Mirror& m) { m = {}; });  // the operands
     const Tensor stored = cast(both, out[0].dtype());
-    const auto after = [](const std::string& name) { return name.substr(name.find('_') + 1); };
-    parts.push_back({after(frame->names[0]), first, exact});
-    parts.push_back({after(frame->names[1]), both, first});
+    parts.push_back({operand_symbol(frame->operands[0]), first, exact});
+    parts.push_back({operand_symbol(frame->operands[1]), both, first});
     parts.push_back({"accumulation", out[0], stored});
     parts.push_back({"result", stored, both});
-    row.product = frame->names[0].substr(0, frame->names[0].find('_'));
+    row.product = inspect::to_string(product_of(frame->operands));
   }
   add_row(std::move(row), out[0], out[0], exact, parts, frame->node);
 }
@@ -354,7 +354,9 @@ void Shadow::share(Recorded& recorded, const Gradient& gradient) {
     ErrorPart* const part = i ? &row.parts[i - 1] : nullptr;
     if (part) part->share += mean;
     // Errors from before the op are not in its local error.
-    if (!part || part->name.ends_with("before")) row.first_order += first, row.share += mean;
+    if (part && !part->before) continue;
+    row.first_order += first;
+    row.share += mean;
   }
 }
 
@@ -364,7 +366,7 @@ void Shadow::begin_backward(const Node& root) {
   const Node* node = &root;
   double scaled = 0;  // the loss times its scale, in the shadow
   for (; node->input_count > 0 && node->input(0).edge.node; node = node->input(0).edge.node.get()) {
-    const bool scales = std::string_view(node->cause) == "loss scaling";
+    const bool scales = node->cause == static_cast<const char*>(optim::kLossScaling);
     if (!scales && op_info(node->op).kind != OpKind::View) break;
     const auto made = recorded_.find(node->sequence);
     if (scales && scaled == 0 && made != recorded_.end()) scaled = made->second.exact_loss;

@@ -42,6 +42,7 @@ struct ErrorPart {
   std::string name = {};
   double squares = 0;
   double share = 0;
+  bool before = false;  // outside the local error
 };
 
 // The errors of the first output (Comparison), and the op (OpRow).
@@ -107,6 +108,7 @@ class Shadow final : public Observer, private autograd::GradientObserver {
   struct Part {  // of a local error: a - b
     std::string name;
     Tensor a, b;
+    bool before = false;  // as in ErrorPart
   };
   // The errors of an output of forward, until its gradient is known.
   struct Recorded {

@@ -82,7 +82,7 @@ std::string Shadow::by_layer() const {
     double own = r.share;
     for (const ErrorPart& p : parts) own -= p.share;
     // The parts of a product sum to its local error; errors from before an op are not in it.
-    if (parts.empty() || parts.back().name.ends_with("before")) parts.push_back({"", r.local.squares, own});
+    if (parts.empty() || parts.back().before) parts.push_back({"", r.local.squares, own});
     for (const ErrorPart& p : parts) {
       Line& l = line(layer, p.name.empty() ? role(r) : role(r) + " " + p.name);
       l.squares += p.squares, l.exact += r.local.exact_squares, l.share += p.share;

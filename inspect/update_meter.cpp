@@ -92,7 +92,8 @@ void UpdateMeter::Weight::observe(std::int64_t offset, const Tensor& rounded) {
   if (last.size() != now.size()) last = previous = now;
   for (std::size_t i = 0; i < now.size(); ++i) {
     if (now[i] == last[i]) continue;
-    ++moved, flipped += now[i] == previous[i];
+    ++moved;
+    flipped += now[i] == previous[i];
     previous[i] = std::exchange(last[i], now[i]);
   }
 }
@@ -110,7 +111,8 @@ void UpdateMeter::fused(const OpCall& one, int k) {
     decay.row.part = UpdatePart::weight_decay;
     decay.before = step.before, decay.base = step.intended;  // the change that decay adds
     step.before = step.base = whole.before;
-    pending_.push_back(std::move(step)), pending_.push_back(std::move(decay));
+    pending_.push_back(std::move(step));
+    pending_.push_back(std::move(decay));
   }
   begin_update(whole.row, one[kWeight]);
   for (int i = kMoment; i < one.inputs.size(); ++i) {
@@ -130,12 +132,19 @@ void UpdateMeter::add_scalars(const OpCall& one) {
   };
   if (one.op == OpId::adam_step_) {
     const auto& a = one.get<AdamAttrs>();
-    add("lr", a.lr), add("eps", a.eps), add("weight decay", a.weight_decay);
-    add("beta1", a.beta1), add("1 - beta1", 1 - a.beta1), add("beta2", a.beta2), add("1 - beta2", 1 - a.beta2);
+    add("lr", a.lr);
+    add("eps", a.eps);
+    add("weight decay", a.weight_decay);
+    add("beta1", a.beta1);
+    add("1 - beta1", 1 - a.beta1);
+    add("beta2", a.beta2);
+    add("1 - beta2", 1 - a.beta2);
     if (a.decoupled) add("1 - lr * weight decay", 1 - a.lr * a.weight_decay);
   } else {
     const auto& a = one.get<SgdAttrs>();
-    add("lr", a.lr), add("weight decay", a.weight_decay), add("momentum", a.momentum);
+    add("lr", a.lr);
+    add("weight decay", a.weight_decay);
+    add("momentum", a.momentum);
     add("1 - dampening", 1 - a.dampening);
   }
 }
@@ -158,7 +167,10 @@ void UpdateMeter::written_by_ops(const OpCall& call) {
       pending_.push_back(std::move(states_[k]));
     }
     pending_.push_back(std::move(whole));
-    next_ = amp::storage_id(next), states_.clear(), master_ = {}, rounded_ = {};
+    next_ = amp::storage_id(next);
+    states_.clear();
+    master_ = {};
+    rounded_ = {};
   } else if (category == Category::masters) {
     master_ = change(call, name, UpdatePart::whole, to, {});
   } else if (amp::storage_id(from) == compensation_) {
@@ -243,11 +255,14 @@ void UpdateMeter::measure(const Change& c) {
   u.elements = after.numel(), u.dtype = (c.master.defined() ? c.master : c.target).dtype();
   const std::int64_t every = (u.elements + kSampled - 1) / kSampled;
   for (std::int64_t i = 0; i < u.elements; ++i) {
-    const double step = want[i] - base[i], made = now[i] - before[i];
+    const double step = want[i] - base[i];
+    const double made = now[i] - before[i];
     if (i % every == 0) u.sample.push_back({before[i], step, made});
     u.weight_squares += before[i] * before[i];
     if (step == 0 || !std::isfinite(step)) continue;
-    ++u.intended, u.vanished += made == 0, u.intended_squares += step * step;
+    ++u.intended;
+    u.vanished += made == 0;
+    u.intended_squares += step * step;
     if (std::isfinite(made)) u.product += made * step;
   }
   if (c.first_moment.defined()) {
@@ -263,7 +278,7 @@ void UpdateMeter::measure(const Change& c) {
 void UpdateMeter::add_noise(const OpCall& call) {
   if (custom_ops_.empty() || !custom_ops_.back() || op_info(call.op).kind != OpKind::Contraction) return;
   if (!given_.knows(call[0]) && !given_.knows(call[1])) return;
-  if (!operand_name(0).starts_with("wgrad")) return;
+  if (product_of(running_operands()) != Product::wgrad) return;
   const Tensor gradient = run_exactly(call, {exact_.of(call[0]), exact_.of(call[1])})[0];
   const Tensor noise = minus(run_exactly(call, {given_.of(call[0]), given_.of(call[1])})[0], gradient);
   auto layer = std::ranges::find(noise_, context().module, &GradientNoise::layer);

@@ -29,7 +29,8 @@ std::vector<Summary> summaries(const std::vector<Result>& results) {
   std::vector<Summary> all;
   for (const RecipeRuns& r : by_recipe(results)) {
     Summary& s = all.emplace_back(Summary{.first = &r.first()});
-    s.accuracy = 100 * r.of(&Result::test_accuracy).mean, s.loss = r.of(&Result::test_loss).mean;
+    s.accuracy = 100 * r.of(&Result::test_accuracy).mean;
+    s.loss = r.of(&Result::test_loss).mean;
     s.zero = r.of(&Result::zero_percent).mean;
     s.failed = std::ranges::any_of(r.runs, [](const Result* run) { return fails(*run); });
     try {
@@ -128,8 +129,12 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
   // The first pair, in the order of the recipes, that shows the effect.
   const auto pair = [&](auto shows, auto effect) {
     for (const Summary& a : all)
-      for (const Summary& b : all)
-        if (&a != &b && better(a, b) && shows(a, b)) return told.push_back(&b), made.push_back(effect(a, b));
+      for (const Summary& b : all) {
+        if (&a == &b || !better(a, b) || !shows(a, b)) continue;
+        told.push_back(&b);
+        made.push_back(effect(a, b));
+        return;
+      }
   };
   const auto fields = [](const Format& f) { return std::tuple(f.exponent_bits, f.mantissa_bits, f.table); };
   const auto more_range = [](const Summary& a, const Summary& b) {
@@ -144,7 +149,8 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
     if (s.failed && !s.first->findings.empty() && std::ranges::find(told, &s) == told.end() && failures.size() < 2)
       failures.push_back(failure(s));
   made.insert(made.begin(), failures.begin(), failures.end());
-  const Summary *loser = nullptr, *narrowest = nullptr;
+  const Summary* loser = nullptr;
+  const Summary* narrowest = nullptr;
   for (const Summary& s : all) {
     if (s.first->verdict.kind != VerdictKind::matches) continue;
     if (loses_more(s, fp32)) {

@@ -79,6 +79,9 @@ Texts display_texts() {
     all.names.emplace_back(to_string(static_cast<inspect::UpdatePart>(i)));
   for (const Phase phase : {Phase::forward, Phase::backward, Phase::optimizer})
     all.names.emplace_back(to_string(phase));
+  // Causes of calls, and names of functions and parts of errors.
+  for (const char* text : {"loss scaling", "running statistics", "checkpoint", "quantize", " rewritten by ", "before"})
+    all.names.emplace_back(text);
   return all;
 }
 

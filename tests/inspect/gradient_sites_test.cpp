@@ -41,8 +41,7 @@ struct Problem {
 
 amp::Recipe quantised(const amp::Quantization& q) { return {.name = "planted", .quantization = q}; }
 
-const inspect::GradientSite& site(const inspect::GradientSites& all, const std::string& layer,
-                                  const std::string& role) {
+const inspect::GradientSite& site(const inspect::GradientSites& all, const std::string& layer, inspect::SiteRole role) {
   const auto found = std::ranges::find_if(
       all.sites, [&](const inspect::GradientSite& s) { return s.layer == layer && s.role == role; });
   REQUIRE(found != all.sites.end());
@@ -55,7 +54,7 @@ TEST_CASE("gradient_sites: the one low operand makes the whole error, in the gra
   const Problem p("mlp");
   const inspect::GradientSites all = p.sites(quantised({.wgrad_dy = Quantizer{.format = format("e4m3fn")}}));
   REQUIRE(all.sites.size() == 3);  // three layers, one operand
-  const inspect::GradientSite& first = site(all, "1", "wgrad dy");
+  const inspect::GradientSite& first = site(all, "1", inspect::SiteRole::wgrad_dy);
   // A product for a weight's gradient reaches that weight alone.
   for (std::size_t i = 0; i < all.parameters.size(); ++i) {
     CAPTURE(all.parameters[i]);
@@ -106,7 +105,7 @@ TEST_CASE("gradient_sites: what a site in f32 saves of the loss is the loss with
   CHECK(all.loss != all.exact_loss);
   for (const char* layer : {"1", "3", "5"}) {
     low.quantization->modules = {{layer, "fp32"}};
-    CHECK(site(all, layer, "forward x").loss_saved == all.loss - loss_under(low));
+    CHECK(site(all, layer, inspect::SiteRole::forward_x).loss_saved == all.loss - loss_under(low));
   }
 }
 
@@ -115,7 +114,8 @@ TEST_CASE("gradient_sites: an autocast recipe's layers") {
   const inspect::GradientSites all = p.sites(amp::recipe("amp-bf16"));
   REQUIRE(all.sites.size() == 9);
   for (const inspect::GradientSite& s : all.sites) {
-    CHECK((s.role == "all ops" || s.role == "operands" || s.role == "stored outputs"));
+    CHECK((s.role == inspect::SiteRole::all_ops || s.role == inspect::SiteRole::operands ||
+           s.role == inspect::SiteRole::stored_outputs));
     CHECK(s.alone_whole > 1e-5);
     CHECK(s.alone_whole < 2 * all.error_whole);
   }
@@ -139,10 +139,10 @@ TEST_CASE("gradient_sites: operands and stored outputs of an autocast recipe are
   const double of_outputs = error(outputs), of_operands = error(operands);
   CHECK(all.exact_loss == exact.item());
   // All but the operands is the stored output alone, and the reverse.
-  CHECK(site(all, "", "operands").loss_saved == all.loss - outputs.item());
-  CHECK(site(all, "", "stored outputs").loss_saved == all.loss - operands.item());
-  CHECK(site(all, "", "operands").alone[0] == doctest::Approx(of_operands).epsilon(1e-5));
-  CHECK(site(all, "", "stored outputs").alone[0] == doctest::Approx(of_outputs).epsilon(1e-5));
+  CHECK(site(all, "", inspect::SiteRole::operands).loss_saved == all.loss - outputs.item());
+  CHECK(site(all, "", inspect::SiteRole::stored_outputs).loss_saved == all.loss - operands.item());
+  CHECK(site(all, "", inspect::SiteRole::operands).alone[0] == doctest::Approx(of_operands).epsilon(1e-5));
+  CHECK(site(all, "", inspect::SiteRole::stored_outputs).alone[0] == doctest::Approx(of_outputs).epsilon(1e-5));
   CHECK(of_operands > 1e-4);
   CHECK(of_outputs > 1e-4);
 }
@@ -159,7 +159,7 @@ TEST_CASE("gradient_sites: the update is the rounding of the gradient that the o
     const Tensor g = autograd::grad({p.loss()}, {named[i].second})[0];
     const double error = norm(fake_quantize(g, q) - g).item() / norm(g).item();
     for (const inspect::GradientSite& s : all.sites) {
-      CHECK(s.role == "update");
+      CHECK(s.role == inspect::SiteRole::update);
       const bool own = name == s.layer + ".weight";
       CHECK(s.alone[i] == doctest::Approx(own ? error : 0).epsilon(1e-5));
       CHECK(s.saved[i] == doctest::Approx(own ? error : 0).epsilon(1e-5));
