@@ -230,14 +230,6 @@ Update all_updates(const Evidence& e) {
 
 }  // namespace rules
 
-// The line that calls the site's layer, or the layer of the site's parameter; "" if it is unknown.
-static std::string line_of(const std::string& site, const Evidence& e) {
-  const std::string layer = site.substr(0, site.find('#'));
-  for (const std::string& path : {layer, layer.substr(0, layer.rfind('.'))})
-    if (const auto line = e.lines.find(path); line != e.lines.end()) return line->second;
-  return "";
-}
-
 std::vector<Finding> diagnose(const Evidence& e) {
   std::vector<Finding> all;
   const auto add = [&all](std::initializer_list<rules::Found> some) {
@@ -256,7 +248,8 @@ std::vector<Finding> diagnose(const Evidence& e) {
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);
   for (Finding& f : all) {
     f.cures = f.precision ? cures::valid(*e.recipe, f.cures) : std::vector<Cure>{};
-    if (const std::string line = line_of(f.site, e); !line.empty()) f.sentence += " (" + line + ")";
+    const auto line = e.lines.find(f.site.substr(0, f.site.find('#')));
+    if (line != e.lines.end()) f.sentence += " (" + line->second + ")";
   }
   return all;
 }

@@ -44,7 +44,7 @@ struct Evidence {
   std::vector<Update> updates = {};
   amp::CastStatsTable casts = {};
   std::vector<std::string> layers = {};  // paths in the order of forward
-  // By layer, the Python line that calls it, if the model came from PyTorch: "mine.py:57: x = self.fc2(h)".
+  // By layer and parameter, the Python line that calls the layer: "mine.py:57: x = self.fc2(h)". Empty for C++ models.
   std::map<std::string, std::string> lines = {};
 };
 

@@ -20,6 +20,7 @@ struct ProgramState {
   const Tensor* slot = nullptr;  // a parameter or buffer of the module tree
   Tensor constant;               // else: a tensor that the state dict does not have
   bool follows_dtype = false;    // a constant that PyTorch converts with the module
+  bool counter = false;          // of a batch norm's batches: stands still in evaluation
 };
 
 // What a loaded file becomes.
@@ -40,7 +41,7 @@ struct ExportedModule::Program {
 
   CallSite site(bool training, const std::vector<Tensor>& given) const;
   void bind(const std::vector<Tensor>& given, Run& run) const;
-  void keep(int value, const Value& now);
+  void keep(int value, const Value& now, bool training);
   void run_steps(Run& run);
   std::vector<Tensor> outputs(const Run& run);
 };
@@ -110,11 +111,12 @@ void ExportedModule::Program::bind(const std::vector<Tensor>& given, Run& run) c
 
 // A step has written into a parameter, buffer or constant: it keeps the new value after the call. Not in a
 // recomputation, which repeats a call.
-void ExportedModule::Program::keep(int value, const Value& now) {
+void ExportedModule::Program::keep(int value, const Value& now, bool training) {
   const auto found = state_of.find(value);
   const Tensor* const tensor = tensor_of(now);
   if (found == state_of.end() || !tensor || recomputing()) return;
   ProgramState& s = state[found->second];
+  if (s.counter && !training) return;
   const NoGrad no_grad;
   if (!s.slot) {
     s.constant = cast(tensor->detach(), s.constant.dtype());
@@ -136,7 +138,7 @@ void ExportedModule::Program::run_steps(Run& run) {
       executor.run(step);
       if (step.written >= 0) {
         const int owner = step.owners.empty() ? step.written : step.owners.back();
-        keep(owner, run.value(owner));
+        keep(owner, run.value(owner), run.site.training);
       }
     } catch (const Error& e) { throwf("pt2 \"{}\": {}: {}", name, step.where, e.what()); }
     for (const int id : step.release) run.value(id) = Value();
@@ -150,7 +152,8 @@ std::vector<Tensor> ExportedModule::Program::outputs(const Run& run) {
     const Value value = filled(plan.outputs[i], run.values);
     if (out.kind == OutputKind::user) collect(value, all);
     if (out.kind == OutputKind::buffer_update)
-      if (const auto buffer = buffer_values.find(out.name); buffer != buffer_values.end()) keep(buffer->second, value);
+      if (const auto buffer = buffer_values.find(out.name); buffer != buffer_values.end())
+        keep(buffer->second, value, run.site.training);
   }
   return all;
 }
@@ -300,6 +303,7 @@ static void add_state(const Archive& archive, Graph& graph, Tree& tree, std::vec
     if (in.kind == InputKind::user) continue;
     ProgramState s;
     s.value = in.value;
+    s.counter = in.name.ends_with("num_batches_tracked");
     if (weights.contains(in.name) && in.persistent && in.kind != InputKind::constant) {
       s.slot = tree.add(in.name, find(weights, in.name));
     } else {
@@ -346,6 +350,9 @@ std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions&
       p.lines.emplace(path, to_string(node.line));
     }
   }
+  for (const auto& [key, parameter] : module->named_parameters())
+    if (const auto line = p.lines.find(key.substr(0, key.rfind('.'))); line != p.lines.end())
+      p.lines.emplace(key, line->second);
   module->train(p.in_training);
   return module;
 }

@@ -65,7 +65,7 @@ class ExportedModule : public nn::Module {
   // Whether the graph was exported in training mode; true if no op depends on the mode.
   bool exported_in_training() const;
   const std::string& torch_version() const;
-  // By the path of each module, the Python line of the first op in it: "mine.py:57: x = self.fc2(h)".
+  // By the path of each module and parameter, the Python line of the first op in the module: "mine.py:57: x = fc2(h)".
   const std::map<std::string, std::string>& lines() const;
 
  private:
