@@ -41,6 +41,8 @@ struct Checkpoint final : Function {
     autograd::Engine& outer = *autograd::Engine::current();
     autograd::Engine engine(reached, reached_grads, {.create_graph = grad_enabled(), .sums = outer.sums()},
                             {.outer = &outer, .since = since});
+    // The rules run in the modes of backward, as they do without checkpointing; fn_ has run in those of forward.
+    const Scoped modes_of_rules(modes(), modes_of_backward());
     engine.run();
     return std::vector<Tensor>(inputs.size());
   }

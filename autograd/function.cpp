@@ -46,10 +46,10 @@ struct FunctionColumns {
 
   static void backward(const RuleContext& c) {
     Function& f = *c.node().function;
-    // The modes of forward; but who shares the batch now, shares it.
-    const SumOverParts* const parts = modes().sum_over_parts;
+    const Scoped modes_around(f.modes_of_backward_, modes());
     const ThreadStateScope state(f.state_);
-    modes().sum_over_parts = parts;
+    // Who shares the batch now, shares it.
+    modes().sum_over_parts = f.modes_of_backward_.sum_over_parts;
     modes().segment = Segment::none;
     context().phase = Phase::backward;
     context().line = c.node().where;

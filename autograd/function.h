@@ -35,6 +35,7 @@ class Function : public std::enable_shared_from_this<Function> {
   void save_for_backward(std::vector<Tensor> tensors);
   const std::vector<Tensor>& saved() const;
   bool needs_input_grad(int i) const { return needs_ & input_bit(i); }
+  const Modes& modes_of_backward() const { return modes_of_backward_; }  // of the thread that runs backward
   std::uint32_t needs() const { return needs_; }  // the inputs that need a gradient (input_bit)
 
  private:
@@ -44,6 +45,7 @@ class Function : public std::enable_shared_from_this<Function> {
   void release();
 
   ThreadState state_{};
+  Modes modes_of_backward_{};
   std::uint32_t needs_ = 0;
   int outputs_ = 0;
   bool applied_ = false;

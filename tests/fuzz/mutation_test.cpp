@@ -163,7 +163,7 @@ TEST_CASE("damaged results of the lab") {
   ran.casts.push_back({.role = amp::Role::error, .layer = "0", .kind = "Linear", .elements = 3});
   ran.histograms.push_back({.role = amp::Role::error, .first_exponent = -3, .counts = {1, 0, 2}, .formats = {{.name = "fp16"}}});
   ran.errors = lab::StepErrors{.rows = {{.phase = Phase::forward, .op = "linear"}}};
-  ran.blocks.push_back({.layer = "0", .operand = "forward_x", .clipped_percent = {3}, .regret_percent = {100}});
+  ran.blocks.push_back({.layer = "0", .operand = "forward_x", .block = 32, .columns = 1, .clipped_percent = {3}, .regret_percent = {100}});
   ran.updates.push_back({.parameter = "0.weight", .step = {0}, .vanished_percent = {0}});
   const int accepted = survive(fuzz::results, {lab::results_json({ran, ran}, true)});
   CHECK(accepted > 0);
@@ -226,8 +226,8 @@ TEST_CASE("files that nest too deep are refused by every reader of JSON") {
 
 TEST_CASE("damaged graphs of exported models") {
   std::vector<std::string> seeds;
-  for (const char* name : {"mlp", "in_place"})
-    seeds.push_back(read_file(source_dir() + "/tests/fuzz/corpus/pt2_graph/" + name));
+  for (const fuzz::Input& input : fuzz::inputs_of_tar(read_file(source_dir() + "/tests/fuzz/corpus/pt2_graph.tar")))
+    if (fuzz::pt2_graph(input.bytes)) seeds.push_back(input.bytes);
   const int accepted = survive(fuzz::pt2_graph, seeds);
   CHECK(accepted > 0);
   CHECK(accepted < kMutations);

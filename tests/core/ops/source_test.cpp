@@ -50,6 +50,7 @@ TEST_CASE("above the backends only code that places memory asks for a kind of de
       {"amp/quantized_run.cpp", 1},               // where a check for Inf and NaN runs
       {"core/observe/observer.cpp", 2},           // which clock times a call
       {"core/ops/composites.cpp", 1},             // whether the host can read what it checks; the same bits
+      {"core/ops/derived_ops.cpp", 1},            // whether the host can read what it checks; the same bits
       {"core/ops/dispatch.cpp", 4},               // selects the device and its backend's column
       {"core/quantize/quantized_tensor.cpp", 5},  // where codes are packed and read; the same bits
       {"core/quantize/quantizer.cpp", 7},         // where scales are computed, how rows are walked; the same bits
