@@ -55,8 +55,9 @@ TEST_CASE("a value of another type is named with its place in the file") {
       {"/runs/0/curve/loss/2", "x", "runs[0].curve.loss[2] is \"x\"; a number or null is expected"},
       {"/runs/0/curve/skipped/0", 1, "runs[0].curve.skipped[0] is 1; true or false is expected"},
       {"/runs/0/definition", "fp32", "runs[0].definition is \"fp32\"; an object or null is expected"},
-      {"/runs/0/histograms/0/first_exponent", 1e9, "runs[0].histograms[0].first_exponent is 1000000000.0; a whole "
-                                                   "number is expected"},
+      {"/runs/0/histograms/0/first_exponent", 1e9,
+       "runs[0].histograms[0].first_exponent is 1000000000.0; a whole "
+       "number is expected"},
       {"/runs/0/histograms/0/first_exponent", std::int64_t{1} << 40,
        "runs[0].histograms[0].first_exponent is 1099511627776; a whole number from -2147483648 to 2147483647 is "
        "expected"},

@@ -210,7 +210,8 @@ TEST_CASE("a folder stays locked while a process lives that the holder has start
   REQUIRE(read(ready[0], &worker, sizeof worker) == static_cast<ssize_t>(sizeof worker));
   kill(holder, SIGKILL);
   waitpid(holder, nullptr, 0);
-  CHECK(message([&] { const lab::FolderLock lock(path); }).starts_with("process " + std::to_string(holder) + ", or one"));
+  CHECK(
+      message([&] { const lab::FolderLock lock(path); }).starts_with("process " + std::to_string(holder) + ", or one"));
   close(hold[1]);  // ends the worker
   std::string said = "locked";
   for (int tries = 0; tries < 500 && !said.empty(); ++tries) {
