@@ -36,7 +36,7 @@ class Function : public std::enable_shared_from_this<Function> {
   const std::vector<Tensor>& saved() const;
   bool needs_input_grad(int i) const { return needs_ & input_bit(i); }
   const Modes& modes_of_backward() const { return modes_of_backward_; }  // of the thread that runs backward
-  std::uint32_t needs() const { return needs_; }  // the inputs that need a gradient (input_bit)
+  std::uint32_t needs() const { return needs_; }                         // the inputs that need a gradient (input_bit)
 
  private:
   friend std::vector<Tensor> apply(const std::shared_ptr<Function>&, const std::vector<Tensor>&, SourceLocation);

@@ -52,7 +52,8 @@ void body(example::Arguments& arguments) {
   const std::vector<lab::Result> results =
       lab::compare([] { return std::make_shared<Net>(); }, digits, recipes, out, options);
   std::printf("\n%s\n", lab::table(results).c_str());
-  example::claim(results[0].status == lab::Status::ok && results[0].test_accuracy > 0.8, "in fp32 the model learns the digits");
+  example::claim(results[0].status == lab::Status::ok && results[0].test_accuracy > 0.8,
+                 "in fp32 the model learns the digits");
 }
 
 }  // namespace

@@ -79,7 +79,8 @@ class Plateau {
   Optimizer* optimizer_;
   PlateauOptions options_;
   double best_;
-  std::int64_t bad_ = 0, waiting_ = 0;  // calls without improvement; calls that are left of the cooldown
+  std::int64_t bad_ = 0;      // calls without improvement
+  std::int64_t waiting_ = 0;  // calls that are left of the cooldown
 };
 
 }  // namespace gradual::optim

@@ -66,7 +66,8 @@ struct ModuleClass {
 
 struct Graph {
   std::string torch_version;
-  std::int64_t schema_major = 0, schema_minor = 0;
+  std::int64_t schema_major = 0;
+  std::int64_t schema_minor = 0;
   std::vector<std::string> values;  // names
   std::vector<Input> inputs;
   std::vector<Node> nodes;

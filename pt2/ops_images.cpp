@@ -18,7 +18,9 @@ template <class F> Tensor batched(const Tensor& x, const F& f) {
 // --- pools -----------------------------------------------------------------------------------------------------------
 
 struct Window {
-  Size2 kernel = 1, stride = 1, padding = 0;
+  Size2 kernel = 1;
+  Size2 stride = 1;
+  Size2 padding = 0;
   Size2 extra = 0;  // behind the padding, so that the last window of ceil mode is whole
 };
 

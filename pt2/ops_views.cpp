@@ -98,7 +98,9 @@ Value unsqueeze_dim(const Arguments& a) { return unsqueeze(a.tensor(0), a.dim(1)
 
 struct Range {
   int dim = 0;
-  std::int64_t start = 0, stop = 0, step = 1;
+  std::int64_t start = 0;
+  std::int64_t stop = 0;
+  std::int64_t step = 1;
 };
 
 Range slice_range(const Arguments& a) {

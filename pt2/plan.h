@@ -21,8 +21,9 @@ struct Step {
   std::vector<Value> arguments;  // in the order of the op's names; a Ref where a value comes in
   std::vector<int> incoming;     // the arguments that are or contain a Ref
   std::vector<Node::Output> outputs;
-  int node = 0;                       // in Graph::nodes
-  bool grad = true, autocast = true;  // as Node's
+  int node = 0;          // in Graph::nodes
+  bool grad = true;      // as Node's
+  bool autocast = true;  // as Node's
   SourceLocation line;
   std::string where;         // "aten.add_.Tensor (mine.py:57: x += 1)"
   std::vector<int> release;  // values that no later step reads
@@ -39,7 +40,8 @@ struct Plan {
   std::vector<int> place;      // which of the step's outputs it is
   std::vector<Value> outputs;  // as Graph::outputs, with the written names resolved
   // How many calls whose row has a mode were recorded in training and in evaluation.
-  int training_calls = 0, evaluation_calls = 0;
+  int training_calls = 0;
+  int evaluation_calls = 0;
 };
 
 // Error that lists every unknown op, with its count and Python lines, or names a call that lacks an argument.

@@ -217,9 +217,12 @@ def main():
         return 0
     if arguments not in ([], ["--write"]):
         sys.exit(__doc__.strip())
-    most, found, more = recorded(), {}, []
+    most = recorded()
+    found = {}
+    more = []
     print(f"{'packed statements':<20}{'by commas':>10}{'per 1,000':>10}{'names':>10}{'per 1,000':>10}")
     for folder in FOLDERS:
+        most.setdefault(folder, dict.fromkeys(KINDS, 0))  # a new folder has none
         lines, counts = count(folder)
         cells = "".join(f"{counts[kind]:>10}{1000 * counts[kind] / lines:>10.1f}" for kind in KINDS)
         print(f"{folder:<20}{cells}")

@@ -223,7 +223,6 @@ std::string memory_summary(Device device) {
   return text;
 }
 
-
 void set_memory_limit(std::int64_t bytes) { limit.store(bytes); }
 
 void empty_cache() {

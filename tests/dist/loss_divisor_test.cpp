@@ -18,7 +18,9 @@ using test::message_of;
 
 namespace {
 
-constexpr std::int64_t kSamples = 11, kTokens = 3, kClasses = 4;
+constexpr std::int64_t kSamples = 11;
+constexpr std::int64_t kTokens = 3;
+constexpr std::int64_t kClasses = 4;
 
 // A batch norm, whose statistics are of all samples where they are synchronised, and a layer.
 struct Net : nn::Module {
@@ -85,7 +87,8 @@ const std::map<std::string, LossOf> kLosses = {
      }},
     {"two sums",
      [](Net& n, const data::Batch& b) {
-       const Tensor y = n(b.inputs), zero = zeros({b.size(), kTokens * kClasses});
+       const Tensor y = n(b.inputs);
+       const Tensor zero = zeros({b.size(), kTokens * kClasses});
        return mse_loss(y, zero, Reduction::sum) + l1_loss(y, zero, Reduction::sum);
      }},
     {"given count",
@@ -142,7 +145,8 @@ void check_near(const Outcome& a, const Outcome& b) {
   REQUIRE(a.gradients.size() == b.gradients.size());
   for (std::size_t i = 0; i < a.gradients.size(); ++i) {
     REQUIRE(a.gradients[i].size() == b.gradients[i].size());
-    double most = 0, off = 0;
+    double most = 0;
+    double off = 0;
     for (std::size_t k = 0; k < a.gradients[i].size(); ++k) {
       most = std::max(most, std::abs(static_cast<double>(b.gradients[i][k])));
       off = std::max(off, std::abs(static_cast<double>(a.gradients[i][k] - b.gradients[i][k])));

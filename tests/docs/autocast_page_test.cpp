@@ -154,9 +154,7 @@ std::vector<Entry> reductions_and_norms() {
       {"cross_entropy", fp32, Gives::fp32, [](const Tensor& x) { return cross_entropy(matrix(x), places(x, 8)); }},
       {"nll_loss", fp32, Gives::fp32, [](const Tensor& x) { return nll_loss(matrix(x), places(x, 8)); }},
       {"weighted_cross_entropy", fp32, Gives::fp32,
-       [](const Tensor& x) {
-         return weighted_cross_entropy(matrix(x), places(x, 8), ones({matrix(x).size(1)}));
-       }},
+       [](const Tensor& x) { return weighted_cross_entropy(matrix(x), places(x, 8), ones({matrix(x).size(1)})); }},
       {"soft_cross_entropy", fp32, Gives::fp32,
        [](const Tensor& x) { return soft_cross_entropy(matrix(x), matrix(x)); }},
       {"kl_div", fp32, Gives::fp32, [](const Tensor& x) { return kl_div(x, x); }},

@@ -161,10 +161,16 @@ TEST_CASE("damaged results of the lab") {
   ran.recipe = "fp32", ran.status = lab::Status::ok;
   ran.curve = {{1, 2}, {0.5, 0.25}, {1, 1}, {false, true}, {0, 1.5}};
   ran.casts.push_back({.role = amp::Role::error, .layer = "0", .kind = "Linear", .elements = 3});
-  ran.histograms.push_back({.role = amp::Role::error, .first_exponent = -3, .counts = {1, 0, 2}, .formats = {{.name = "fp16"}}});
+  ran.histograms.push_back(
+      {.role = amp::Role::error, .first_exponent = -3, .counts = {1, 0, 2}, .formats = {{.name = "fp16"}}});
   ran.errors = lab::StepErrors{.rows = {{.phase = Phase::forward, .op = "linear"}}};
-  ran.blocks.push_back({.layer = "0", .operand = "forward_x", .block = 32, .columns = 1, .clipped_percent = {3}, .regret_percent = {100}});
-  ran.updates.push_back({.parameter = "0.weight", .step = {0}, .vanished_percent = {0}});
+  ran.blocks.push_back({.layer = "0",
+                        .operand = "forward_x",
+                        .block = 32,
+                        .columns = 1,
+                        .clipped_percent = {3},
+                        .regret_percent = {100}});
+  ran.updates.push_back({.parameter = "0.weight", .step = {0}, .vanished_percent = {0}, .ratio = {1}, .arriving = {1}});
   const int accepted = survive(fuzz::results, {lab::results_json({ran, ran}, true)});
   CHECK(accepted > 0);
   CHECK(accepted < kMutations);

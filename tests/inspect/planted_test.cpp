@@ -68,7 +68,8 @@ struct Expected {
   std::string verdict = {};
   inspect::Cause cause = inspect::Cause::unknown;
   std::optional<Phase> phase = {};
-  std::string op = {}, site = {};  // empty: any
+  std::string op = {};    // empty: any
+  std::string site = {};  // empty: any
   bool cured = true;
   std::int64_t step = -2;  // -2: any
 };

@@ -393,7 +393,8 @@ TEST_CASE("update meter: noise of every quantised layer of a CNN, and no bit dif
     nn::Sequential net(nn::Conv2d(2, 8, 3, {.padding = 1}), nn::BatchNorm2d(8), nn::ReLU(), nn::Flatten(),
                        nn::Linear(8 * 16, 4));
     amp::RecipeRun run(amp::recipe(recipe), net, optim::AdamWOptions{.lr = 1e-2});
-    const Tensor x = randn({6, 2, 4, 4}), y = zeros({6}, DType::i64);
+    const Tensor x = randn({6, 2, 4, 4});
+    const Tensor y = zeros({6}, DType::i64);
     UpdateMeter meter(net);
     for (int i = 0; i < 2; ++i) {
       std::optional<ObserverScope> scope;
