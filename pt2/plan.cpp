@@ -157,8 +157,7 @@ void Planner::add(int index) {
   }
   if (op->mode >= 0) {
     const bool* const flag = step.arguments[static_cast<std::size_t>(op->mode)].get<bool>();
-    if (flag && *flag) ++plan_.training_calls;
-    else if (flag) ++plan_.evaluation_calls;
+    if (flag != nullptr) ++(*flag ? plan_.training_calls : plan_.evaluation_calls);
   }
   plan_.steps.push_back(std::move(step));
 }

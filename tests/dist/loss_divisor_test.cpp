@@ -160,7 +160,9 @@ void check_near(const Outcome& a, const Outcome& b) {
 
 TEST_CASE("shards weighted by what their loss divides by give the whole batch's gradient") {
   for (const bool all_valid : {true, false})
-    for (const auto& [name, loss] : kLosses) {
+    for (const auto& entry : kLosses) {
+      const std::string& name = entry.first;
+      const LossOf& loss = entry.second;
       CAPTURE(name);
       CAPTURE(all_valid);
       const data::Batch batch = batch_of(all_valid);
@@ -183,7 +185,9 @@ TEST_CASE("shards weighted by what their loss divides by give the whole batch's 
 
 TEST_CASE("synchronised batch norm weights shards by the same") {
   for (const bool all_valid : {true, false})
-    for (const auto& [name, loss] : kLosses) {
+    for (const auto& entry : kLosses) {
+      const std::string& name = entry.first;
+      const LossOf& loss = entry.second;
       if (!all_valid && (name == "masked mean" || name == "class weights")) continue;  // 0 / 0 on a shard: below
       CAPTURE(name);
       CAPTURE(all_valid);
@@ -286,9 +290,10 @@ TEST_CASE("losses whose weight nobody can know are errors that say what to retur
   CHECK_MESSAGE(two.find("divides by 0 of 6; ") != std::string::npos, two);
   CHECK(two.find("divide by different things") != std::string::npos);
   int calls = 0;
-  CHECK(error([&](const data::Batch& b) {
-          return ++calls == 2 ? square(net(b.inputs)).sum() : square(net(b.inputs)).mean();
-        }) == "DataParallel: the loss of shard 1 is a sum and that of the first shard a mean; all must be of one kind");
+  const std::string kinds = error(
+      [&](const data::Batch& b) { return ++calls == 2 ? square(net(b.inputs)).sum() : square(net(b.inputs)).mean(); });
+  CHECK(kinds ==
+        "DataParallel: the loss of shard 1 is a sum and that of the first shard a mean; all must be of one kind");
 }
 
 TEST_CASE("a shard whose loss throws leaves gradients, buffers and the generator as they were") {
