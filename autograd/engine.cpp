@@ -131,7 +131,7 @@ void Engine::gather(Node& node, Tensor grad) const {
   auto& meta = *static_cast<GradMeta*>(node.leaf->grad_meta);
   ++meta.received;
   Tensor& sum = meta.grad;
-  if (sum.defined() && is_half(sum.dtype()) && meta.sums == GradientSums::f32) {
+  if (sum.defined() && size_of(sum.dtype()) < size_of(DType::f32) && meta.sums == GradientSums::f32) {
     sum = cast(sum, DType::f32);
     sum.set_category(Category::gradients);
   }

@@ -48,7 +48,7 @@ struct FunctionColumns {
     Function& f = *c.node().function;
     const Scoped modes_around(f.modes_of_backward_, modes());
     const ThreadStateScope state(f.state_);
-    // Who shares the batch now, shares it.
+    // The sum over the parts of a batch is that of the thread that runs backward; forward's may be gone.
     modes().sum_over_parts = f.modes_of_backward_.sum_over_parts;
     modes().segment = Segment::none;
     context().phase = Phase::backward;

@@ -249,6 +249,7 @@ template <class T> struct DataParallel::Step {
   std::int64_t whole = batch.whole ? batch.whole : batch.size();
   Range own = all.own_shards();
   std::vector<Tensor> earlier = {}, before = {};  // gradients that are added to, and the buffers
+  std::int64_t earlier_hidden = 0;                // operands in which earlier calls hid Inf or NaN, on all ranks
   ShardWeights weights{all.ranks_, all.shards_, whole};
   std::size_t last = all.buckets_.size() - 1;
   std::vector<std::vector<TreeSum<T>>> trees{
@@ -374,11 +375,8 @@ template <class T> struct DataParallel::Step {
   // Closes buckets on the way, if there is a thread for them.
   template <class F> void run_backward(const Tensor& value, const F& close_next) {
     autograd::GradOptions options;
-    std::map<std::size_t, std::uint32_t> sent;  // versions of gradients, by parameter
-    const auto version = [&](std::size_t i) {
-      const Tensor g = all.parameters_[i].second.grad();
-      return g.defined() ? g.version() : ~0u;
-    };
+    std::map<std::size_t, std::uint32_t> sent;  // how many gradients a parameter had received then
+    const auto received = [&](std::size_t i) { return autograd::gradients_received(all.parameters_[i].second); };
     if (!closed.empty() && value.requires_grad()) {
       const std::vector<std::uint64_t> uses = first_uses(value, all.parameters_);
       if (!all.ordered_) std::ranges::stable_sort(all.order_, std::greater(), [&](std::size_t i) { return uses[i]; });
@@ -387,14 +385,14 @@ template <class T> struct DataParallel::Step {
         for (; next < last && std::ranges::all_of(all.buckets_[next], complete); close_next())
           for (const std::size_t i : all.buckets_[next]) {
             if (const Node* leaf = leaf_of(all.parameters_[i].second)) engine.step(nullptr, leaf);
-            sent[i] = version(i);
+            sent[i] = received(i);
           }
       };
     }
     if (all.run_) all.run_->backward(value, options);
     else autograd::backward({value}, {}, options);
     for (const auto& [i, then] : sent)
-      if (version(i) != then)
+      if (received(i) != then)
         throwf(
             "DataParallel: a function's backward changed the gradient of '{}' when it was on its way to other ranks, "
             "after its uses on the tape; set bucket_bytes to 0",
@@ -499,12 +497,21 @@ template <class T> struct DataParallel::Step {
     for (std::size_t i = 0; i < earlier.size(); ++i) all.parameters_[i].second.set_grad(earlier[i]);
     if (!all.run_ || !all.run_->quantization()) return;
     all.run_->quantization()->forget_staged();
-    static_cast<void>(all.run_->quantization()->take_hidden());
+    put_hidden(earlier_hidden);
+  }
+
+  void put_hidden(std::int64_t count) const {
+    amp::QuantizationState& quantization = *all.run_->quantization();
+    static_cast<void>(quantization.take_hidden());
+    const Device device = all.parameters_[0].second.device();
+    if (count > 0)
+      quantization.put_hidden(full({1}, static_cast<double>(count), {.dtype = DType::i64, .device = device}));
   }
 
   Tensor run() {
     for (const auto& [name, p] : all.parameters_) earlier.push_back(p.grad());
     for (const auto& [name, b] : all.buffers_) before.push_back(b.detach().clone());
+    earlier_hidden = static_cast<std::int64_t>(hidden_operands());
     try {
       return sum_of_shards();
     } catch (...) {
@@ -533,9 +540,7 @@ template <class T> struct DataParallel::Step {
     if (exchanges && !low) all.exchange_->kept() = std::move(kept);
     for (std::size_t b = exchanges && !low ? 0 : last; b <= last; ++b) sum(b, low);
     give_back();
-    if (quantization && sums[last][kHidden] > 0)
-      quantization->put_hidden(full({1}, static_cast<double>(sums[last][kHidden]),
-                                    {.dtype = DType::i64, .device = all.parameters_[0].second.device()}));
+    if (quantization) put_hidden(earlier_hidden + static_cast<std::int64_t>(sums[last][kHidden]));
     if (last > 0 && !std::exchange(all.ordered_, true)) {
       all.ranks_.broadcast(all.order_.data(), all.order_.size() * sizeof(std::size_t), 0);
       all.fill_buckets();

@@ -29,6 +29,32 @@ struct Term {
 
 double elements(const Node& node) { return static_cast<double>(numel(node.input(0).sizes)); }
 
+// True if what a sum adds was multiplied or divided by one number, which may be this shard's count.
+bool scaled_inside(const Node& sum) {
+  if (sum.op != OpId::sum) return false;
+  const Node* at = sum.input(0).edge.node.get();
+  while (at) {
+    const Node& node = *at;
+    const auto led = [&](int i) { return i < node.input_count ? node.input(i).edge.node.get() : nullptr; };
+    const auto is_number = [&](int i) { return !led(i) && (!node.input(i).present || node.input(i).sizes.empty()); };
+    switch (node.op) {
+      case OpId::mul:
+        if (is_number(0) || is_number(1)) return true;
+        if (led(0) && led(1)) return false;
+        at = led(0) ? led(0) : led(1);
+        break;
+      case OpId::div:
+        if (is_number(1)) return true;
+        at = led(1) ? nullptr : led(0);
+        break;
+      case OpId::neg:
+      case OpId::cast: at = led(0); break;
+      default: at = op_info(node.op).kind == OpKind::View ? led(0) : nullptr;
+    }
+  }
+  return false;
+}
+
 Term summed(const Place& at, bool counts_targets) {
   Term term{.node = at.node, .counts_targets = counts_targets};
   if (at.denominator.defined()) {
@@ -38,7 +64,18 @@ Term summed(const Place& at, bool counts_targets) {
     return term;
   }
   term.divisor = LossDivisor{.is_sum = true};
-  term.ambiguous = at.scaled;
+  term.ambiguous = at.scaled || scaled_inside(*at.node);
+  return term;
+}
+
+// A mean over `counted` of `listed` values, which a denominator turns into one over that share of them.
+Term averaged(const Place& at, double counted, double listed, bool counts_targets) {
+  Term term{.node = at.node, .counts_targets = counts_targets};
+  if (at.denominator.defined()) {
+    counted *= at.denominator.item();
+    term.counts_targets = true;
+  }
+  term.divisor = LossDivisor{false, counted, listed};
   return term;
 }
 
@@ -48,7 +85,7 @@ Term cross_entropy_term(const Place& at) {
   const auto listed = static_cast<double>(classes.numel());
   const double counted = sum(classes != static_cast<double>(attrs.ignore_index)).item();
   if (attrs.reduction == Reduction::sum) return summed(at, true);
-  return {.node = at.node, .counts_targets = true, .divisor = LossDivisor{false, counted, listed}};
+  return averaged(at, counted, listed, true);
 }
 
 Term term_of(const Place& at) {
@@ -57,7 +94,7 @@ Term term_of(const Place& at) {
     case OpId::cross_entropy:
       if (node.input(1).saved.defined()) return cross_entropy_term(at);
       return {.node = at.node};  // a backward has freed it
-    case OpId::mean: return {.node = at.node, .divisor = LossDivisor{false, elements(node), elements(node)}};
+    case OpId::mean: return averaged(at, elements(node), elements(node), false);
     case OpId::sum: return summed(at, false);
     default: return {.node = at.node};
   }
@@ -79,7 +116,7 @@ std::optional<Place> through(const Place& at) {
       if (!led(0) || led(1)) return {};
       next.node = led(0);
       const Node::Input& by = node.input(1);
-      if (by.present && by.saved.defined() && by.saved.numel() == 1 && !at.denominator.defined() && !at.scaled)
+      if (by.present && by.saved.defined() && by.saved.numel() == 1 && !at.denominator.defined())
         next.denominator = by.saved;
       else next.scaled = true;
       return next;

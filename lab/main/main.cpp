@@ -210,8 +210,8 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   const LabData task = a.task.task();
   const data::Split sample = task.load(0);
   const MakeModel make = a.task.make_model(sample.train);
-  if (ranks.size() > 1) check_same(ranks, task, chosen, options);
   options.model_name = a.task.model + (a.task.init.empty() ? "" : " from " + a.task.init);
+  if (ranks.size() > 1) check_same(ranks, task, chosen, options);
 
   stop_on_signals();
   options.stop = [] { return stop_signal() != 0; };

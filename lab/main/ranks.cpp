@@ -54,7 +54,13 @@ pid_t start_worker(char** argv, const std::string& out, int threads) {
 
 void run_jobs(const RankOptions& how, const std::string& out, char** argv) {
   std::vector<pid_t> workers;
-  for (int k = 0; k < how.jobs; ++k) workers.push_back(start_worker(argv, out, num_threads()));
+  try {
+    for (int k = 0; k < how.jobs; ++k) workers.push_back(start_worker(argv, out, num_threads()));
+  } catch (...) {  // the folder's lock ends with this process, so no worker may go on
+    for (const pid_t w : workers) kill(w, SIGKILL);
+    for (const pid_t w : workers) waitpid(w, nullptr, 0);
+    throw;
+  }
   bool told = false;
   while (!workers.empty()) {
     int status = 0;
