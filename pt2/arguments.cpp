@@ -1,6 +1,7 @@
 #include "arguments.h"
 
 #include <algorithm>
+#include <climits>
 
 #include "../core/support/throwf.h"
 
@@ -58,6 +59,12 @@ std::int64_t Arguments::integer(int i) const {
 
 std::optional<std::int64_t> Arguments::optional_integer(int i) const {
   return none(i) ? std::nullopt : std::optional(integer(i));
+}
+
+int Arguments::dim(int i) const {
+  const std::int64_t n = integer(i);
+  if (n < INT_MIN || n > INT_MAX) fail(i, "a dim");
+  return static_cast<int>(n);
 }
 
 bool Arguments::flag(int i) const {
@@ -137,7 +144,10 @@ Tensor binary_as(const Arguments& a, BinaryFn op, int i, int j, DType to) {
   Tensor right;
   const Operand x = converted(a, i, to, left);
   const Operand y = converted(a, j, to, right);
-  if (x.is_number() && y.is_number()) return op({full({}, a.number(i), a.options(i, to))}, y);
+  if (x.is_number() && y.is_number()) {
+    const TensorOptions options{.dtype = to, .device = a.device()};
+    return op({full({}, a.number(i), options)}, y);
+  }
   return op(x, y);
 }
 

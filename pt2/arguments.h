@@ -38,7 +38,7 @@ class Arguments {
   bool is_floating_number(int i) const { return (*this)[i].get<double>() != nullptr; }
   std::int64_t integer(int i) const;
   std::optional<std::int64_t> optional_integer(int i) const;
-  int dim(int i) const { return static_cast<int>(integer(i)); }
+  int dim(int i) const;
   bool flag(int i) const;
   const std::string& text(int i) const;
   Shape sizes(int i) const;  // one integer or a list; none: empty

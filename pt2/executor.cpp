@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "../autograd/grad_mode.h"
+#include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::pt2 {
@@ -65,8 +66,22 @@ Value Executor::call(const Step& step) {
   return step.op->call(Arguments(arguments, run_.site));
 }
 
+// An op that gives new memory may return its argument where it changes nothing (clone, dropout in evaluation). The
+// module's state is written in place, so its numbers are copied then.
+Value Executor::apart_from_state(const Step& step, Value result) {
+  const Tensor* const t = tensor_of(result);
+  if (!t || step.op->aliasing != Aliasing::none) return result;
+  const auto shares = [t](const Tensor& other) { return other.defined() && other.shares_storage(*t); };
+  const bool returned = std::ranges::any_of(step.incoming, [&](int i) {
+    const Ref* const of = step.arguments[static_cast<std::size_t>(i)].get<Ref>();
+    const Tensor* const from = of ? tensor_of(run_.value(of->id)) : nullptr;
+    return from && shares(*from);
+  });
+  return returned && std::ranges::any_of(run_.state, shares) ? Value(clone(*t)) : result;
+}
+
 void Executor::run(const Step& step) {
-  Value result = call(step);
+  Value result = apart_from_state(step, call(step));
   if (step.written >= 0) return write(step, result);
   set_outputs(step, std::move(result), run_);
   if (step.op->aliasing == Aliasing::may_view) note_copy(step);

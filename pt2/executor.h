@@ -13,7 +13,8 @@ namespace gradual::pt2 {
 // The state of one call of a model.
 struct Run {
   std::vector<Value> values;
-  std::vector<char> apart;  // by value: a may_view that is a copy
+  std::vector<char> apart;    // by value: a may_view that is a copy
+  std::vector<Tensor> state;  // parameters, buffers and constants, whose memory a later step may write
   CallSite site;
 
   Value& value(int id) { return values[static_cast<std::size_t>(id)]; }
@@ -28,6 +29,7 @@ class Executor {
 
  private:
   Value call(const Step& step);
+  Value apart_from_state(const Step& step, Value result);
   const Step& maker(int id) const {
     return plan_.steps[static_cast<std::size_t>(plan_.made_by[static_cast<std::size_t>(id)])];
   }

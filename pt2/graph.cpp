@@ -335,6 +335,7 @@ std::vector<std::int64_t> sizes_of(const Json& sizes) {
 }
 
 void Reader::input(const Json& spec, const Json& arg, const Json& tensors, Scope& scope) {
+  if (!spec.is_object() || spec.size() != 1) throwf("an input {} is not an object of one key", spec.dump());
   const std::string kind = spec.begin().key();
   const Json& of = spec.begin().value();
   Input in;
@@ -371,6 +372,7 @@ void Reader::input(const Json& spec, const Json& arg, const Json& tensors, Scope
 }
 
 void Reader::output(const Json& spec, const Scope& scope) {
+  if (!spec.is_object() || spec.size() != 1) throwf("an output {} is not an object of one key", spec.dump());
   const std::string kind = spec.begin().key();
   const Json& of = spec.begin().value();
   Output out;

@@ -37,6 +37,7 @@ struct ExportedModule::Program {
   std::map<std::string, std::string> lines;       // by path
   std::vector<std::vector<nn::Module*>> modules;  // of each step, from the outermost to the innermost
   const Tensor* first_parameter = nullptr;        // a floating one
+  DType loaded_dtype = DType::f32;                // of the first parameter in the file
   bool in_training = true;
 
   CallSite site(bool training, const std::vector<Tensor>& given) const;
@@ -97,15 +98,19 @@ void ExportedModule::Program::bind(const std::vector<Tensor>& given, Run& run) c
     check_input(name, inputs[i], given[i]);
     run.value(input_values[i]) = given[i];
   }
+  const bool converted = first_parameter && first_parameter->dtype() != loaded_dtype;
   for (const ProgramState& s : state) {
     if (s.slot) {
       run.value(s.value) = *s.slot;
+      run.state.push_back(*s.slot);
       continue;
     }
     Tensor t = s.constant;
-    if (s.follows_dtype && t.is_floating() && first_parameter) t = cast(t, first_parameter->dtype());
+    if (s.follows_dtype && t.is_floating() && converted) t = cast(t, first_parameter->dtype());
     else if (t.dtype() == DType::f32) t = cast(t, run.site.real);
-    run.value(s.value) = to_device(t, run.site.device);
+    const Tensor there = to_device(t, run.site.device);
+    run.value(s.value) = there;
+    run.state.push_back(there);
   }
 }
 
@@ -331,7 +336,9 @@ std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions&
   for (std::size_t i = 0; i < p.state.size(); ++i) {
     const Tensor* const slot = p.state[i].slot;
     p.state_of[p.state[i].value] = i;
-    if (!p.first_parameter && slot && slot->is_floating()) p.first_parameter = slot;
+    if (p.first_parameter || !slot || !slot->is_floating()) continue;
+    p.first_parameter = slot;
+    p.loaded_dtype = slot->dtype();
   }
   for (const Input& in : p.graph.inputs) {
     if (in.kind == InputKind::buffer) p.buffer_values[in.name] = in.value;

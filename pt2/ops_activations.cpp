@@ -59,8 +59,10 @@ Value softplus_row(const Arguments& a) {
 Value mish(const Arguments& a) { return mul(a.tensor(0), tanh(softplus(a.tensor(0)))); }
 Value log_sigmoid(const Arguments& a) { return neg(softplus(neg(a.tensor(0)))); }
 Value glu(const Arguments& a) {
+  const std::int64_t n = a.tensor(0).size(a.dim(1));
+  if (n < 2 || n % 2 != 0) a.fail(1, "a dim of even size");
   const std::vector<Tensor> halves = chunk(a.tensor(0), 2, a.dim(1));
-  return mul(halves.at(0), sigmoid(halves.at(1)));
+  return mul(halves[0], sigmoid(halves[1]));
 }
 Value threshold(const Arguments& a) { return where(gt(a.tensor(0), a.number(1)), a.tensor(0), a.number(2)); }
 Value hardshrink(const Arguments& a) { return where(gt(abs(a.tensor(0)), a.number(1)), a.tensor(0), 0); }

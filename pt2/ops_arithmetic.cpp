@@ -39,7 +39,8 @@ template <BinaryFn f> Value with_alpha(const Arguments& a) {
   const DType to = result_type(a, 0, 1);
   Tensor product;
   const Operand other = scaled(a, 1, 2, product);
-  const Tensor self = a.is_tensor(0) ? cast(a.tensor(0), to) : full({}, a.number(0), a.options(2, to));
+  const Tensor self =
+      a.is_tensor(0) ? cast(a.tensor(0), to) : full({}, a.number(0), TensorOptions{.dtype = to, .device = a.device()});
   if (other.is_number()) return f(self, other);
   return f(self, cast(*other.tensor, to));
 }
@@ -143,7 +144,7 @@ Value tangent(const Arguments& a) {
 Value erfc(const Arguments& a) { return sub(1.0, erf(floating(a, a.tensor(0)))); }
 Value sinh(const Arguments& a) {
   const Tensor x = floating(a, a.tensor(0));
-  return mul(sub(exp(x), exp(neg(x))), 0.5);
+  return mul(sub(expm1(x), expm1(neg(x))), 0.5);
 }
 Value cosh(const Arguments& a) {
   const Tensor x = floating(a, a.tensor(0));

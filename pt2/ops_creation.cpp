@@ -67,8 +67,12 @@ Value zero(const Arguments& a) { return zeros(a.tensor(0).sizes(), options_of(a.
 
 Value rand_row(const Arguments& a) { return rand(a.sizes(0), a.options(1, a.real())); }
 Value randn_row(const Arguments& a) { return randn(a.sizes(0), a.options(1, a.real())); }
-Value rand_like_row(const Arguments& a) { return rand(a.tensor(0).sizes(), options_of(a.tensor(0))); }
-Value randn_like_row(const Arguments& a) { return randn(a.tensor(0).sizes(), options_of(a.tensor(0))); }
+TensorOptions options_like(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  return {.dtype = a.dtype(1).value_or(x.dtype()), .device = x.device()};
+}
+Value rand_like_row(const Arguments& a) { return rand(a.tensor(0).sizes(), options_like(a)); }
+Value randn_like_row(const Arguments& a) { return randn(a.tensor(0).sizes(), options_like(a)); }
 Value randint_high(const Arguments& a) { return randint(0, a.integer(0), a.sizes(1), a.options(2, DType::i64)); }
 Value randint_low(const Arguments& a) {
   return randint(a.integer(0), a.integer(1), a.sizes(2), a.options(3, DType::i64));
@@ -196,11 +200,15 @@ Value sym_mod(const Arguments& a) {
       a, [](std::int64_t x, std::int64_t y) { return minus(x, times(floored(x, y), y)); },
       [](double x, double y) { return x - std::floor(x / y) * y; });
 }
+// x without its fraction. Error from 9e15 on, and for NaN.
+std::int64_t whole(double x) {
+  if (!(std::abs(x) < 9e15)) throwf("int({})", x);
+  return static_cast<std::int64_t>(x);
+}
 Value sym_pow(const Arguments& a) {
   const double power = std::pow(a.number(0), a.number(1));
   if (a.is_floating_number(0) || a.is_floating_number(1) || a.number(1) < 0) return power;
-  if (power > 9e15) too_large();
-  return static_cast<std::int64_t>(power);
+  return whole(power);
 }
 Value sym_max(const Arguments& a) {
   return arithmetic(
@@ -213,13 +221,9 @@ Value sym_min(const Arguments& a) {
 Value sym_neg(const Arguments& a) {
   return a.is_floating_number(0) ? Value(-a.number(0)) : Value(minus(0, a.integer(0)));
 }
-Value sym_int(const Arguments& a) {
-  const double x = a.number(0);
-  if (!(std::abs(x) < 9e15)) throwf("int({})", x);
-  return static_cast<std::int64_t>(x);
-}
-Value sym_ceil(const Arguments& a) { return static_cast<std::int64_t>(std::ceil(a.number(0))); }
-Value sym_floor(const Arguments& a) { return static_cast<std::int64_t>(std::floor(a.number(0))); }
+Value sym_int(const Arguments& a) { return whole(a.number(0)); }
+Value sym_ceil(const Arguments& a) { return whole(std::ceil(a.number(0))); }
+Value sym_floor(const Arguments& a) { return whole(std::floor(a.number(0))); }
 Value sym_float(const Arguments& a) { return a.number(0); }
 Value sym_not(const Arguments& a) { return !a.flag(0); }
 template <class F> Value comparison(const Arguments& a, F f) {

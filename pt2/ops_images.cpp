@@ -26,6 +26,10 @@ struct Window {
 
 Window window(const Arguments& a, const Tensor& x, int kernel, bool ceil) {
   Window w{a.pair(kernel, 1), a.pair(kernel + 1, a.pair(kernel, 1)), a.pair(kernel + 2, 0)};
+  for (int i = 0; i < 2; ++i) {
+    if (w.kernel[i] < 1) a.fail(kernel, "sizes of at least 1");
+    if (w.stride[i] < 1) a.fail(kernel + 1, "strides of at least 1");
+  }
   for (int i = 0; ceil && i < 2; ++i) {
     const std::int64_t n = x.size(2 + i) + 2 * w.padding[i];
     std::int64_t count = (n - w.kernel[i] + w.stride[i] - 1) / w.stride[i] + 1;
@@ -124,13 +128,16 @@ Value adaptive_max(const Arguments& a) {
   })});
 }
 Value adaptive_avg1d(const Arguments& a) {
-  return squeeze(adaptive_avg_pool2d(unsqueeze(a.tensor(0), -2), 1, a.integers(1).at(0)), -2);
+  const std::vector<std::int64_t> size = a.integers(1);
+  if (size.size() != 1) a.fail(1, "one size");
+  return squeeze(adaptive_avg_pool2d(unsqueeze(a.tensor(0), -2), 1, size[0]), -2);
 }
 
 // --- padding ---------------------------------------------------------------------------------------------------------
 
 // Row i of a dim of n for each place from -before to n + after.
 std::vector<std::int64_t> mirrored(const std::string& mode, std::int64_t n, std::int64_t before, std::int64_t after) {
+  if (n < 1) throwf("pad {} of a dim of {}; allowed is at least 1", mode, n);
   std::vector<std::int64_t> rows;
   for (std::int64_t i = -before; i < n + after; ++i) {
     std::int64_t at = i;
@@ -185,15 +192,25 @@ struct Target {
   double scale[2] = {0, 0};  // source pixels a target pixel
 };
 
+// A scale factor of argument i.
+double scale_factor(const Arguments& a, int i, const Value& v) {
+  constexpr double kMost = 1e6;
+  double factor = 0;
+  if (const double* x = v.get<double>()) factor = *x;
+  else if (const std::int64_t* n = v.get<std::int64_t>()) factor = static_cast<double>(*n);
+  if (!(factor > 0 && factor <= kMost)) a.fail(i, "scale factors above 0 and up to 1e6");
+  return factor;
+}
+
 // Arguments 1 (sizes) and `factors` (scale factors), of which one is given.
 Target target(const Arguments& a, const Tensor& x, int factors, bool corners) {
   Target t;
   std::vector<double> by;
   if (const Value::List* list = a[factors].get<Value::List>())
-    for (const Value& v : *list)
-      by.push_back(v.get<double>() ? *v.get<double>() : static_cast<double>(*v.get<std::int64_t>()));
+    for (const Value& v : *list) by.push_back(scale_factor(a, factors, v));
   if (a.none(1) && by.size() != 2) a.fail(factors, "two scale factors, where no size is given");
   for (int i = 0; i < 2; ++i) {
+    if (x.size(2 + i) < 1) a.fail(0, "images of at least one pixel");
     const auto n = static_cast<double>(x.size(2 + i));
     t.size[i] =
         a.none(1) ? static_cast<std::int64_t>(std::floor(n * by[static_cast<std::size_t>(i)])) : a.pair(1, 1)[i];
@@ -297,6 +314,7 @@ Value bicubic_up(const Arguments& a) {
 Value pixel_shuffle(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   const std::int64_t r = a.integer(1);
+  if (r < 1 || r > x.size(1)) a.fail(1, "at least 1, and at most the number of channels");
   const std::int64_t c = x.size(1) / (r * r);
   const Tensor parts = reshape(x, {x.size(0), c, r, r, x.size(2), x.size(3)});
   return reshape(permute(parts, {0, 1, 4, 2, 5, 3}), {x.size(0), c, x.size(2) * r, x.size(3) * r});
@@ -304,12 +322,14 @@ Value pixel_shuffle(const Arguments& a) {
 Value pixel_unshuffle(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   const std::int64_t r = a.integer(1);
+  if (r < 1) a.fail(1, "at least 1");
   const Tensor parts = reshape(x, {x.size(0), x.size(1), x.size(2) / r, r, x.size(3) / r, r});
   return reshape(permute(parts, {0, 1, 3, 5, 2, 4}), {x.size(0), x.size(1) * r * r, x.size(2) / r, x.size(3) / r});
 }
 Value channel_shuffle(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   const std::int64_t groups = a.integer(1);
+  if (groups < 1) a.fail(1, "at least 1");
   const Tensor parts = reshape(x, {x.size(0), groups, x.size(1) / groups, x.size(2), x.size(3)});
   return reshape(transpose(parts, 1, 2), x.sizes());
 }

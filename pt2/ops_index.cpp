@@ -42,12 +42,31 @@ struct Indexing {
   int place = 0;          // where the result's index dims are among the dims
 };
 
+bool is_mask(const Tensor& t) { return t.defined() && (t.dtype() == DType::bool_ || t.dtype() == DType::u8); }
+
+// Error unless the mask has the sizes of x's dims from `first` on.
+void check_mask(const Tensor& mask, const Tensor& x, std::size_t first) {
+  const auto start = static_cast<int>(first);
+  bool fits = mask.dim() > 0 && start + mask.dim() <= x.dim();
+  for (int d = 0; fits && d < mask.dim(); ++d) fits = mask.size(d) == x.size(start + d);
+  if (!fits) throwf("a mask {} for the dims of {} from {} on", to_string(mask.sizes()), to_string(x.sizes()), first);
+}
+
+// Error unless each place is one of a dim of n. Waits for a GPU.
+void check_places(const Tensor& index, std::int64_t n) {
+  for (const std::int64_t i : index.to_vector<std::int64_t>())
+    if (i < -n || i >= n) throwf("index {} is out of range; allowed are {} to {}", i, -n, n - 1);
+}
+
 Indexing resolve(const Tensor& x, const std::vector<Tensor>& given) {
   std::vector<Tensor> indices;
   for (const Tensor& t : given) {
-    if (t.defined() && (t.dtype() == DType::bool_ || t.dtype() == DType::u8))
-      for (const Tensor& places : true_places(t)) indices.push_back(places);
-    else indices.push_back(t);
+    if (!is_mask(t)) {
+      indices.push_back(t);
+      continue;
+    }
+    check_mask(t, x, indices.size());
+    for (const Tensor& places : true_places(t)) indices.push_back(places);
   }
   if (static_cast<int>(indices.size()) > x.dim()) throwf("{} indices for {}", indices.size(), to_string(x.sizes()));
   Indexing out;
@@ -62,6 +81,8 @@ Indexing resolve(const Tensor& x, const std::vector<Tensor>& given) {
   Tensor linear;
   for (const int d : dims) {
     const std::int64_t n = x.size(d);
+    // One index on a GPU is checked as index_select checks it: several would be mixed into one place.
+    if (dims.size() > 1 || x.device().is_cpu()) check_places(indices[static_cast<std::size_t>(d)], n);
     const Tensor i = expand(wrapped(indices[static_cast<std::size_t>(d)], n), out.result);
     linear = linear.defined() ? add(mul(linear, static_cast<double>(n)), i) : i;
     out.rows *= n;
@@ -115,7 +136,9 @@ Value index_put(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   const std::vector<Tensor> given = a.tensors(1);
   const Tensor values = cast(a.tensor(2), x.dtype());
-  if (given.size() == 1 && given[0].dtype() == DType::bool_ && values.numel() == 1 && !a.flag(3)) {
+  if (given.size() == 1 && given[0].defined() && given[0].dtype() == DType::bool_ && values.numel() == 1 &&
+      !a.flag(3)) {
+    check_mask(given[0], x, 0);
     Shape sizes = given[0].sizes();
     while (sizes.size() < x.dim()) sizes.push_back(1);
     return where(reshape(given[0], sizes), reshape(values, {}), x);
@@ -135,8 +158,10 @@ Value index_put(const Arguments& a) {
     std::vector<std::int64_t> from(static_cast<std::size_t>(by.rows));
     for (std::int64_t i = 0; i < by.rows; ++i) from[static_cast<std::size_t>(i)] = i;
     const std::vector<std::int64_t> places = by.index.to_vector<std::int64_t>();
-    for (std::size_t i = 0; i < places.size(); ++i)
-      from.at(static_cast<std::size_t>(places[i])) = by.rows + static_cast<std::int64_t>(i);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      if (places[i] < 0 || places[i] >= by.rows) throwf("index {} is out of range of {} places", places[i], by.rows);
+      from[static_cast<std::size_t>(places[i])] = by.rows + static_cast<std::int64_t>(i);
+    }
     const Tensor chosen = from_data(from, {by.rows}, {.dtype = DType::i64}).to(x.device());
     changed = index_select(cat({rows, source}, 0), 0, chosen);
   }
@@ -165,21 +190,59 @@ Tensor narrow_to(const Tensor& t, const Shape& sizes) {
   return part;
 }
 
-// x with `source` at the places of `index` along dim. Places that occur twice take the mean of their sources; PyTorch
-// leaves open which it takes.
+// Where each element of x comes from after a scatter: its own place, or x's count and the place in the source. Of
+// places that occur twice the last source is taken; PyTorch leaves open which. Waits for a GPU.
+std::vector<std::int64_t> scatter_places(const Tensor& x, int dim, const Tensor& index) {
+  std::vector<std::int64_t> from(static_cast<std::size_t>(x.numel()));
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::int64_t>(i);
+  const std::vector<std::int64_t> targets = index.to_vector<std::int64_t>();
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] < 0 || targets[i] >= x.size(dim))
+      throwf("scatter: index {} is out of range; allowed are 0 to {}", targets[i], x.size(dim) - 1);
+    auto rest = static_cast<std::int64_t>(i);
+    std::int64_t place = 0;
+    std::int64_t stride = 1;
+    for (int d = x.dim() - 1; d >= 0; --d) {
+      place += stride * (d == dim ? targets[i] : rest % index.size(d));
+      rest /= index.size(d);
+      stride *= x.size(d);
+    }
+    from[static_cast<std::size_t>(place)] = x.numel() + static_cast<std::int64_t>(i);
+  }
+  return from;
+}
+
+// x with `source`, which has the sizes of `index`, at the places of `index` along dim.
 Tensor scattered(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
-  const Tensor part = narrow_to(source, index.sizes());
-  const Tensor nothing = zeros(x.sizes(), options_of(x));
-  const Tensor count = scatter_add(nothing, dim, index, ones(index.sizes(), options_of(x)));
-  const Tensor values = div(scatter_add(nothing, dim, index, part), clamp(count, 1, 1e300));
-  return where(gt(count, 0), values, x);
+  const std::vector<std::int64_t> from = scatter_places(x, dim, index);
+  const Tensor chosen = from_data(from, x.numel(), {.dtype = DType::i64}).to(x.device());
+  const Tensor all = cat({reshape(x, x.numel()), reshape(source, source.numel())}, 0);
+  return reshape(index_select(all, 0, chosen), x.sizes());
+}
+// Error unless `index` fits into t; along dim `free` it may be longer.
+void check_fits(const Tensor& index, const Tensor& t, int free) {
+  bool fits = index.dim() == t.dim();
+  for (int d = 0; fits && d < t.dim(); ++d) fits = d == free || index.size(d) <= t.size(d);
+  if (!fits) throwf("scatter: an index {} does not fit into {}", to_string(index.sizes()), to_string(t.sizes()));
 }
 Value scatter_source(const Arguments& a) {
-  return scattered(a.tensor(0), a.dim(1), as_index(a.tensor(2)), cast(a.tensor(3), a.tensor(0).dtype()));
+  const Tensor& x = a.tensor(0);
+  const int dim = wrap_dim(a.integer(1), x.dim(), "scatter");
+  const Tensor index = as_index(a.tensor(2));
+  if (index.numel() == 0) return x;
+  check_fits(index, x, dim);
+  check_fits(index, a.tensor(3), -1);
+  return scattered(x, dim, index, narrow_to(cast(a.tensor(3), x.dtype()), index.sizes()));
 }
 Value scatter_value(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const int dim = wrap_dim(a.integer(1), x.dim(), "scatter");
   const Tensor index = as_index(a.tensor(2));
-  return scattered(a.tensor(0), a.dim(1), index, full(index.sizes(), a.number(3), options_of(a.tensor(0))));
+  if (index.numel() == 0) return x;
+  check_fits(index, x, dim);
+  const TensorOptions real{.dtype = DType::f32, .device = x.device()};
+  const Tensor count = scatter_add(zeros(x.sizes(), real), dim, index, ones(index.sizes(), real));
+  return where(gt(count, 0), full({}, a.number(3), options_of(x)), x);
 }
 
 Value where_rows(const Arguments& a) {
@@ -194,7 +257,8 @@ Value where_rows(const Arguments& a) {
   Tensor right;
   const Operand x = operand(1, left);
   const Operand y = operand(2, right);
-  if (x.is_number() && y.is_number()) return where(condition, full({}, x.value, a.options(0, to)), y);
+  if (x.is_number() && y.is_number())
+    return where(condition, full({}, x.value, TensorOptions{.dtype = to, .device = a.device()}), y);
   return where(condition, x, y);
 }
 Value where_numbers(const Arguments& a) {
@@ -220,6 +284,7 @@ Value nonzero_numpy(const Arguments& a) {
 
 // The padding entry gets no gradient.
 Value embedding_row(const Arguments& a) {
+  if (a.flag(3)) a.fail(3, "false; gradients scaled by frequency are not supported");
   const Tensor index = as_index(a.tensor(1));
   const Tensor found = embedding(a.tensor(0), index);
   std::int64_t padding = a.integer(2);

@@ -132,7 +132,8 @@ Value native_layer_norm(const Arguments& a) {
 }
 Value rms_norm_row(const Arguments& a) {
   const Tensor& x = a.tensor(0);
-  const double eps = a.optional_number(3).value_or(float_info(x.dtype()).epsilon);
+  const DType computed = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const double eps = a.optional_number(3).value_or(float_info(computed).epsilon);
   return rms_norm(x, a.sizes(1).size(), a.optional_tensor(2), eps);
 }
 
@@ -154,6 +155,8 @@ Value group_norm(const Arguments& a) {
 // input weight bias running_mean running_var use_input_stats momentum eps cudnn_enabled
 Value instance_norm(const Arguments& a) {
   if (!a.flag(5)) a.fail(5, "true; running statistics of an instance norm are not supported");
+  for (const int i : {3, 4})
+    if (!a.none(i)) a.fail(i, "none; running statistics of an instance norm are not supported");
   return grouped_norm(a.tensor(0), a.tensor(0).size(1), a.optional_tensor(1), a.optional_tensor(2), a.number(7));
 }
 

@@ -30,7 +30,7 @@ Tensor weighted_nll(const Tensor& log_p, const Tensor& classes, const Tensor& we
                     Reduction by) {
   const Tensor used = ne(classes, static_cast<double>(ignored));
   const Tensor safe = where(used, classes, 0);
-  const Tensor chosen = neg(squeeze(gather(log_p, 1, unsqueeze(safe, 1)), 1));
+  const Tensor chosen = where(used, neg(squeeze(gather(log_p, 1, unsqueeze(safe, 1)), 1)), 0);
   const Tensor w = mul(weight.defined() ? index_select(weight, 0, safe) : ones(safe.sizes(), options_of(log_p)),
                        cast(used, log_p.dtype()));
   const Tensor each = mul(chosen, w);
@@ -45,9 +45,12 @@ Value cross_entropy_row(const Arguments& a) {
   const Reduction by = reduction(a, 3);
   const double smoothing = a.number(5);
   const std::int64_t classes = x.size(x.dim() == 1 ? 0 : 1);
-  if (!target.is_floating() && a.none(2) && x.dim() > 1)
-    return cross_entropy(x, as_index(target),
-                         {.reduction = by, .label_smoothing = smoothing, .ignore_index = a.integer(4)});
+  if (!target.is_floating() && a.none(2)) {
+    const CrossEntropyOptions options{.reduction = by, .label_smoothing = smoothing, .ignore_index = a.integer(4)};
+    if (x.dim() > 1) return cross_entropy(x, as_index(target), options);
+    const Tensor loss = cross_entropy(unsqueeze(x, 0), reshape(as_index(target), 1), options);
+    return by == Reduction::none ? reshape(loss, target.sizes()) : loss;
+  }
   const Tensor log_p = log_softmax(as_rows(x), 1);
   const Tensor weight = a.optional_tensor(2);
   if (target.is_floating()) {
@@ -55,7 +58,12 @@ Value cross_entropy_row(const Arguments& a) {
     if (smoothing > 0) p = add(mul(p, 1 - smoothing), smoothing / static_cast<double>(classes));
     if (weight.defined()) p = mul(p, weight);
     const Tensor each = neg(sum(mul(log_p, p), {1}));
-    if (by == Reduction::none) return each;
+    if (by == Reduction::none) {
+      Shape sizes;
+      for (int d = 0; d < x.dim(); ++d)
+        if (d != (x.dim() == 1 ? 0 : 1)) sizes.push_back(x.size(d));
+      return reshape(each, sizes);
+    }
     const double rows = static_cast<double>(std::max<std::int64_t>(1, log_p.size(0)));
     return by == Reduction::sum ? sum(each) : div(sum(each), rows);
   }

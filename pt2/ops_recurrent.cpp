@@ -1,4 +1,6 @@
 // Recurrent layers, written as PyTorch defines them: gates in the order i f g o (LSTM) and r z n (GRU).
+#include <utility>
+
 #include "../core/ops/derived_ops.h"
 #include "../core/support/throwf.h"
 #include "ops_table.h"
@@ -14,17 +16,23 @@ struct State {
   Tensor h, c;
 };
 
+// The gates' parts of the last dim.
+std::vector<Tensor> gates_of(const Tensor& x, std::int64_t count) {
+  if (x.size(-1) < 1 || x.size(-1) % count != 0) throwf("gates {} in {} parts", to_string(x.sizes()), count);
+  return chunk(x, count, -1);
+}
+
 // Hochreiter and Schmidhuber 1997.
 State lstm_step(const Tensor& projected, const State& s, const Weights& w) {
   const Tensor gates = add(projected, linear(s.h, w.hidden, w.hidden_bias));
-  const std::vector<Tensor> g = chunk(gates, 4, -1);
+  const std::vector<Tensor> g = gates_of(gates, 4);
   const Tensor c = add(mul(sigmoid(g[1]), s.c), mul(sigmoid(g[0]), tanh(g[2])));
   return {mul(sigmoid(g[3]), tanh(c)), c};
 }
 // Cho et al. 2014, with the reset gate after the product.
 State gru_step(const Tensor& projected, const State& s, const Weights& w) {
-  const std::vector<Tensor> x = chunk(projected, 3, -1);
-  const std::vector<Tensor> h = chunk(linear(s.h, w.hidden, w.hidden_bias), 3, -1);
+  const std::vector<Tensor> x = gates_of(projected, 3);
+  const std::vector<Tensor> h = gates_of(linear(s.h, w.hidden, w.hidden_bias), 3);
   const Tensor reset = sigmoid(add(x[0], h[0]));
   const Tensor update = sigmoid(add(x[1], h[1]));
   const Tensor fresh = tanh(add(x[2], mul(reset, h[2])));
@@ -100,6 +108,9 @@ Value recurrent(const Arguments& a, StepFn step, const Tensor& h0, const Tensor&
   r.options.dropout = a.flag(6) && a.training() ? a.number(5) : 0;
   r.options.both_ways = a.flag(7);
   r.options.batch_first = a.flag(8);
+  const std::size_t each = (r.options.biases ? 4 : 2) * (r.options.both_ways ? 2 : 1);  // an lstm's projection has more
+  const bool fits = r.weights.size() % each == 0 && std::cmp_equal(r.weights.size() / each, r.options.layers);
+  if (!fits || r.weights.empty()) a.fail(2, "2 weights, and 2 biases if there are some, for each layer and direction");
   const bool single = a.tensor(0).dim() == 2;  // no batch
   Tensor x = a.tensor(0);
   if (single) x = unsqueeze(x, 1);
@@ -114,7 +125,7 @@ Value recurrent(const Arguments& a, StepFn step, const Tensor& h0, const Tensor&
 }
 Value lstm(const Arguments& a) {
   const std::vector<Tensor> states = a.tensors(1);
-  if (states.size() != 2) a.fail(1, "h and c");
+  if (states.size() != 2 || !states[0].defined() || !states[1].defined()) a.fail(1, "h and c");
   return recurrent(a, lstm_step, states[0], states[1]);
 }
 Value gru(const Arguments& a) { return recurrent(a, gru_step, a.tensor(1), {}); }
@@ -127,7 +138,7 @@ Weights cell_weights(const Arguments& a) {
 }
 Value lstm_cell(const Arguments& a) {
   const std::vector<Tensor> states = a.tensors(1);
-  if (states.size() != 2) a.fail(1, "h and c");
+  if (states.size() != 2 || !states[0].defined() || !states[1].defined()) a.fail(1, "h and c");
   const Weights w = cell_weights(a);
   const State s = lstm_step(linear(a.tensor(0), w.input, w.input_bias), {states[0], states[1]}, w);
   return list_of({s.h, s.c});

@@ -67,24 +67,19 @@ Value sort_stable(const Arguments& a) { return places(sort(a.tensor(0), a.dim(2)
 Value argsort(const Arguments& a) { return sort(a.tensor(0), a.dim(1), a.flag(2)).indices; }
 Value topk_row(const Arguments& a) { return places(topk(a.tensor(0), a.integer(1), a.dim(2), a.flag(3))); }
 
-Tensor as_number(const Tensor& x) { return x.dtype() == DType::bool_ ? cast(x, DType::i64) : x; }
+// The tensor in the dtype of argument i; without one, integers and bool become i64.
+Tensor accumulated(const Arguments& a, int i) {
+  const Tensor x = in_dtype(a, i);
+  const bool wide = x.is_floating() || (!a.none(i) && x.dtype() != DType::bool_);
+  return wide ? x : cast(x, DType::i64);
+}
 Value cumsum_row(const Arguments& a) {
-  const Tensor x = as_number(in_dtype(a, 2));
+  const Tensor x = accumulated(a, 2);
   return x.dim() == 0 ? x : cumsum(x, a.dim(1));
 }
-Value prod_all(const Arguments& a) { return prod(as_number(in_dtype(a, 1))); }
-Value prod_dim(const Arguments& a) { return prod(as_number(in_dtype(a, 3)), a.dim(1), a.flag(2)); }
-// The running product, as a binary tree of shifts (Hillis and Steele 1986).
-Value cumprod(const Arguments& a) {
-  Tensor y = as_number(in_dtype(a, 2));
-  const int d = wrap_dim(a.integer(1), y.dim(), "cumprod");
-  for (std::int64_t step = 1; step < y.size(d); step *= 2) {
-    Shape before = Shape::filled(y.dim(), 0);
-    before[d] = step;
-    y = mul(y, pad(narrow(y, d, 0, y.size(d) - step), before, Shape::filled(y.dim(), 0), 1));
-  }
-  return y;
-}
+Value prod_all(const Arguments& a) { return prod(accumulated(a, 1)); }
+Value prod_dim(const Arguments& a) { return prod(accumulated(a, 3), a.dim(1), a.flag(2)); }
+Value cumprod_row(const Arguments& a) { return cumprod(accumulated(a, 2), a.dim(1)); }
 Value diff(const Arguments& a) {
   Tensor x = a.tensor(0);
   std::vector<Tensor> parts;
@@ -117,6 +112,8 @@ Value cosine_similarity(const Arguments& a) {
 
 // The number of elements in each of `bins` equal ranges from min to max; their own range if both are 0.
 Value histc(const Arguments& a) {
+  const std::int64_t bins = a.integer(1);
+  if (bins < 1) a.fail(1, "at least one bin");
   const std::vector<double> x = a.tensor(0).to_vector<double>();
   double low = a.number(2);
   double high = a.number(3);
@@ -124,11 +121,11 @@ Value histc(const Arguments& a) {
     low = *std::min_element(x.begin(), x.end());
     high = *std::max_element(x.begin(), x.end());
   }
+  if (!std::isfinite(low) || !std::isfinite(high)) a.fail(2, "finite bounds, of finite numbers");
   if (low == high) {
     low -= 1;
     high += 1;
   }
-  const std::int64_t bins = a.integer(1);
   std::vector<double> counts(static_cast<std::size_t>(bins));
   for (const double v : x) {
     if (!(v >= low && v <= high)) continue;
@@ -138,6 +135,7 @@ Value histc(const Arguments& a) {
   return from_data(counts, {bins}, {.dtype = a.tensor(0).dtype()}).to(a.tensor(0).device());
 }
 Value bincount(const Arguments& a) {
+  if (a.integer(2) < 0) a.fail(2, "at least 0");
   std::vector<std::int64_t> counts(static_cast<std::size_t>(a.integer(2)));
   if (!a.none(1)) a.fail(1, "none; weights are not supported");
   for (const std::int64_t n : a.tensor(0).to_vector<std::int64_t>()) {
@@ -177,7 +175,7 @@ constexpr OpRow kRows[] = {
     {"aten.argsort.default", "self dim=-1 descending=False", argsort},
     {"aten.topk.default", "self k dim=-1 largest=True sorted=True", topk_row},
     {"aten.cumsum.default", "self dim dtype=None", cumsum_row},
-    {"aten.cumprod.default", "self dim dtype=None", cumprod},
+    {"aten.cumprod.default", "self dim dtype=None", cumprod_row},
     {"aten.prod.default", "self dtype=None", prod_all},
     {"aten.prod.dim_int", "self dim keepdim=False dtype=None", prod_dim},
     {"aten.diff.default", "self n=1 dim=-1 prepend=None append=None", diff},

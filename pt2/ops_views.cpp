@@ -57,10 +57,14 @@ Shape moved_dims(const Arguments& a) {
   Shape order = Shape::filled(n, -1);
   const Shape from = a.sizes(1);
   const Shape to = a.sizes(2);
+  if (from.size() != to.size()) a.fail(2, "as many dims as there are sources");
   std::vector<char> used(static_cast<std::size_t>(n));
   for (int i = 0; i < from.size(); ++i) {
     const int source = wrap_dim(from[i], n, "movedim");
-    order[wrap_dim(to[i], n, "movedim")] = source;
+    const int target = wrap_dim(to[i], n, "movedim");
+    if (used[static_cast<std::size_t>(source)] || order[target] >= 0)
+      a.fail(1, "dims that differ, as the destinations");
+    order[target] = source;
     used[static_cast<std::size_t>(source)] = 1;
   }
   int next = 0;
@@ -103,18 +107,20 @@ struct Range {
   std::int64_t step = 1;
 };
 
-Range slice_range(const Arguments& a) {
+// The slice that these arguments give; `dim`, `start`, `end` and `step` are their places.
+Range slice_range(const Arguments& a, int dim, int start, int end, int step) {
   const Tensor& x = a.tensor(0);
   Range r;
-  r.dim = wrap_dim(a.integer(1), x.dim(), "slice");
-  r.step = a.integer(4);
+  r.dim = wrap_dim(a.integer(dim), x.dim(), "slice");
+  r.step = a.integer(step);
+  if (r.step < 1) a.fail(step, "a step of at least 1");
   const std::int64_t n = x.size(r.dim);
   const auto place = [&](int i, std::int64_t otherwise) {
     const std::int64_t at = a.optional_integer(i).value_or(otherwise);
     return std::clamp<std::int64_t>(at < 0 ? at + n : at, 0, n);
   };
-  r.start = place(2, 0);
-  r.stop = std::max(r.start, place(3, n));
+  r.start = place(start, 0);
+  r.stop = std::max(r.start, place(end, n));
   return r;
 }
 
@@ -138,17 +144,23 @@ Tensor put_slice(const Tensor& x, const Range& r, const Tensor& part) {
 }
 
 Value slice_row(const Arguments& a) {
-  const Range r = slice_range(a);
+  const Range r = slice_range(a, 1, 2, 3, 4);
   return slice(a.tensor(0), r.dim, {r.start, r.stop, r.step});
 }
-Tensor slice_back(const Arguments& a, const Tensor& view, int) { return put_slice(a.tensor(0), slice_range(a), view); }
+Tensor slice_back(const Arguments& a, const Tensor& view, int) {
+  return put_slice(a.tensor(0), slice_range(a, 1, 2, 3, 4), view);
+}
 Value slice_scatter(const Arguments& a) {
-  Range r;
-  r.dim = wrap_dim(a.integer(2), a.tensor(0).dim(), "slice_scatter");
-  const std::int64_t n = a.tensor(0).size(r.dim);
-  r.step = a.integer(5);
-  r.start = std::clamp<std::int64_t>(a.optional_integer(3).value_or(0), 0, n);
-  return put_slice(a.tensor(0), r, a.tensor(1));
+  const Tensor& x = a.tensor(0);
+  const Tensor& source = a.tensor(1);
+  const Range r = slice_range(a, 2, 3, 4, 5);
+  Shape wanted = x.sizes();
+  const std::int64_t length = r.stop - r.start;
+  wanted[r.dim] = length / r.step + (length % r.step != 0 ? 1 : 0);
+  if (source.sizes() != wanted)
+    throwf("slice_scatter: src is {}; the slice of {} is {}", to_string(source.sizes()), to_string(x.sizes()),
+           to_string(wanted));
+  return put_slice(x, r, cast(source, x.dtype()));
 }
 Range select_range(const Arguments& a, int dim, int index) {
   const Tensor& x = a.tensor(0);
@@ -164,8 +176,15 @@ Tensor select_back(const Arguments& a, const Tensor& view, int) {
   return put_slice(a.tensor(0), r, unsqueeze(view, r.dim));
 }
 Value select_scatter(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
   const Range r = select_range(a, 2, 3);
-  return put_slice(a.tensor(0), r, unsqueeze(a.tensor(1), r.dim));
+  if (r.start < 0 || r.start >= x.size(r.dim)) throwf("select_scatter: index {} of {}", a.integer(3), x.size(r.dim));
+  Shape wanted = x.sizes();
+  wanted[r.dim] = 1;
+  const Tensor row = unsqueeze(a.tensor(1), r.dim);
+  if (row.sizes() != wanted)
+    throwf("select_scatter: src is {}; it does not fit into {}", to_string(a.tensor(1).sizes()), to_string(x.sizes()));
+  return put_slice(x, r, cast(row, x.dtype()));
 }
 Value narrow_row(const Arguments& a) {
   const Tensor& x = a.tensor(0);
@@ -202,6 +221,7 @@ Value tensor_split(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   const std::int64_t n = x.size(a.dim(2));
   const std::int64_t count = a.integer(1);
+  if (count < 1) a.fail(1, "at least one section");
   std::vector<Tensor> parts;
   std::int64_t start = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -230,33 +250,41 @@ Value contiguous_row(const Arguments& a) {
   return images ? channels_last(x) : contiguous(x);
 }
 Value copied(const Arguments& a) { return a.tensor(0); }
-Value to_dtype(const Arguments& a) {
-  const std::optional<DType> to = a.dtype(1);
-  return to ? cast(a.tensor(0), *to) : a.tensor(0);
+Tensor converted(const Arguments& a, std::optional<DType> to) { return to ? cast(a.tensor(0), *to) : a.tensor(0); }
+// `y`, which argument 0 became, in memory of its own if argument `copy` says so.
+Tensor with_copy(const Arguments& a, const Tensor& y, int copy) {
+  return a.flag(copy) && y.shares_storage(a.tensor(0)) ? clone(y) : y;
 }
-Value to_second_dtype(const Arguments& a) {
-  const std::optional<DType> to = a.dtype(2);
-  return to ? cast(a.tensor(0), *to) : a.tensor(0);
-}
-Value to_like(const Arguments& a) { return cast(a.tensor(0), a.tensor(1).dtype()); }
+Value to_copy(const Arguments& a) { return converted(a, a.dtype(1)); }
+Value to_dtype(const Arguments& a) { return with_copy(a, converted(a, a.dtype(1)), 3); }
+Value to_device_and_dtype(const Arguments& a) { return with_copy(a, converted(a, a.dtype(2)), 4); }
+Value to_dtype_layout(const Arguments& a) { return with_copy(a, converted(a, a.dtype(1)), 6); }
+Value to_other(const Arguments& a) { return with_copy(a, cast(a.tensor(0), a.tensor(1).dtype()), 3); }
+Value type_as(const Arguments& a) { return cast(a.tensor(0), a.tensor(1).dtype()); }
 Value copy_into(const Arguments& a) { return expand(cast(a.tensor(1), a.tensor(0).dtype()), a.tensor(0).sizes()); }
 
 // --- arrangements ----------------------------------------------------------------------------------------------------
 
 Value cat_row(const Arguments& a) {
+  if (a.tensors(0).empty()) a.fail(0, "at least one tensor");
   std::vector<Tensor> parts;
   for (const Tensor& t : a.tensors(0))
     if (t.dim() != 1 || t.numel() > 0) parts.push_back(t);  // PyTorch skips empty vectors
   return parts.empty() ? a.tensors(0).front() : cat(parts, a.dim(1));
 }
 Value stack_row(const Arguments& a) { return stack(a.tensors(0), a.dim(1)); }
-Value hstack(const Arguments& a) { return cat(a.tensors(0), a.tensors(0).front().dim() == 1 ? 0 : 1); }
+Value hstack(const Arguments& a) {
+  const std::vector<Tensor> parts = a.tensors(0);
+  if (parts.empty()) a.fail(0, "at least one tensor");
+  return cat(parts, parts.front().dim() == 1 ? 0 : 1);
+}
 Value roll_row(const Arguments& a) {
   Tensor x = a.tensor(0);
   const std::vector<std::int64_t> shifts = a.integers(1);
   const std::vector<std::int64_t> dims = a.integers(2);
-  if (dims.empty()) return reshape(roll(reshape(x, {-1}), shifts.at(0), 0), x.sizes());
-  for (std::size_t i = 0; i < dims.size(); ++i) x = roll(x, shifts.at(i), static_cast<int>(dims[i]));
+  if (shifts.size() != std::max<std::size_t>(1, dims.size())) a.fail(1, "a shift for each dim");
+  if (dims.empty()) return reshape(roll(reshape(x, {x.numel()}), shifts[0], 0), x.sizes());
+  for (std::size_t i = 0; i < dims.size(); ++i) x = roll(x, shifts[i], wrap_dim(dims[i], x.dim(), "roll"));
   return x;
 }
 Value flip_row(const Arguments& a) { return flip(a.tensor(0), a.sizes(1)); }
@@ -267,6 +295,7 @@ Value tile(const Arguments& a) {
   return repeat(a.tensor(0), times);
 }
 Value repeat_interleave(const Arguments& a) {
+  if (a.integer(1) < 0) a.fail(1, "at least 0");
   const Tensor x = a.none(2) ? reshape(a.tensor(0), {-1}) : a.tensor(0);
   const int dim = a.none(2) ? 0 : wrap_dim(a.integer(2), x.dim(), "repeat_interleave");
   Shape wide = x.sizes();
@@ -281,9 +310,14 @@ Value triu_row(const Arguments& a) { return triu(a.tensor(0), a.integer(1)); }
 Value unfold_dim(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   const int dim = wrap_dim(a.integer(1), x.dim(), "unfold");
+  const std::int64_t size = a.integer(2);
+  const std::int64_t step = a.integer(3);
+  if (x.dim() == 0) a.fail(0, "a tensor with dims");
+  if (size < 0 || size > x.size(dim)) a.fail(2, "a size of at least 0 and at most that of the dim");
+  if (step < 1) a.fail(3, "a step of at least 1");
   std::vector<Tensor> windows;
-  for (std::int64_t at = 0; at + a.integer(2) <= x.size(dim); at += a.integer(3))
-    windows.push_back(transpose(unsqueeze(narrow(x, dim, at, a.integer(2)), -1), dim, -1));
+  for (std::int64_t at = 0; at <= x.size(dim) - size; at += std::min(step, x.size(dim) + 1))
+    windows.push_back(transpose(unsqueeze(narrow(x, dim, at, size), -1), dim, -1));
   return cat(windows, dim);
 }
 Value diagonal(const Arguments& a) {
@@ -355,16 +389,16 @@ constexpr OpRow kRows[] = {
     {"aten.lift_fresh.default", "self", copied},
     {"aten.to.dtype", "self dtype non_blocking=False copy=False memory_format=None", to_dtype, Aliasing::may_view,
      identity_back},
-    {"aten.to.device", "self device dtype non_blocking=False copy=False memory_format=None", to_second_dtype,
+    {"aten.to.device", "self device dtype non_blocking=False copy=False memory_format=None", to_device_and_dtype,
      Aliasing::may_view, identity_back},
     {"aten.to.dtype_layout",
      "self dtype=None layout=None device=None pin_memory=None non_blocking=False copy=False memory_format=None",
-     to_dtype, Aliasing::may_view, identity_back},
+     to_dtype_layout, Aliasing::may_view, identity_back},
     {"aten._to_copy.default",
-     "self dtype=None layout=None device=None pin_memory=None non_blocking=False memory_format=None", to_dtype},
-    {"aten.to.other", "self other non_blocking=False copy=False memory_format=None", to_like, Aliasing::may_view,
+     "self dtype=None layout=None device=None pin_memory=None non_blocking=False memory_format=None", to_copy},
+    {"aten.to.other", "self other non_blocking=False copy=False memory_format=None", to_other, Aliasing::may_view,
      identity_back},
-    {"aten.type_as.default", "self other", to_like, Aliasing::may_view, identity_back},
+    {"aten.type_as.default", "self other", type_as, Aliasing::may_view, identity_back},
     {"aten.copy.default", "self src non_blocking=False", copy_into},
     {"aten.cat.default", "tensors dim=0", cat_row},
     {"aten.concat.default", "tensors dim=0", cat_row},

@@ -285,6 +285,113 @@ TEST_CASE("unknown ops are listed all together, and register_op adds one") {
   CHECK((*net)(column_numbers()).to_vector<double>()[0] == 2.5);
 }
 
+TEST_CASE("arguments out of range are errors of the op") {
+  const auto refusal = [](const std::string& target, std::vector<std::pair<std::string, std::string>> arguments) {
+    arguments.insert(arguments.begin(), {"self", tensor("x")});
+    const auto net = made({node("torch.ops.aten." + target, arguments, "a")}, {"a"});
+    return message_of([&] { (*net)(column_numbers()); });
+  };
+  const auto scatter = [&](int start, int end, int step) {
+    return refusal("slice_scatter.default", {{"src", tensor("x")},
+                                             {"dim", number(1)},
+                                             {"start", number(start)},
+                                             {"end", number(end)},
+                                             {"step", number(step)}});
+  };
+  CHECK(scatter(-3, 3, 1) == "nothing was thrown");
+  CHECK(contains(scatter(1, 3, 1), "src is [2, 3]; the slice of [2, 3] is [2, 2]"));
+  CHECK(contains(scatter(0, 3, 2), "the slice of [2, 3] is [2, 2]"));
+  CHECK(contains(scatter(0, 3, 0), "a step of at least 1"));
+  CHECK(contains(refusal("unfold.default", {{"dimension", number(1)}, {"size", number(1)}, {"step", number(0)}}),
+                 "a step of at least 1"));
+  CHECK(contains(refusal("histc.default", {{"bins", number(0)}}), "at least one bin"));
+  CHECK(contains(refusal("histc.default", {{"bins", number(2)}, {"max", R"({"as_float":"Infinity"})"}}), "finite"));
+  CHECK(contains(refusal("tensor_split.sections", {{"sections", number(0)}}), "at least one section"));
+  CHECK(contains(refusal("unsqueeze.default", {{"dim", R"({"as_int":4294967296})"}}), "a dim"));
+  CHECK(contains(refusal("select_scatter.default", {{"src", tensor("x")}, {"dim", number(0)}, {"index", number(2)}}),
+                 "index 2 of 2"));
+}
+
+TEST_CASE("arguments of images out of range are errors of the op") {
+  const auto refusal = [](const std::string& target, std::vector<std::pair<std::string, std::string>> arguments) {
+    const auto image =
+        node("torch.ops.aten.view.default", {{"self", tensor("x")}, {"size", R"({"as_ints":[1,1,2,3]})"}}, "image");
+    arguments.insert(arguments.begin(), {target.starts_with("upsample") ? "input" : "self", tensor("image")});
+    const auto net = made({image, node("torch.ops.aten." + target, arguments, "a")}, {"a"});
+    return message_of([&] { (*net)(column_numbers()); });
+  };
+  const std::string on = R"({"as_bool":true})";
+  CHECK(contains(refusal("max_pool2d.default", {{"kernel_size", number(2)}, {"stride", number(0)}, {"ceil_mode", on}}),
+                 "strides of at least 1"));
+  CHECK(contains(refusal("pixel_shuffle.default", {{"upscale_factor", number(0)}}), "at least 1"));
+  CHECK(contains(refusal("pixel_unshuffle.default", {{"downscale_factor", number(0)}}), "at least 1"));
+  CHECK(contains(refusal("channel_shuffle.default", {{"groups", number(0)}}), "at least 1"));
+  CHECK(contains(refusal("upsample_nearest2d.vec",
+                         {{"output_size", R"({"as_none":true})"}, {"scale_factors", R"({"as_bools":[true,true]})"}}),
+                 "scale factors above 0"));
+}
+
+TEST_CASE("several indices are checked one by one, and scatter keeps integers") {
+  const auto range = [](int start, int end, const std::string& name) {
+    return node("torch.ops.aten.arange.start", {{"start", number(start)}, {"end", number(end)}}, name);
+  };
+  const auto picked = [&](int column) {
+    const auto index = node("torch.ops.aten.index.Tensor",
+                            {{"self", tensor("x")}, {"indices", R"({"as_tensors":[{"name":"i"},{"name":"j"}]})"}}, "a");
+    return made({range(0, 1, "i"), range(column, column + 1, "j"), index}, {"a"});
+  };
+  CHECK((*picked(-3))(column_numbers()).item() == 1);
+  CHECK((*picked(2))(column_numbers()).item() == 3);
+  CHECK(contains(message_of([&] { (*picked(3))(column_numbers()); }), "index 3 is out of range; allowed are -3 to 2"));
+  CHECK(contains(message_of([&] { (*picked(-4))(column_numbers()); }), "index -4 is out of range"));
+  const auto scattered = [&](const std::string& overload, const std::string& name, const std::string& what) {
+    return made({range(0, 4, "whole"), range(1, 3, "places"), range(7, 9, "source"),
+                 node("torch.ops.aten.scatter." + overload,
+                      {{"self", tensor("whole")}, {"dim", number(0)}, {"index", tensor("places")}, {name, what}}, "a")},
+                {"a"});
+  };
+  const Tensor source = (*scattered("src", "src", tensor("source")))(column_numbers());
+  CHECK(source.dtype() == DType::i64);
+  CHECK(source.to_vector<double>() == std::vector<double>{0, 7, 8, 3});
+  const Tensor value = (*scattered("value", "value", number(9)))(column_numbers());
+  CHECK(value.dtype() == DType::i64);
+  CHECK(value.to_vector<double>() == std::vector<double>{0, 9, 9, 3});
+}
+
+TEST_CASE("a copy of a buffer keeps its numbers when the buffer is written") {
+  std::string graph = graph_of({node("torch.ops.aten.clone.default", {{"self", tensor("b")}}, "old"),
+                                node("torch.ops.aten.add_.Tensor", {{"self", tensor("b")}, {"other", number(1)}}, "c")},
+                               {"old", "c"});
+  const auto put = [&](const std::string& before, const std::string& text) {
+    graph.insert(graph.find(before) + before.size(), text);
+  };
+  put(R"("graph":{"inputs":[)", tensor("b") + ",");
+  put(R"("tensor_values":{)", R"("b":{"dtype":7,"sizes":[{"as_int":2}]},)");
+  put(R"("input_specs":[)", R"({"buffer":{"arg":{"name":"b"},"buffer_name":"b","persistent":true}},)");
+  const std::string config =
+      R"({"config":{"b":{"path_name":"weight_0","is_param":false,"use_pickle":false,"tensor_meta":{"dtype":7,)"
+      R"("requires_grad":false,"sizes":[{"as_int":2}],"strides":[{"as_int":1}],"storage_offset":{"as_int":0}}}}})";
+  const auto net = pt2::load_bytes(test::zip_of({{"m/models/model.json", graph},
+                                                 {"m/data/weights/model_weights_config.json", config},
+                                                 {"m/data/weights/weight_0", std::string(8, '\0')}}),
+                                   "made.pt2");
+  const std::vector<Tensor> out = (*net)(std::vector<Tensor>{column_numbers()});
+  CHECK(out[0].to_vector<double>() == std::vector<double>{0, 0});
+  CHECK(out[1].to_vector<double>() == std::vector<double>{1, 1});
+  CHECK(net->state_dict().tensor("b").to_vector<double>() == std::vector<double>{1, 1});
+}
+
+TEST_CASE("an input or output that is no object of one key is refused") {
+  const std::string whole = graph_of({node("torch.ops.aten.relu.default", {{"self", tensor("x")}}, "a")}, {"a"});
+  for (const std::string& list : {std::string(R"("input_specs":[)"), std::string(R"("output_specs":[)")}) {
+    std::string graph = whole;
+    const std::size_t start = graph.find(list) + list.size();
+    graph.replace(start, graph.find(']', start) - start, "{}");
+    const std::string message = message_of([&] { pt2::load_bytes(test::archive_of(graph), "bad.pt2"); });
+    CHECK(contains(message, "{} is not an object of one key"));
+  }
+}
+
 TEST_CASE("what is refused, and why") {
   const auto refused = [](const std::string& bytes) { return message_of([&] { pt2::load_bytes(bytes, "bad.pt2"); }); };
   const auto graph = [&](const std::vector<std::string>& nodes, int version = 8) {
