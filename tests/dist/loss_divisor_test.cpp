@@ -178,7 +178,8 @@ void check_near(const Outcome& a, const Outcome& b) {
 
 }  // namespace
 
-TEST_CASE("shards weighted by what their loss divides by give the whole batch's gradient") {
+TEST_CASE("shards weighted by what their loss divides by give the whole batch's gradient" *
+          doctest::test_suite("slow")) {
   for (const bool all_valid : {true, false})
     for (const auto& entry : kLosses) {
       const std::string& name = entry.first;
@@ -203,7 +204,7 @@ TEST_CASE("shards weighted by what their loss divides by give the whole batch's 
     }
 }
 
-TEST_CASE("synchronised batch norm weights shards by the same") {
+TEST_CASE("synchronised batch norm weights shards by the same" * doctest::test_suite("slow")) {
   for (const bool all_valid : {true, false})
     for (const auto& entry : kLosses) {
       const std::string& name = entry.first;
