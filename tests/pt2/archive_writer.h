@@ -14,7 +14,10 @@ namespace test {
 using Entries = std::vector<std::pair<std::string, std::string>>;
 
 inline void append(std::string& to, std::uint64_t number, int bytes) {
-  for (int i = 0; i < bytes; ++i) to.push_back(static_cast<char>(number >> 8 * i & 255));
+  for (int i = 0; i < bytes; ++i) {
+    to.push_back(static_cast<char>(number & 255));
+    number >>= 8;
+  }
 }
 
 // A zip of stored entries (PKWARE's APPNOTE, sections 4.3.7, 4.3.12 and 4.3.16).
