@@ -145,8 +145,12 @@ class Comparison {
   bool explain_one(Result& r, Unexplained& u) {
     auto found = explain(make_model_, data_, *u.recipe, static_cast<std::uint64_t>(r.seed), options_, r,
                          baseline(results_, references_, r), std::move(u.evidence));
-    if (found) r.findings = std::move(*found);
-    else stopped_ = true, r.status = Status::interrupted;
+    if (found) {
+      r.findings = std::move(*found);
+    } else {
+      stopped_ = true;
+      r.status = Status::interrupted;
+    }
     return found.has_value();
   }
 

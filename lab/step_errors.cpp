@@ -34,7 +34,10 @@ StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
   for (const inspect::ShadowRow& r : shadow.rows()) {
     if (r.phase == Phase::optimizer || (r.total.squares == 0 && r.local.lost == 0)) continue;
     StepErrors::Row& row = errors.rows.emplace_back();
-    row.phase = r.phase, row.op = r.op, row.layer = r.module, row.product = r.product;
+    row.phase = r.phase;
+    row.op = r.op;
+    row.layer = r.module;
+    row.product = r.product;
     row.local = r.local.relative(), row.inherited = r.inherited.relative(), row.total = r.total.relative();
     row.local_ulps = r.local.mean_ulps(), row.inherited_ulps = r.inherited.mean_ulps();
     row.total_ulps = r.total.mean_ulps(), row.cosine = r.cosine, row.share = r.share;

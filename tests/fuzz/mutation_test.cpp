@@ -158,7 +158,8 @@ TEST_CASE("damaged recipe files") {
 
 TEST_CASE("damaged results of the lab") {
   lab::Result ran;
-  ran.recipe = "fp32", ran.status = lab::Status::ok;
+  ran.recipe = "fp32";
+  ran.status = lab::Status::ok;
   ran.curve = {{1, 2}, {0.5, 0.25}, {1, 1}, {false, true}, {0, 1.5}};
   ran.casts.push_back({.role = amp::Role::error, .layer = "0", .kind = "Linear", .elements = 3});
   ran.histograms.push_back(

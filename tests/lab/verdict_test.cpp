@@ -21,13 +21,19 @@ data::Split digits() { return data::split(data::digits(), 1437, 0); }
 // A run that learned.
 lab::Result run(const std::string& recipe, int seed, double accuracy) {
   lab::Result r{.recipe = recipe, .model = "m", .data = "d", .seed = seed, .epochs = 1, .steps = 3};
-  r.train_loss = 0.1, r.test_loss = 0.2, r.test_accuracy = accuracy, r.test_samples = 1000, r.status = lab::Status::ok;
+  r.train_loss = 0.1;
+  r.test_loss = 0.2;
+  r.test_accuracy = accuracy;
+  r.test_samples = 1000;
+  r.status = lab::Status::ok;
   r.curve = {{0, 1, 2}, {2.3, 1, 0.1}, {1, 1, 1}, {false, false, false}, {kNaN, kNaN, kNaN}};
   return r;
 }
 lab::Result diverged(const std::string& recipe, int seed, const std::vector<double>& loss) {
   lab::Result r = run(recipe, seed, 0.1);
-  r.status = lab::Status::diverged, r.curve.loss = loss, r.train_loss = kNaN;
+  r.status = lab::Status::diverged;
+  r.curve.loss = loss;
+  r.train_loss = kNaN;
   return r;
 }
 std::vector<std::string> verdicts(std::vector<lab::Result> results) {
@@ -73,7 +79,9 @@ TEST_CASE("a run diverges at the step from which on no loss is finite") {
 TEST_CASE("the first words of a verdict are those of the documented list") {
   lab::Result stopped = run("a", 0, kNaN), skipped = run("b", 0, 0.5), flat = run("c", 0, 0.1),
               blamed = run("d", 0, 0.5);
-  stopped.status = lab::Status::interrupted, skipped.skipped_steps = 2, flat.train_loss = 2.3;
+  stopped.status = lab::Status::interrupted;
+  skipped.skipped_steps = 2;
+  flat.train_loss = 2.3;
   blamed.findings = {{.cause = inspect::Cause::bug, .precision = false}};
   const std::vector<lab::Result> results = {run("fp32", 0, 0.95),
                                             stopped,
