@@ -1,5 +1,6 @@
 #include "recipe.h"
 
+#include <cmath>
 #include <cstdlib>
 
 #include "../autograd/grad_mode.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "../core/ops/parameter_inputs.h"
 #include "grad_mode.h"

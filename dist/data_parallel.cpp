@@ -404,9 +404,10 @@ template <class T> struct DataParallel::Step {
     if (whole < all.shards_)
       throwf("DataParallel: a batch of {} samples for {} shards; synchronised batch norm needs one each", whole,
              all.shards_);
-    std::vector<Tensor> start(all.parameters_.size());  // no gradient
-    start.insert(start.end(), before.begin(), before.end());
-    std::vector<std::vector<Tensor>> waiting(static_cast<std::size_t>(own.size()), start);  // of the shards that wait
+    std::vector<Tensor> beginning(all.parameters_.size());  // no gradient
+    beginning.insert(beginning.end(), before.begin(), before.end());
+    // of the shards that wait
+    std::vector<std::vector<Tensor>> waiting(static_cast<std::size_t>(own.size()), beginning);
     const auto swap = [&](int i) {
       const NoGrad off;
       auto mine = waiting[static_cast<std::size_t>(i)].begin();

@@ -184,7 +184,7 @@ void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey ke
     for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(std::fabs(values[i]));
     const auto mean = static_cast<float>(sum / static_cast<double>(n));
     std::memcpy(out, &mean, sizeof mean);
-    std::memset(out + sizeof mean, 0, static_cast<std::size_t>((n + 7) / 8));
+    std::fill_n(out + sizeof mean, (n + 7) / 8, std::byte{0});
     for (std::int64_t i = 0; i < n; ++i)
       if (std::signbit(values[i])) out[sizeof mean + static_cast<std::size_t>(i / 8)] |= std::byte{1} << (i % 8);
     kept_.counts.elements += static_cast<std::uint64_t>(n);

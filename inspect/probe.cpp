@@ -1,6 +1,7 @@
 #include "probe.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 

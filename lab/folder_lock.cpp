@@ -57,8 +57,12 @@ FolderLock::FolderLock(const std::string& folder) {
     }
   } while (!names(path, file_));
   const std::string process = std::to_string(getpid());
-  static_cast<void>(ftruncate(file_, 0));
-  static_cast<void>(pwrite(file_, process.data(), process.size(), 0));
+  const auto length = static_cast<ssize_t>(process.size());
+  if (ftruncate(file_, 0) != 0 || pwrite(file_, process.data(), process.size(), 0) != length) {
+    const std::string why = std::strerror(errno);
+    close(file_);
+    throwf("cannot write into the folder {}: {}", folder, why);
+  }
   path_ = path;
   held.insert(path_);
 }

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "../core/files/atomic_file.h"
-#include "../core/support/error.h"
+#include "../core/support/throwf.h"
 #include "folder.h"
 #include "run.h"
 #include "verdict.h"
@@ -37,7 +39,9 @@ class Claim : Pinned {
   bool held() const { return held_; }
   // Whether a process has trained the run to its end; the file then has a byte.
   bool done() const { return lseek(file_, 0, SEEK_END) > 0; }
-  void finish() const { static_cast<void>(write(file_, "1", 1)); }
+  void finish() const {
+    if (write(file_, "1", 1) != 1) throwf("cannot write that a run has ended: {}", std::strerror(errno));
+  }
 
  private:
   int file_;

@@ -1,5 +1,7 @@
 #include "clip.h"
 
+#include <cmath>
+
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"

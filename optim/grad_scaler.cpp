@@ -1,6 +1,7 @@
 #include "grad_scaler.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"

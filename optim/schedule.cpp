@@ -1,6 +1,7 @@
 #include "schedule.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numbers>
 

@@ -1,4 +1,5 @@
 // New tensors, random ones by the thread's generator, and what Python computes with sizes.
+#include <algorithm>
 #include <cmath>
 
 #include "../core/ops/derived_ops.h"

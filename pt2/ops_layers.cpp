@@ -1,4 +1,5 @@
 // Layers: linear, convolutions, norms, dropout, attention.
+#include <algorithm>
 #include <cmath>
 
 #include "../autograd/activation_checkpoint.h"

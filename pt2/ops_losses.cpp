@@ -1,4 +1,5 @@
 // Losses.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

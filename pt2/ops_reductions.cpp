@@ -1,4 +1,5 @@
 // Reductions, sums along a dim, and orders.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

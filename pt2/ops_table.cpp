@@ -1,5 +1,6 @@
 #include "ops_table.h"
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 #include <mutex>

@@ -59,18 +59,19 @@ readme_commands() {
   sed -n '/^## Two commands$/,/^## /s/^    \(\.\/dev [a-z]*\)  *#.*/\1/p' "$here/README.md"
 }
 
-# try LOG COMMAND...: repeats the command after a pause while the network fails; then the status is $proved_nothing.
+# try NETWORK_LOG LOG COMMAND...: repeats the command after a pause while the network fails; then the status is
+# $proved_nothing. Another failure prints the end of LOG.
 try() {
-  local log=$1 attempt
-  shift
+  local network_log=$1 log=$2 attempt
+  shift 2
   for attempt in 1 2 3; do
     ! "$@" || return 0
     grep -qE 'Failed getting release file|Couldn.t download|Failed to fetch|Unable to fetch|Temporary failure resolving' \
-      "$log" || { grep -vE '^ +Start +[0-9]+: | Passed +[0-9.]+ sec$' "$log" | tail -n 60 >&2; return 1; }
+      "$network_log" || { grep -vE '^ +Start +[0-9]+: | Passed +[0-9.]+ sec$' "$log" | tail -n 60 >&2; return 1; }
     say "the mirror does not answer ($attempt of 3 attempts)"
     ((attempt == 3)) || sleep $((attempt * ${GRADUAL_PAUSE:-30}))
   done
-  tail -n 3 "$log" >&2
+  tail -n 3 "$network_log" >&2
   say "PROVED NOTHING: the mirror does not answer"
   return $proved_nothing
 }
@@ -79,7 +80,7 @@ fresh_root() {
   local release=$1 dir=$here/build/fresh/$1 log=$here/build/fresh/$1.log line start
   say "$release: making a bare root in $dir"
   start=$SECONDS
-  try "$log" bare_root "$dir" "$release" "$log" || return
+  try "$log" "$log" bare_root "$dir" "$release" "$log" || return
   # this git may have to be told that the checkout is another user's
   printf '[safe]\ndirectory = *\n' >"$dir/root/.gitconfig"
   GIT_CONFIG_GLOBAL=$dir/root/.gitconfig git clone -q --depth 1 "file://$here" "$dir/root/gradual" || return
@@ -89,7 +90,7 @@ fresh_root() {
     [[ $line != './dev test' ]] || ((!without_long)) || line+=' -LE long'
     say "$release: $line (output: $log)"
     start=$SECONDS
-    try "$dir/root/gradual/build/apt.log" in_root "$dir" "$log" "$line" || return
+    try "$dir/root/gradual/build/apt.log" "$log" in_root "$dir" "$log" "$line" || return
     printf '%-10s %-20s %5d s   %s\n' "$release" "$line" $((SECONDS - start)) "$(grep -E '^[0-9]+% tests passed' "$log")"
   done < <(readme_commands)
 }

@@ -1,4 +1,5 @@
 // Elementwise kernels: the functors of functors.h in the loops of loops.h. Also in-place arithmetic and dropout.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 

@@ -2,6 +2,7 @@
 // range is cut into segments, and threads take whole segments. A segment is summed in lanes (the columns of a matrix,
 // or interleaved parts of one row), kRows rows at a time. Segments and lanes are combined pairwise, so that the error
 // grows with the logarithm of the length (Higham 1993).
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>

@@ -1,6 +1,8 @@
 // flash_attention and its backward; counterpart of core/cpu/attention.cpp. Calls that the library does not take are
 // computed by products and kernels over the rows of scores, all at once, in f32 (f64 for f64). f16 and bf16 operands
 // are exact in TF32, which their products use; the probabilities are rounded to TF32.
+#include <algorithm>
+
 #include "attention.h"
 
 #include "../../core/kernels/formulas.h"

@@ -1,4 +1,6 @@
 // Ops of one operand, ops whose functor holds a number, and dropout.
+#include <cmath>
+
 #include "../../core/support/philox.h"
 #include "../runtime/random.h"
 #include "elementwise.h"

@@ -1,4 +1,5 @@
 // Checks properties of a library's products that its documentation leaves open.
+#include <cmath>
 #include <limits>
 
 #include "../runtime/memory.h"

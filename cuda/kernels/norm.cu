@@ -1,6 +1,9 @@
 // layer_norm and rms_norm over rows, batch_norm over channels, in f32 (f64 for f64); counterpart of core/cpu/norm.cpp
 // and core/cpu/batch_norm.cpp. A second pass computes the variance about the mean. Rows and channels whose variance
 // leaves the range of f32 are computed on scaled numbers.
+#include <algorithm>
+#include <cmath>
+
 #include "../../core/kernels/norm_element.h"
 #include "kernels.h"
 #include "movement.h"

@@ -1,5 +1,6 @@
 // Kernels of the optimizer ops, counterpart of core/cpu/optimizer.cpp: one launch for all parameters of a call, one
 // pass over everything that their update reads and writes, with the same bits.
+#include <cmath>
 #include <limits>
 #include <string>
 

@@ -1,4 +1,6 @@
 // Decodes codes to values. Counterpart of core/quantize/quantized_tensor.cpp.
+#include <cmath>
+
 #include "../../core/quantize/quantized_tensor.h"
 
 #include "elements.h"

@@ -1,4 +1,7 @@
 // sum, mean, var, max, min, argmax, argmin, logsumexp and norm. Counterpart of core/cpu/reduce.cpp.
+#include <algorithm>
+#include <cmath>
+
 #include "reduce.h"
 
 #include "../../core/formats/accumulator.h"

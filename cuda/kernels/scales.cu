@@ -1,5 +1,7 @@
 // Amaxes, the scales derived from them, and their history, all in GPU memory: the host does not wait. The arithmetic is
 // that of core/quantize/quantizer_kernels.h.
+#include <algorithm>
+
 #include "../../core/quantize/amax_history.h"
 #include "../../core/quantize/quantizer_kernels.h"
 #include "block.h"

@@ -1,6 +1,7 @@
 // Formats from files in recipes, and the recipes of integers, tables and blocks in training.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "../../amp/quantized_formats.h"

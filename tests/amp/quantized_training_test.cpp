@@ -1,4 +1,6 @@
 // Quantised recipes in training: what is kept for backward, checkpointed segments, what a resumed run repeats.
+#include <cmath>
+
 #include <doctest/doctest.h>
 
 #include "../../amp/quantization.h"

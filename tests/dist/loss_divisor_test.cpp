@@ -3,6 +3,7 @@
 #include <gradual/dist/data_parallel.h>
 #include <gradual/gradual.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>

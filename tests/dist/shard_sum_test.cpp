@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <gradual/dist/shard_sum.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>

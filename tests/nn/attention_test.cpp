@@ -1,4 +1,6 @@
 // Attention against a reference composed of plain ops, one head at a time.
+#include <algorithm>
+
 #include "helpers.h"
 
 using namespace nn_test;

@@ -1,5 +1,7 @@
 // Bounds and moments of the initial values. A sample of n values has a mean within 5 sigma / sqrt(n) and a variance
 // within 5 sqrt((kurtosis - 1) / n) of its own; the seeds are fixed.
+#include <algorithm>
+
 #include "helpers.h"
 
 using namespace nn_test;

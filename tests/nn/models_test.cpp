@@ -1,5 +1,6 @@
 // The models of examples/models: losses and gradients of PyTorch from equal weights (golden/make_models.py), and their
 // layers.
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>

@@ -1,6 +1,7 @@
 // Parameters, gradients and the update formulas written out in double, for the tests of optim/.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>

@@ -3,6 +3,7 @@
 #include <gradual/gradual.h>
 #include <gradual/pt2/module.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <gradual/gradual.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>

@@ -3,6 +3,7 @@
 #include <gradual/core/ops/ops.h>
 #include <gradual/core/support/threads.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -2,6 +2,7 @@
 // MinMaxObserver, and two's complement's lowest value.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include <gradual/core/formats/format_table.h>
