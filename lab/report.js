@@ -204,15 +204,8 @@ function accuracy() {
   c.svg.style.overflow = "visible";
 }
 
-// Bits of an operand of a product, as a mean over the six; scales of blocks count.
-function bitsOf(definition) {
-  const plain = { f64: 64, f32: definition.tf32 ? 19 : 32, f16: 16, bf16: 16 }[definition.dtype], q = definition.quantization;
-  const ofName = name => { const m = /^(?:s?e(\d+)m(\d+)|q(\d+)\.(\d+))/.exec(name), n = /(\d+)/.exec(name); return m ? 1 + +(m[1] || m[3]) + +(m[2] || m[4]) : n ? +n[1] : plain; };
-  const bits = o => o && o.format ? ofName(typeof o.format === "string" ? o.format : "") + (/^(block|nvfp4)$/.test(o.scaling && o.scaling.kind) ? 8 / (o.scaling.block || 16) : 0) : plain;
-  return q && typeof q === "object" ? mean(["forward_x", "forward_w", "dgrad_dy", "dgrad_w", "wgrad_x", "wgrad_dy"].map(k => bits(q[k]))) : plain;
-}
 function pareto() {
-  const all = shown().map(name => ({ name, bits: runsOf(name)[0].definition ? bitsOf(runsOf(name)[0].definition) : NaN, losses: runsOf(name).map(r => r.test_loss).filter(finite) })).filter(p => finite(p.bits) && p.losses.length);
+  const all = shown().map(name => ({ name, bits: runsOf(name)[0].operand_bits, losses: runsOf(name).map(r => r.test_loss).filter(finite) })).filter(p => finite(p.bits) && p.losses.length);
   byId("pareto-section").style.display = all.length > 1 ? "" : "none";
   if (all.length < 2) return;
   for (const p of all) p.loss = mean(p.losses);

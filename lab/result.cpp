@@ -173,6 +173,7 @@ template <class V> void fields(V& v, Result& r) {
   v("batch", r.batch, kLater), v("lr", r.lr, kLater), v("optimizer", r.optimizer, kLater);
   v("definition", JsonText{r.definition}, kLater), v("casts", r.casts), v("step_errors", r.errors, kLater);
   v("bytes_sent", r.bytes_sent, kLater);
+  v("operand_bits", r.operand_bits, kLater);
 }
 namespace {
 

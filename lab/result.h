@@ -102,6 +102,8 @@ struct Result {
   std::int64_t batch = 0;
   double lr = 0;
   std::string optimizer = {}, definition = {};
+  // Of a number that enters a product (amp::operand_bits); NaN in files of earlier versions.
+  double operand_bits = std::numeric_limits<double>::quiet_NaN();
   Status status = Status::none;
   // How the run compares with fp32 (lab/verdict.h), and why; unjudged and empty in files of earlier versions.
   Verdict verdict = {};

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "../amp/operand_bits.h"
 #include "../core/files/checkpoint_file.h"
 #include "../core/files/json_text.h"
 #include "../core/files/safetensors.h"
@@ -171,7 +172,9 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   result_.device = to_string(options.device);
   if (options.device.is_cuda()) result_.device += " (" + cuda::device_info(options.device).name + ")";
   result_.batch = options.batch, result_.lr = learning_rate(options), result_.optimizer = options.optimizer;
-  result_.definition = amp::to_json(recipe), result_.status = Status::ok;
+  result_.definition = amp::to_json(recipe);
+  result_.operand_bits = amp::operand_bits(recipe);
+  result_.status = Status::ok;
 }
 
 void Run::use_ranks() {

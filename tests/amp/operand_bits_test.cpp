@@ -1,0 +1,122 @@
+// The bits of a number that enters a product, of every recipe and every format with a name.
+#include "../../amp/operand_bits.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "../../core/formats/format_table.h"
+#include "../../core/quantize/bits_per_number.h"
+
+using namespace gradual;
+
+namespace {
+
+// Codes of the block and what the block stores beside them, by the definition of each format.
+const std::map<std::string, double> kExpected = {
+    {"fp32", 32},
+    {"tf32", 19},
+    {"fp16-pure", 16},
+    {"bf16-pure", 16},
+    {"fp16-master", 16},
+    {"bf16-master", 16},
+    {"amp-fp16", 16},
+    {"amp-bf16", 16},
+    {"fp8-delayed", 8},
+    {"fp8-current", 8},
+    {"fp8-rowwise", 8},
+    // blocks of 128 for x and dy, tiles of 128 x 128 for w
+    {"fp8-block128", (4 * (8 + 8.0 / 128) + 2 * (8 + 8.0 / (128 * 128))) / 6},
+    {"mxfp8", 8 + 8.0 / 32},
+    {"mxfp6", 6 + 8.0 / 32},
+    {"mxfp4", 4 + 8.0 / 32},
+    {"nvfp4", (4 * (4 + 8.0 / 16) + 2 * (4 + 8.0 / 256)) / 6},
+    {"nvfp4-4over6", (4 * (4 + 8.0 / 16) + 2 * (4 + 8.0 / 256)) / 6},
+    {"msamp-o1", 8},
+    {"msamp-o2", 8},
+    {"mxint8", 8 + 8.0 / 32},
+    {"msfp12", 4 + 8.0 / 16},
+    {"msfp16", 8 + 8.0 / 16},
+    // an exponent for 16 numbers, one bit for each pair
+    {"mx9", 8 + 8.0 / 16 + 1.0 / 2},
+    {"mx6", 5 + 8.0 / 16 + 1.0 / 2},
+    {"mx4", 3 + 8.0 / 16 + 1.0 / 2},
+    // 8 bits for 64 numbers, one bit for each 8 and one for each 4
+    {"hif4", 4 + 8.0 / 64 + 1.0 / 8 + 1.0 / 4},
+    // x and w of forward in int8; dy, and the operands of backward, in f32
+    {"int8", (8 + 8 + 32 + 8 + 8 + 32) / 6.0},
+    {"int8-asym", (8 + 8 + 32 + 8 + 8 + 32) / 6.0},
+    {"int4", (2 * 8 + 2 * (4 + 32.0 / 256) + 2 * 32) / 6},
+    {"int4-asym", (2 * 8 + 2 * (4 + (32.0 + 4) / 256) + 2 * 32) / 6},
+    {"nf4", (4 * 32 + 2 * (4 + 32.0 / 64)) / 6},
+    {"int8-rowwise", 8},
+    {"switchback", (4 * 8 + 2 * 32) / 6.0},
+};
+
+// By the sources that the formats name.
+const std::map<std::string, int, std::less<>> kFormatBits = {
+    {"fp32", 32},      {"tf32", 19},     {"bf16", 16},      {"fp16", 16},     {"e4m3fn", 8},      {"e5m2", 8},
+    {"e4m3fnuz", 8},   {"e5m2fnuz", 8},  {"e8m0fnu", 8},    {"e2m3fn", 6},    {"e3m2fn", 6},      {"e2m1fn", 4},
+    {"ue4m3", 7},      {"ue5m3", 8},     {"ue6m2", 8},      {"int8", 8},      {"int4", 4},        {"uint8", 8},
+    {"uint4", 4},      {"mxint8", 8},    {"msfp12", 4},     {"binary8p1", 8}, {"binary8p1f", 8},  {"binary8p2", 8},
+    {"binary8p2f", 8}, {"binary8p3", 8}, {"binary8p3f", 8}, {"binary8p4", 8}, {"binary8p4f", 8},  {"binary8p5", 8},
+    {"binary8p5f", 8}, {"binary8p6", 8}, {"binary8p6f", 8}, {"binary8p7", 8}, {"binary8p7f", 8},  {"nf4", 4},
+    {"af4", 4},        {"posit8", 8},    {"posit16", 16},   {"posit8es0", 8}, {"posit16es1", 16}, {"takum8", 8},
+    {"takum16", 16},   {"hif8", 8},      {"log8", 8},       {"int8tc", 8},    {"int4tc", 4},      {"int2tc", 2},
+};
+
+}  // namespace
+
+TEST_CASE("operand_bits: every built-in recipe") {
+  for (const auto& [name, bits] : kExpected) {
+    CAPTURE(name);
+    CHECK(amp::operand_bits(amp::recipe(name)) == doctest::Approx(bits).epsilon(1e-12));
+  }
+  for (const std::string& name : amp::recipe_names()) {
+    CAPTURE(name);
+    CHECK(kExpected.count(name) == 1);
+  }
+}
+
+TEST_CASE("operand_bits: recipes that are made from a format's name") {
+  CHECK(amp::operand_bits(amp::recipe("e4m2")) == 7);
+  CHECK(amp::operand_bits(amp::recipe("posit8")) == 8);
+  CHECK(amp::operand_bits(amp::recipe("q2.13")) == 16);
+  CHECK(amp::operand_bits(amp::recipe("mx16:e2m0")) == doctest::Approx(3 + 8.0 / 16));
+  CHECK(amp::operand_bits(amp::recipe("pure:e5m7")) == 13);
+  CHECK(amp::operand_bits(amp::recipe("O2")) == 16);
+}
+
+TEST_CASE("bits_per_number: every format with a name") {
+  for (const auto* list : {&named_formats(), &table_formats()})
+    for (const NamedFormat& named : *list) {
+      CAPTURE(named.name);
+      const Format f = named.format;
+      const auto expected = kFormatBits.find(named.name);
+      REQUIRE(expected != kFormatBits.end());
+      CHECK(f.bits() == expected->second);
+      CHECK(bits_per_number({.format = f}) == f.bits());
+      const Quantizer mx{.format = f, .scaling = {.kind = ScalingKind::block, .block = 32}};
+      CHECK(bits_per_number(mx) == f.bits() + 0.25);
+      const Quantizer tiles{.format = f, .scaling = {.kind = ScalingKind::block, .block = 4, .square = true}};
+      CHECK(bits_per_number(tiles) == f.bits() + 0.5);
+    }
+}
+
+TEST_CASE("bits_per_number: what a block stores beside its codes") {
+  Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::block, .block = 8}};
+  q.scaling.scale = ScaleFormat::f32;
+  CHECK(bits_per_number(q) == 4 + 32.0 / 8);
+  q.scaling.power_of_two = true;
+  CHECK(bits_per_number(q) == 4 + 8.0 / 8);
+  q.scaling.power_of_two = false;
+  q.scaling.scale = ScaleFormat::coded;
+  q.scaling.scale_format = format("e5m1");
+  CHECK(bits_per_number(q) == 4 + 7.0 / 8);
+  q.format = format("uint4");
+  q.scaling.scale = ScaleFormat::f32;
+  q.scaling.zero_point = true;
+  CHECK(bits_per_number(q) == 4 + (32.0 + 4) / 8);
+}
