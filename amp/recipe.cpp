@@ -178,6 +178,11 @@ Recipe recipe(const std::string& name) {
         "a recipe's file an operand may be {{\"format\": \"{1}\"}} (docs/precision.md)",
         name, element, n.format.exponent_bits, n.format.mantissa_bits);
   }
+  if (name.substr(0, name.find_first_of(":/")).ends_with("-acc"))
+    throwf(
+        "no recipe '{0}': it is an accumulator, which a recipe's file names: {{\"name\": \"mine\", \"base\": "
+        "\"fp8-current\", \"quantization\": {{\"accumulator\": \"{0}\"}}}} (docs/precision.md)",
+        name);
   std::vector<std::string> names = recipe_names();
   names.insert(names.end(),
                {"eXmY", "eXmY:ROUNDING", "pure:FORMAT", "mx16:FORMAT", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});

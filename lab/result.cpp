@@ -314,7 +314,7 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
       at_path(fmt::format("runs[{}]", i), [&] { results.push_back(result_from(runs[i])); });
     return results;
   } catch (const FieldError& e) { throw_error(file + ": " + e.text()); } catch (const nlohmann::json::exception& e) {
-    throw_error(file + " is not a file of the lab: " + e.what());
+    throw_error(file + " is not a file of the lab: " + json_problem(e));
   }
 }
 

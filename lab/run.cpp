@@ -455,7 +455,7 @@ void Run::load(const std::string& path) {
     read(Json::parse(bounded_json(lab.text("updates"))), updates);
   } catch (const FieldError& e) {
     throw_error(path + ": counts of updates: " + e.text());
-  } catch (const Json::exception& e) { throw_error(path + ": damaged counts of updates: " + e.what()); }
+  } catch (const Json::exception& e) { throw_error(path + ": damaged counts of updates: " + json_problem(e)); }
   for (inspect::Update& u : updates) updates_[key_of(u)] = std::move(u);
   result_ = std::move(saved);
   steps_ = lab.integer("steps");

@@ -324,7 +324,7 @@ void Reader::node(const Json& json, Scope& scope, Surroundings around) {
   try {
     read_node(json, scope, around);
   } catch (const Json::exception& e) {
-    throwf("node {} ({}): {}", text("name"), text("target"), e.what());
+    throwf("node {} ({}): {}", text("name"), text("target"), json_problem(e));
   } catch (const Error& e) { throwf("node {} ({}): {}", text("name"), text("target"), e.what()); }
 }
 
@@ -416,7 +416,7 @@ void Reader::read(const Json& program) {
 template <class F> void reading(const std::string& what, const F& f) {
   try {
     f();
-  } catch (const Json::exception& e) { throwf("{}: {}", what, e.what()); }
+  } catch (const Json::exception& e) { throwf("{}: {}", what, json_problem(e)); }
 }
 
 }  // namespace

@@ -115,10 +115,11 @@ template <class T> struct InFile<std::optional<T>> {
       r.bad(key, allowed);
     }
     const JsonReader inner = r.within(key);
+    T read = value.value_or(T{});
+    inner.read_fields(read);
     if constexpr (requires { Fields<T>::kNeeded; })
       if (!value) inner.need(Fields<T>::kNeeded);
-    if (!value) value.emplace();
-    inner.read_fields(*value);
+    value = std::move(read);
   }
   static Json of(const std::optional<T>& value) { return value ? json_of_fields(*value) : Json("none"); }
 };

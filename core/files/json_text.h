@@ -1,6 +1,7 @@
 // JSON text from outside, checked before and while it is parsed. Not a public header: users need no JSON library.
 #pragma once
 
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -31,6 +32,15 @@ inline std::string_view bounded_json(std::string_view text) {
   return text;
 }
 
+// What the parser says of text that is no JSON, without its own name for the error: "line 2, column 17: ..".
+inline std::string json_problem(const std::exception& error) {
+  std::string text = error.what();
+  if (text.starts_with("[json.exception.")) text.erase(0, text.find(']') + 2);
+  constexpr std::string_view kPlace = "parse error at ";
+  if (text.starts_with(kPlace)) text.erase(0, kPlace.size());
+  return text;
+}
+
 // Parses strictly: Error for text that is no JSON, and for an object with one key twice, of which the parser alone
 // would silently take the last. on_key(level, key) sees each key; the top object's have level 1.
 template <class Json, class OnKey> Json parse_json(std::string_view text, const OnKey& on_key) {
@@ -46,7 +56,7 @@ template <class Json, class OnKey> Json parse_json(std::string_view text, const 
   };
   try {
     return Json::parse(bounded_json(text), watch);
-  } catch (const typename Json::exception& e) { throw_error(std::string("not JSON: ") + e.what()); }
+  } catch (const typename Json::exception& e) { throw_error("not JSON: " + json_problem(e)); }
 }
 
 }  // namespace gradual

@@ -159,7 +159,7 @@ std::string make_header(Tensors& tensors, const std::map<std::string, std::strin
   std::string text;
   try {
     text = json.dump();
-  } catch (const OrderedJson::exception& e) { throwf("a name or text is not valid UTF-8: {}", e.what()); }
+  } catch (const OrderedJson::exception& e) { throwf("a name or text is not valid UTF-8: {}", json_problem(e)); }
   text.append((8 - text.size() % 8) % 8, ' ');
   if (text.size() > kMaxHeader) throwf("its header would have {} bytes", text.size());
   return text;

@@ -20,12 +20,16 @@ Accumulator from_base(std::string_view base) {
     names.push_back(known.name);
   }
   const std::string own = join(names);
+  constexpr std::string_view kSuffix = "-acc";  // of any format, as fp16-acc
+  if (base.ends_with(kSuffix)) base.remove_suffix(kSuffix.size());
   for (const NamedFormat& f : named_formats())
     if (f.format.is_signed) names.emplace_back(f.name);
   const bool widths = base.size() > 1 && base[0] == 'e' && std::isdigit(static_cast<unsigned char>(base[1]));
   if (widths || std::find(names.begin(), names.end(), base) != names.end()) return {.format = format(base)};
-  throwf("there are {}, formats as bf16 and eXmY; then :ROUNDING, /chunk=N, /promote=N, /group=N, /fraction=N{}", own,
-         did_you_mean(base, names, format_synonyms()));
+  throwf(
+      "there are {}, formats as bf16 and eXmY (or eXmY-acc); then :ROUNDING, /chunk=N, /promote=N, /group=N, "
+      "/fraction=N{}",
+      own, did_you_mean(base, names, format_synonyms()));
 }
 
 constexpr std::pair<std::string_view, int Accumulator::*> kCounts[] = {{"chunk", &Accumulator::chunk},

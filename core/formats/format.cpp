@@ -105,6 +105,12 @@ Format ieee_form(int x, int m) {
   return {.exponent_bits = x, .mantissa_bits = m, .bias = (1 << (x - 1)) - 1, .has_inf = m > 0, .nan = nan};
 }
 
+Format without_sign(Format f) {
+  f.is_signed = false;
+  f.has_negative_zero = false;
+  return f;
+}
+
 }  // namespace
 
 Format Format::ieee(int x, int m) {
@@ -196,7 +202,7 @@ void check_valid(const Format& f) {
   if (ieee && f.mantissa_bits == 0) bad("Inf and NaN need a mantissa bit to be told apart");
   if (f.nan == NanEncoding::negative_zero && (f.has_negative_zero || !f.is_signed))
     bad("NaN as the code of -0 needs a sign and leaves no -0");
-  if (!f.is_signed && f.has_negative_zero) bad("an unsigned format has no -0");
+  if (!f.is_signed && f.has_negative_zero) bad("an unsigned format has no -0: negative_zero is false for it");
   if (!f.has_zero && (f.is_signed || f.mantissa_bits > 0 || f.subnormals))
     bad("a format without zero is an unsigned one of powers of two");
   if (f.max_code() < (f.subnormals ? 1u : 1u << f.mantissa_bits)) bad("it has no value but zero");
@@ -224,8 +230,10 @@ Format format(std::string_view text) {
     }
   if (const auto fixed = parse_fixed_point(text)) return *fixed;
   if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
-  throwf("no format '{}'; there are {}, eXmY with X 1 to 8 and Y 0 to 23, qI.F, uqI.F, intN and uintN{}", text,
-         join(names), did_you_mean(text, names, format_synonyms()));
+  if (const auto widths = text.starts_with('u') ? parse_widths(text.substr(1)) : std::nullopt)
+    return without_sign(Format::ieee(widths->first, widths->second));
+  throwf("no format '{}'; there are {}, eXmY and ueXmY with X 1 to 8 and Y 0 to 23, qI.F, uqI.F, intN and uintN{}",
+         text, join(names), did_you_mean(text, names, format_synonyms()));
 }
 
 std::string to_string(const Format& f) {
@@ -237,6 +245,8 @@ std::string to_string(const Format& f) {
   // "e2m1", "e2m3" and "e3m2" mean the OCP formats.
   const bool taken = std::ranges::any_of(kAliases, [&](const auto& alias) { return alias.first == widths; });
   if (allowed && !taken && f == ieee_form(f.exponent_bits, f.mantissa_bits)) return widths;
+  const bool named = std::ranges::any_of(named_formats(), [&](const auto& n) { return n.name == "u" + widths; });
+  if (allowed && !named && f == without_sign(ieee_form(f.exponent_bits, f.mantissa_bits))) return "u" + widths;
   const int whole = 2 - f.bias, fraction = f.mantissa_bits + 1 - whole;
   if (whole >= 0 && fraction >= 0 && f == Format::fixed_point(whole, fraction, f.is_signed))
     return fmt::format("{}q{}.{}", f.is_signed ? "" : "u", whole, fraction);

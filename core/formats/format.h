@@ -83,9 +83,9 @@ struct Format {
 // normal value must be normal in f32.
 void check_valid(const Format& format);
 
-// The format with this name: a name of named_formats() or table_formats(), OCP's "e2m1", "e2m3" or "e3m2", "eXmY" for
-// Format::ieee(X, Y), "qI.F" and "uqI.F" for fixed point with and without a sign, "intN" and "uintN" for integers with
-// N bits in all (intN: sign and magnitude; the tables int8tc, int4tc and int2tc have two's complement's lowest value).
+// The format with this name: of named_formats() or table_formats(), OCP's "e2m1", "e2m3" or "e3m2", "eXmY" for
+// Format::ieee(X, Y), "qI.F" for fixed point, "intN" for integers with N bits in all (sign and magnitude; the tables
+// int8tc, int4tc and int2tc have two's complement's lowest value); "ueXmY", "uqI.F" and "uintN" have no sign.
 // Error that lists the names for any other text.
 Format format(std::string_view name);
 // The format's name: "eXmY" for an IEEE form, "qI.F" for fixed point, a list of the fields for a format without a name.

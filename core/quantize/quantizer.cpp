@@ -397,6 +397,10 @@ void check_valid(const Quantizer& q) {
     if (s.kind == nvfp4 && s.scale_format.max() > 0x1p64)
       bad("the tensor's scale takes the largest block's to {}", s.scale_format.max());
   }
+  if (coded && s.rule != ScaleRule::floor && !searches(s.rule))
+    bad("the rule {} is for scales that are powers of two; a coded scale is amax / max to nearest, or searched by "
+        "four-over-six or least-squares",
+        to_string(s.rule));
   if (s.rule == ScaleRule::four_over_six && !coded) bad("four-over-six goes with nvfp4 and with blocks' coded scales");
   if (s.rule == ScaleRule::least_squares && !coded && !(s.kind == block && s.scale != ScaleFormat::f32))
     bad("least-squares goes with nvfp4, coded scales and powers of two");

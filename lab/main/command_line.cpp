@@ -25,6 +25,22 @@ amp::Recipe recipe_named(const std::string& name) {
   }
 }
 
+// The recipes that `text` names: FILE.json, all of the file; FILE.json:NAME, one of them; or a recipe's name.
+std::vector<amp::Recipe> recipes_named(const std::string& text) {
+  constexpr std::string_view kEnd = ".json";
+  if (text.ends_with(kEnd)) return amp::load_recipes(text);
+  const std::size_t end = text.find(".json:");
+  if (end == std::string::npos) return {recipe_named(text)};
+  const std::string file = text.substr(0, end + kEnd.size());
+  const std::string wanted = text.substr(end + kEnd.size() + 1);
+  std::vector<std::string> names;
+  for (amp::Recipe& r : amp::load_recipes(file)) {
+    if (r.name == wanted) return {std::move(r)};
+    names.push_back(r.name);
+  }
+  throw_error(file + " has no recipe '" + wanted + "'; it has " + join(names) + did_you_mean(wanted, names));
+}
+
 }  // namespace
 
 std::vector<std::string> split_names(const std::string& text) {
@@ -52,9 +68,7 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
   for (const std::string& name : text == "all" ? amp::recipe_names() : names) {
     if (name == "all" || name == "story" || name == "classic")
       throw_error(fmt::format("--recipes is '{}'; use {} alone, or names separated by commas", text, name));
-    if (!name.ends_with(".json")) add(name, recipe_named(name));
-    else
-      for (amp::Recipe& r : amp::load_recipes(name)) add(name, std::move(r));
+    for (amp::Recipe& r : recipes_named(name)) add(name, std::move(r));
   }
   if (recipes.empty()) throw_error("--recipes is '" + text + "', which names none; see --list-recipes");
   return recipes;

@@ -44,7 +44,7 @@ int diff_command(int argc, char** argv) {
       "departs and the layers that make the losses differ. The recipe that has not trained starts without histories\n"
       "of amaxes and with its first loss scale.\n",
       "gradual-lab diff");
-  app.add_option("recipes", names, "two recipes, each a name or FILE.json").expected(-1);
+  app.add_option("recipes", names, "two recipes, each a name, FILE.json or FILE.json:NAME").expected(-1);
   app.add_option("--trained-by", trained_by, "the recipe that trains up to the step (default: the first)");
   a.declare(app);
   app.add_option("--csv", csv, "write a line for each pair of ops to this file");

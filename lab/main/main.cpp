@@ -56,7 +56,7 @@ void list_all_recipes() {
       "mx:FORMAT      matmul operands in blocks of 32 with e8m0 scales, mx16:FORMAT in blocks of 16: mx16:e2m0\n"
       "fp16-static:S  fp16-master with the static loss scale S, for example fp16-static:1024\n"
       "O0, O1, O2, O3 Apex's names for fp32, amp-fp16, fp16-master and fp16-pure\n"
-      "FILE.json      recipes of your own (docs/precision.md, Recipes in files)\n"
+      "FILE.json      recipes of your own (docs/precision.md, Recipes in files); FILE.json:NAME is one of them\n"
       "story          {}\nclassic        {}\n\n"
       "A quantised step has three products per layer: forward x W, dgrad dy W and wgrad x dy. Each rounds\n"
       "its operands anew, along the axis that it contracts. Operands that are not listed stay in high\n"
@@ -125,7 +125,7 @@ constexpr int kDigitsEpochs = 4, kDigitsSeeds = 3;
 void declare_options(OptionParser& app, Arguments& a) {
   a.task.declare(app);
   app.add_option("--recipes", a.recipes,
-                 "names separated by commas, FILE.json, story, classic or all (see --list-recipes)")
+                 "names separated by commas, FILE.json, FILE.json:NAME, story, classic or all (see --list-recipes)")
       .capture_default_str();
   app.add_flag("--list-recipes", a.list, "explain the recipes (those of --recipes, or all) and exit");
   app.add_flag("--list-formats", a.formats, "list the number formats that have names, and exit");

@@ -71,7 +71,7 @@ int step_command(int argc, char** argv) {
       "Trains with one recipe up to a step, and shows that step: which ops' errors move the loss, which layers lose\n"
       "the bits, what each site does to the gradients, and how much of each update arrives.\n",
       "gradual-lab step");
-  app.add_option("--recipe", a.recipe, "a name or FILE.json").capture_default_str();
+  app.add_option("--recipe", a.recipe, "a name, FILE.json or FILE.json:NAME").capture_default_str();
   a.study.declare(app);
   app.add_flag("--ledger", a.ledger, "print a row for each op: counts and ranges");
   app.add_flag("--shadow", a.shadow, "print a row for each op: local, inherited and total errors");

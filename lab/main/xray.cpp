@@ -16,7 +16,7 @@ int xray_command(int argc, char** argv) {
       "Trains with a recipe that has scales of blocks, and says of one step what the scales clip and lose, and what\n"
       "another rule or size of block would have given on the same numbers.\n",
       "gradual-lab xray");
-  app.add_option("--recipe", name, "a name or FILE.json").capture_default_str();
+  app.add_option("--recipe", name, "a name, FILE.json or FILE.json:NAME").capture_default_str();
   a.declare(app);
   app.add_option("--csv", csv, "write each rule and size of each operand to this file");
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;

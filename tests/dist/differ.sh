@@ -22,6 +22,14 @@ refuse() {
   bad=1
 }
 
+# as_rank RANK DIR COMMAND...: what rank RANK of both_ranks runs, in that folder.
+as_rank() {
+  printf 'cd %q && exec' "$2" >"rank$1.sh"
+  printf ' %q' "${@:3}" >>"rank$1.sh"
+}
+# Two ranks whose commands differ. Open MPI 5.0.7 crashes on its own syntax for that, COMMAND : COMMAND.
+both_ranks=("$mpiexec" -n 2 bash -c "source '$out'/rank\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}.sh")
+
 same=("$lab" --model mlp --recipes fp32,tf32 --epochs 1 --seeds 1 --quiet --overwrite --threads 1)
 for mode in "--parallel data" ""; do
   for option in "--lr 0.5" "--optimizer sgd" "--batch 32" "--seeds 2" "--epochs 2" "--recipes fp32" "--model cnn" "--cure"; do
@@ -31,8 +39,10 @@ for mode in "--parallel data" ""; do
       [[ ${same[i]} != "$name" ]] || unset "words[i]" "words[i+1]"
     done
     # shellcheck disable=SC2086
-    refuse "$mode $option" 15 "the ranks differ in $name: rank 0 has '.*', rank 1 has '" \
-      "$mpiexec" -n 1 "${same[@]}" --out results $mode : -n 1 "${words[@]}" --out results $option $mode
+    as_rank 0 "$out" "${same[@]}" --out results $mode
+    # shellcheck disable=SC2086
+    as_rank 1 "$out" "${words[@]}" --out results $option $mode
+    refuse "$mode $option" 15 "the ranks differ in $name: rank 0 has '.*', rank 1 has '" "${both_ranks[@]}"
   done
 done
 for scale in 1024 2048; do
@@ -42,13 +52,18 @@ done
 mine=("$lab" --model mlp --recipes mine.json --epochs 1 --quiet --overwrite --out "$out/results" --threads 1)
 for mode in "--parallel data" ""; do
   # shellcheck disable=SC2086
+  as_rank 0 "$out/1024" "${mine[@]}" $mode
+  # shellcheck disable=SC2086
+  as_rank 1 "$out/2048" "${mine[@]}" $mode
   refuse "$mode, another recipe of the same name" 15 "the recipe mine: rank 0 has '.*1024.*', rank 1 has '.*2048" \
-    "$mpiexec" -n 1 -wdir "$out/1024" "${mine[@]}" $mode : -n 1 -wdir "$out/2048" "${mine[@]}" $mode
+    "${both_ranks[@]}"
 done
-refuse "another recipe" 15 "the ranks differ in recipe: rank 0 has '" \
-  "$mpiexec" -n 1 "$program" --epochs 1 : -n 1 "$program" --epochs 1 --recipe fp32
+as_rank 0 "$out" "$program" --epochs 1
+as_rank 1 "$out" "$program" --epochs 1 --recipe fp32
+refuse "another recipe" 15 "the ranks differ in recipe: rank 0 has '" "${both_ranks[@]}"
+as_rank 1 "$out" "$program" --epochs 2
 refuse "one rank ends before the other" 30 "rank [01] waits for rank [01], which has ended without error" \
-  "$mpiexec" -n 1 "$program" --epochs 1 : -n 1 "$program" --epochs 2
+  "${both_ranks[@]}"
 
 # With the same options nothing stays behind.
 TMPDIR=$out/tmp

@@ -53,6 +53,18 @@ cp -r results "copy$escape"
 status "a folder's name" 0 $? ""
 ! grep -q $'\033' table log || fail "an escape sequence came out"
 
+# One recipe of a file.
+printf '[{"name": "wide", "base": "fp32"}, {"name": "half", "base": "amp-bf16"}]' >two.json
+"$lab" "${train[@]}" --recipes fp32,two.json:half >table 2>log
+status "one recipe of a file" 0 $? ""
+grep -q '^half ' table || fail "two.json:half did not run"
+! grep -q '^wide ' table || fail "two.json:half ran another recipe too"
+"$lab" "${train[@]}" --recipes two.json:hafl 2>log >/dev/null
+status "a recipe that a file lacks" 2 $? "two.json has no recipe 'hafl'; it has wide, half; did you mean 'half'?"
+printf '{"name": "a",\n "mode": "half",,}' >comma.json
+"$lab" "${train[@]}" --recipes comma.json 2>log >/dev/null
+status "a file of no JSON" 2 $? "comma.json: recipes: not JSON: line 2, column 17: syntax error"
+
 # Names of files.
 long=$(printf 'n%.0s' {1..250})
 printf '[{"name": "%s", "base": "fp32"}]' "$long" >long.json

@@ -78,7 +78,7 @@ Misuses file_misuses() {
        "a tensor cannot be called __metadata__, the format uses that name"},
       {"a name that is not UTF-8",
        [] { in_folder([](const std::string& path) { save_safetensors(path, one("\xff", ones({2}))); }); },
-       "a name or text is not valid UTF-8: [json.exception.type_error.316] invalid UTF-8 byte at index 0:"},
+       "a name or text is not valid UTF-8: invalid UTF-8 byte at index 0:"},
       {"tensors that are not there", [] { load_safetensors("/no/w"); },
        "cannot read \"/no/w\": No such file or directory"},
       {"tensors from a folder", [] { load_safetensors("/"); }, "cannot read \"/\": it is a folder"},
@@ -91,7 +91,7 @@ Misuses file_misuses() {
       {"a file of tensors with a huge header", [] { damaged([](std::string& b) { b[5] = 1; }); },
        "safetensors \"w.safetensors\": a header of 1099511627832 bytes, at most 100000000 are allowed; is it"},
       {"a header that is no JSON", [] { with_header("{"); },
-       "safetensors \"h\": not JSON: [json.exception.parse_error.101] parse error at line 1, column 2: syntax"},
+       "safetensors \"h\": not JSON: line 1, column 2: syntax"},
       {"a header that is a list", [] { with_header("[]"); },
        "safetensors \"h\": the header does not start with \"{\"; is it a safetensors file?"},
       {"a tensor of an unknown dtype",
@@ -127,7 +127,7 @@ Misuses file_misuses() {
          state.set("text", std::string("\xff"));
          save_checkpoint("/tmp/never", {{"a", state}});
        },
-       "save_checkpoint: \"/tmp/never\": a name or text is not valid UTF-8: [json.exception.type_error.316]"},
+       "save_checkpoint: \"/tmp/never\": a name or text is not valid UTF-8: invalid UTF-8 byte"},
       {"a checkpoint that is not there", [] { load_checkpoint("/no/run"); },
        "cannot read \"/no/run\": No such file or directory"},
       {"a checkpoint of plain tensors",

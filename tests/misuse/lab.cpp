@@ -124,7 +124,7 @@ Misuses lab_misuses() {
       {"a cnn for rows", [] { model_for("cnn", samples(4))(); },
        "model cnn reads images [N, C, H, W], the data are [4, 4]"},
       {"results of no JSON", [] { results_from_json("{", "results.json"); },
-       "results.json is not a file of the lab: [json.exception.parse_error.101] parse error at line 1,"},
+       "results.json is not a file of the lab: line 1, column 2: syntax error"},
       {"results of another program", [] { results_from_json("{}", "results.json"); },
        "results.json is not a file of the lab: it has no runs"},
       {"results of the wrong type", [] { results_from_json(R"({"runs": [7]})", "results.json"); },

@@ -123,7 +123,7 @@ TEST_CASE("safetensors: a malformed file gives an error that names what is wrong
       {file_of(good, 9), "1 bytes are left over after the last tensor's data"},
       {file_of("", 0), "the header does not start with \"{\""},
       {file_of(" {}", 0), "the header does not start with \"{\""},
-      {file_of("{", 0), "not JSON: [json.exception.parse_error.101] parse error at line 1, column 2"},
+      {file_of("{", 0), "not JSON: line 1, column 2"},
       {file_of("{}x", 0), "not JSON"},
       {file_of("{\"\xff\":1}", 0), "not JSON"},
       {file_of(R"({"a":1})", 0), "tensor \"a\": its entry is not an object"},

@@ -72,6 +72,13 @@ TEST_CASE("a sum that has more bits than a double is rounded once") {
   CHECK(under("fp16-acc:toward-zero", [&] { return matmul(-a, b); }).item() == -32800);
 }
 
+TEST_CASE("the suffix -acc goes with every format, as in fp16-acc") {
+  CHECK(accumulator("e8m18-acc/chunk=64") == accumulator("e8m18/chunk=64"));
+  CHECK(accumulator("tf32-acc:stochastic") == accumulator("tf32:stochastic"));
+  CHECK_THROWS_AS(accumulator("-acc"), Error);
+  CHECK_THROWS_AS(accumulator("e8m18-acc-acc"), Error);
+}
+
 TEST_CASE("4096 ones") {
   const Tensor a = ones({1, 4096});
   const std::pair<const char*, double> cases[] = {{"f32", 4096},
@@ -313,7 +320,7 @@ TEST_CASE("bad accumulators say what is allowed") {
       {"fp16-ac",
        "accumulator 'fp16-ac': there are f32, f64, fp16-acc, bf16-acc, hopper-fp8-14bit, volta-fp16, "
        "ampere-fp16, ampere-tf32, hopper-fp16, hopper-tf32, ada-fp8, hopper-fp8, blackwell-fp8, formats as bf16 and "
-       "eXmY; then :ROUNDING, /chunk=N, /promote=N, /group=N, /fraction=N; did you mean 'fp16-acc'?"},
+       "eXmY (or eXmY-acc); then :ROUNDING, /chunk=N, /promote=N, /group=N, /fraction=N; did you mean 'fp16-acc'?"},
       {"", "there are f32"},
       {"e9m3", "9 exponent bits; allowed are 1 to 8"},
       {"e5m24", "24 mantissa bits; allowed are 0 to 23"},

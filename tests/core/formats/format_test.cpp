@@ -57,7 +57,7 @@ TEST_CASE("errors of invalid formats") {
        "Inf and NaN need a mantissa bit"},
       {with([](Format& f) { f.nan = NanEncoding::negative_zero; }),
        "NaN as the code of -0 needs a sign and leaves no -0"},
-      {with([](Format& f) { f.is_signed = false; }), "an unsigned format has no -0"},
+      {with([](Format& f) { f.is_signed = false; }), "an unsigned format has no -0: negative_zero is false for it"},
       {with([](Format& f) { f.has_zero = false; }), "a format without zero is an unsigned one of powers of two"},
       {with([](Format& f) { f.bias = 200; }), "f32 holds 2^-126 to below 2^128"},
       {with([](Format& f) { f.bias = -120; }), "f32 holds 2^-126 to below 2^128"},
@@ -75,6 +75,19 @@ TEST_CASE("errors of invalid formats") {
     const std::string message = message_of([&] { check_valid(row.f); });
     CHECK_MESSAGE(contains(message, row.message), message);
   }
+}
+
+TEST_CASE("ueXmY is eXmY without a sign") {
+  const Format f = format("ue4m4");
+  CHECK_FALSE(f.is_signed);
+  CHECK(f.bits() == 8);
+  CHECK(f.max() == Format::ieee(4, 4).max());
+  CHECK(f.min_positive() == Format::ieee(4, 4).min_positive());
+  CHECK(f.min() == 0);
+  CHECK(to_string(f) == "ue4m4");
+  CHECK(to_string(format("ue4m3")) == "ue4m3");  // a name of its own: e4m3fn without a sign
+  CHECK(format("ue4m3").max() == 448);
+  CHECK_THROWS_WITH_AS(format("ue9m1"), "format e9m1: 9 exponent bits; allowed are 1 to 8", Error);
 }
 
 TEST_CASE("errors of invalid roundings and overflow policies") {
