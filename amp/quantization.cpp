@@ -277,8 +277,8 @@ void check_valid(const Quantization& q) {
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
     if (*kept && ((*kept)->scaling.kind == ScalingKind::delayed || (*kept)->hadamard))
       throw_error(
-          "quantization: gradients, weights, masters, moments and results are scaled by what they are: no delayed "
-          "scaling, no transform");
+          "quantization: gradients, weights, masters, moments and results take scales from their own "
+          "values: no delayed scaling, no transform");
   if (q.accumulator) check_valid(*q.accumulator);
   for (const auto& module : q.modules)
     in_context("quantization, modules, " + module.first, [&] {

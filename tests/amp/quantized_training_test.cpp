@@ -51,7 +51,7 @@ Kept kept(Quantization q, bool save_codes) {
 
 }  // namespace
 
-TEST_CASE("operands with one scale a tensor are kept as codes, others as they are; the gradients are the same") {
+TEST_CASE("operands with one scale per tensor are kept as codes, others as they are; the gradients are the same") {
   constexpr std::int64_t kX = 64 * 256, kW = 256 * 128, kSlack = 512;  // two scales, and sizes are rounded up
   for (const char* name : {"fp8-current", "fp8-delayed", "e3m4", "e2m3"}) {
     CAPTURE(name);
@@ -170,7 +170,7 @@ TEST_CASE(
       CHECK(std::abs(agree - 2560) < 6 * 31);
     }
   }
-  // 64 draws an element: deviation 0.433 / 8; the largest of 4096 stays within 6 of them
+  // 64 draws per element: deviation 0.433 / 8; the largest of 4096 stays within 6 of them
   CHECK(abs(sum / (4.0 * kSteps) - 1.25).max().item() < 6 * 0.433 / 8);
 }
 

@@ -282,7 +282,7 @@ Misuses tensor_misuses() {
       {"add_ of NaN to integers", [] { return integers().add_(NAN); },
        "add_: [3] i64 x nan: the number nan is not an integer of 64 bits; cast the tensor with"},
       {"add_ of floats to integers", [] { return integers().add_(full({3}, 0.5)); },
-       "add_: [3] i64 x [3] f32: a floating operand does not go into integers; cast it with to()"},
+       "add_: [3] i64 x [3] f32: a floating operand cannot be written into an integer tensor; cast it with to()"},
       {"division of integers in place", [] { return integers() /= 2; },
        "/=: the quotient is floating and cannot be written into [3] i64; write x = x / y"},
       {"copy_ of another shape", [] { return ones({2}).copy_(ones({3})); },
