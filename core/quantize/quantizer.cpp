@@ -256,8 +256,8 @@ struct Call {
   Rows x;
   Grid g;
   Rounder rounder{rounded_format(q), q.rounding, q.overflow, o.key};
-  // Elements are rounded as doubles if they are doubles, or if they are scaled and the rounder or the counts read more
-  // of them than an f32 holds.
+  // Doubles, and scaled elements of which the rounder or counts read more than an f32 holds, are rounded as doubles.
+  // Doubles stay doubles if nothing is scaled.
   bool doubles = x.x.dtype() == DType::f64, scaled = q.scaling.kind != ScalingKind::none;
   bool exact = scaled && q.scaling.product == ScaledProduct::exact;
   bool counts_products = o.scaled_exponents && o.stats.exponents;

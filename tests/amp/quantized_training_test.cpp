@@ -51,7 +51,7 @@ Kept kept(Quantization q, bool save_codes) {
 
 }  // namespace
 
-TEST_CASE("operands with one scale per tensor are kept as codes, others as they are; the gradients are the same") {
+TEST_CASE("operands with one scale a tensor are kept as codes, others as they are; the gradients are the same") {
   constexpr std::int64_t kX = 64 * 256, kW = 256 * 128, kSlack = 512;  // two scales, and sizes are rounded up
   for (const char* name : {"fp8-current", "fp8-delayed", "e3m4", "e2m3"}) {
     CAPTURE(name);
