@@ -210,8 +210,8 @@ float carry(const Adder<T>& add, T* terms, T* sums, const RoundedProduct& g, Wor
 // `packed` has room for kDepth rows of b and then for three tiles of sums: the chains, those of chunks, the promoted
 // ones. Returns false, with c as before, if a float's sum is beyond the format.
 template <class T>
-bool tile(const Accumulator& how, const Adders<T>& add, const Adder<double>& last, const RoundedProduct& g, Words& words,
-          T* packed) {
+bool tile(const Accumulator& how, const Adders<T>& add, const Adder<double>& last, const RoundedProduct& g,
+          Words& words, T* packed) {
   T* const chain = packed + kDepth * kCols;
   T* const group = how.chunk ? chain + kRows * kCols : chain;
   T* const total = how.promote ? chain + 2 * kRows * kCols : group;
