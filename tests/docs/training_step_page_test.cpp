@@ -70,7 +70,8 @@ TEST_CASE("docs/a-training-step.md: a layer saves x for the gradient of its weig
   const amp::RecipeScope scope(amp::recipe("amp-bf16"), Device::cpu());
   const Tensor y = net(x);
   std::vector<std::vector<bool>> saved;  // by layer: x, weight, bias
-  for (const Ref<Node>& node : Tape::of(y).nodes()) {
+  const Tape tape = Tape::of(y);
+  for (const Ref<Node>& node : tape.nodes()) {
     if (node->op != OpId::linear) continue;
     saved.emplace_back();
     for (int i = 0; i < 3; ++i) {

@@ -32,7 +32,7 @@ Misuses tensor_misuses() {
       {"an undefined tensor detached", [] { return Tensor().detach(); },
        "an undefined tensor was used; it has no dtype, shape or numbers"},
       {"an undefined tensor asked for a gradient", [] { return Tensor().grad(); }, "= undefined"},
-      {"an undefined tensor that shall require a gradient", [] { Tensor().set_requires_grad(); },
+      {"set_requires_grad() on an undefined tensor", [] { Tensor().set_requires_grad(); },
        "an undefined tensor was used; it has no dtype, shape or numbers"},
       {"backward of an undefined tensor", [] { Tensor().backward(); },
        "an undefined tensor was used; it has no dtype, shape or numbers"},
