@@ -1,8 +1,23 @@
 #include "quantized_moments.h"
 
+#include <string>
+
 #include "../core/support/throwf.h"
 
 namespace gradual::optim {
+namespace {
+
+// A quantizer's description in a checkpoint, in today's words. Earlier checkpoints say "one scale a tensor".
+std::string in_todays_words(std::string kept) {
+  for (const char* of : {"tensor", "row"}) {
+    const std::string former = fmt::format(" a {}", of);
+    const std::size_t at = kept.find(former);
+    if (at != std::string::npos) kept.replace(at, former.size(), fmt::format(" per {}", of));
+  }
+  return kept;
+}
+
+}  // namespace
 
 void check_moments(const UpdateOptions& options) {
   for (const auto& q : options.moments) {
@@ -32,7 +47,7 @@ std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::str
                                            const Tensor& param, const Quantizer* q) {
   if (!from.contains(key + ".codes")) return {};
   const std::string who = fmt::format("load_state_dict: {} of {}", key, name);
-  if (const std::string& kept = from.text(key + ".quantizer"); !q || describe(*q) != kept)
+  if (const std::string kept = in_todays_words(from.text(key + ".quantizer")); !q || describe(*q) != kept)
     throwf("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers");
   QuantizedTensor codes = quantize(zeros(param.sizes(), {.device = param.device()}), *q);
   const CategoryScope category(Category::optimizer);

@@ -416,8 +416,8 @@ TEST_CASE("quantisation that cannot be is named") {
   CHECK(refused([](Recipe& r) { r.quantization->master = Quantizer{.format = format("bf16")}; }) ==
         "recipe 'mine': a quantizer of masters needs masters");
   CHECK(refused([](Recipe& r) { r.quantization->weight = r.quantization->forward_w; })
-            .starts_with("recipe 'mine': quantization: gradients, weights, masters, moments and results are scaled by "
-                         "what they are"));
+            .starts_with("recipe 'mine': quantization: gradients, weights, masters, moments and results take scales "
+                         "from their own values"));
   CHECK(refused([](Recipe& r) {
           r.policy = {{OpId::linear, amp::CastPolicy::cast(DType::bf16)}};
         }) ==

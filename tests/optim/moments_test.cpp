@@ -119,6 +119,19 @@ TEST_CASE("an optimizer with coded moments resumes to the bit, from its own stat
   CHECK_FALSE(codes.state_dict().contains("params.0.exp_avg"));
 }
 
+TEST_CASE("moments in codes of checkpoints with the former words load: one power of two a tensor") {
+  const Tensor p = matrix(4, 4, 1);
+  Adam codes({p}, {.precision = coded(kE4m3, kFp16)});
+  set_gradient(p, numbers(16, 2));
+  codes.step();
+  StateDict former = codes.state_dict();
+  CHECK(former.text("params.0.exp_avg.quantizer") == "e4m3fn, one power of two per tensor");
+  former.set("params.0.exp_avg.quantizer", "e4m3fn, one power of two a tensor");
+  Adam loaded({p}, {.precision = coded(kE4m3, kFp16)});
+  loaded.load_state_dict(former);
+  CHECK(loaded.state_dict().text("params.0.exp_avg.quantizer") == "e4m3fn, one power of two per tensor");
+}
+
 TEST_CASE("codes that do not fit and moments that cannot be coded are named") {
   const Tensor p = matrix(4, 4, 1), q = matrix(4, 5, 1);
   Adam codes({p}, {.precision = coded(kE4m3, kFp16)}), plain({p});

@@ -106,6 +106,7 @@ TEST_CASE("least-squares errs no more than a rule, in any block or tile") {
                     .scaling = {.kind = ScalingKind::block, .block = 16, .square = square, .scale = scale}};
         double least = 1e300;
         for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::least_squares}) {
+          if (scale == ScaleFormat::coded && rule == ScaleRule::rceil) continue;  // rceil is for powers of two
           q.scaling.rule = rule;
           const std::vector<float> values = fake_quantize(t, q).to_vector<float>();
           double most_of_block = 0, sum = 0;
