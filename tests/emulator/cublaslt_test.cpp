@@ -280,7 +280,7 @@ TEST_CASE("while a stream is captured no library's relu is looked at") {
   });
 }
 
-TEST_CASE("gelu in the product, and what it was taken of") {
+TEST_CASE("gelu in the product, and its argument") {
   afresh([] {
     for (const DType dtype : {DType::f16, DType::bf16})
       for (const bool biased : {false, true})

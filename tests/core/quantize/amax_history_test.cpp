@@ -38,7 +38,7 @@ TEST_CASE("delayed scaling: the largest of the history sets the next scale") {
   CHECK(fake_quantize(full({1}, 500), q, {.history = &h}).item() == 448);
   h = {};
   CHECK(step(h, q, 2) == 448 / 2.0F);
-  // with 224 a tensor of amax 8 is clipped to 448 / 224, and the scale follows afterwards
+  // with 224, a tensor of amax 8 is clipped to 448 / 224, and the scale follows afterwards
   CHECK(fake_quantize(full({1}, 8), q, {.history = &h, .stage = false}).item() == 2);
   CHECK(h.staged == 0);  // only read
   CHECK(step(h, q, 8) == 448 / 8.0F);
