@@ -255,7 +255,7 @@ int train_command(int argc, char** argv) {
       "gradual-lab");
   declare_options(app, a);
   std::string commands = "Other commands (gradual-lab NAME --help):";
-  for (const Command& command : kCommands) commands += fmt::format("\n  {:<8} {}", command.name, command.summary);
+  for (const Command& command : kCommands) commands += fmt::format("\n  {:<9} {}", command.name, command.summary);
   app.footer(commands);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";
