@@ -129,7 +129,7 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
     throwf("policy table: {} takes no policy but pass: {}", to_string(op),
            op_info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
            : op_info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
-                                                : "what the program asks for is not changed");
+                                                : "explicit casts are never changed");
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
     throwf("policy table: {} cannot be rewritten; its gradient must be made of its inputs alone, as that of matmul is",
            to_string(op));

@@ -22,7 +22,7 @@ namespace {
 using Site = QuantizationState::Site;
 
 // One operand of a product: its role, its quantizer and its amax history.
-struct Operand {
+struct ProductOperand {
   const Tensor* tensor = nullptr;
   int input = 0;  // of the call
   Role role = Role::activation;
@@ -48,7 +48,7 @@ constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
     {"x", &Site::x}, {"w", &Site::w}, {"dy", &Site::dy}};
 
 // Rounds an operand along `axis`, unless it was saved as codes.
-QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site) {
+QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site) {
   if (o.saved) return {t, *o.saved};
   if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   const RewriteContext& context = rewrite_context();
@@ -73,7 +73,7 @@ QuantizedOperand rounded(const Operand& o, const Tensor& t, int axis, Site& site
 }
 
 // Saves forward's operands with one scale per tensor as codes, if backward uses the same quantizer.
-void save_codes(const Quantization& q, const Operand& o, const QuantizedOperand& v) {
+void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedOperand& v) {
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
   if (q.*kOperandQuantizers[static_cast<int>(o.role)][1] != *o.quantizer || is_identity(*o.quantizer)) return;
   const Format format = detail::rounded_format(*o.quantizer);
@@ -101,7 +101,7 @@ constexpr std::uint16_t kSigns = 0x9d2b;
 Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y.mul_(scale) : y; }
 
 // The f8 dtype of an operand that a backend may multiply by f8 instructions: at most one scale per tensor.
-std::optional<DType> f8_of(const Operand& o) {
+std::optional<DType> f8_of(const ProductOperand& o) {
   if (!o.quantizer || !per_tensor(o.quantizer->scaling.kind)) return {};
   const std::optional<DType> dtype = dtype_of_format(o.quantizer->format);
   return dtype && is_f8(*dtype) ? dtype : std::nullopt;
@@ -109,7 +109,8 @@ std::optional<DType> f8_of(const Operand& o) {
 
 // The result of multiply() times the scales, which may have been shaped to its dims, unless it includes them.
 template <class F>
-Tensor multiplied(const Operand& a, const Tensor& scale_a, const Operand& b, const Tensor& scale_b, const F& multiply) {
+Tensor multiplied(const ProductOperand& a, const Tensor& scale_a, const ProductOperand& b, const Tensor& scale_b,
+                  const F& multiply) {
   const std::optional<DType> left = f8_of(a), right = f8_of(b);
   if (!fast_f8() || !left || !right) return scaled(scaled(multiply(), scale_a), scale_b);
   const auto floats = [](const Tensor& t) { return t.defined() ? static_cast<const float*>(t.raw()) : nullptr; };
@@ -121,10 +122,10 @@ Tensor multiplied(const Operand& a, const Tensor& scale_a, const Operand& b, con
 }
 
 // Both operands of a product, transformed if their quantizers say so, and rounded along the contracted axes.
-std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, const Operand& a, int axis_a,
-                                                       const Operand& b, int axis_b, Site& site) {
+std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, const ProductOperand& a, int axis_a,
+                                                       const ProductOperand& b, int axis_b, Site& site) {
   const bool transforms = a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard;
-  const auto operand = [&](const Operand& o, int axis) {
+  const auto operand = [&](const ProductOperand& o, int axis) {
     return rounded(o, transforms ? transformed(*o.tensor, axis, kSigns) : *o.tensor, axis, site);
   };
   QuantizedOperand x = operand(a, axis_a), w = operand(b, axis_b);
@@ -134,7 +135,7 @@ std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, co
 }
 
 // a [.., m, k] b [.., k, n].
-Tensor product(const Quantization& q, const Operand& a, const Operand& b, Site& site) {
+Tensor product(const Quantization& q, const ProductOperand& a, const ProductOperand& b, Site& site) {
   const auto [x, w] = operands(q, a, -1, b, b.tensor->dim() == 1 ? -1 : -2, site);
   // Row scales have their operand's dims; a product with a vector has one dim less.
   const auto fitting = [](const Tensor& scale, const Tensor& other, int dim) {
@@ -144,7 +145,8 @@ Tensor product(const Quantization& q, const Operand& a, const Operand& b, Site& 
                     [&x = x, &w = w] { return matmul(x.values, w.values); });
 }
 
-Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w, const Tensor& bias, Site& site) {
+Tensor linear_product(const Quantization& q, const ProductOperand& x, const ProductOperand& w, const Tensor& bias,
+                      Site& site) {
   const auto [a, b] = operands(q, x, -1, w, -1, site);
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
@@ -155,11 +157,11 @@ Tensor linear_product(const Quantization& q, const Operand& x, const Operand& w,
 
 // One scale per tensor commutes with the unfolding: such operands are rounded before it, others after it, as matrices
 // per group.
-Tensor convolution(const Quantization& q, const OpCall& call, Operand a, Operand b, Site& site) {
+Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
   const auto& attrs = call.get<ConvAttrs>();
   QuantizedOperand done[2];
   bool whole = true;
-  for (Operand* o : {&a, &b}) {
+  for (ProductOperand* o : {&a, &b}) {
     const bool unfolds =
         !o->saved && o->quantizer && (!per_tensor(o->quantizer->scaling.kind) || o->quantizer->hadamard);
     if (unfolds && q.requantize && !rewrite_context().gradient)
@@ -218,8 +220,8 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   std::optional<Accumulator> how = q.accumulator ? q.accumulator : current_accumulator();
   if (q.accumulator && how->rounding.mode == RoundingMode::stochastic) how->key = rewrite_key();
   const AccumulatorScope accumulator(how);
-  Operand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = context.saved_scales[0]};
-  Operand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = context.saved_scales[1]};
+  ProductOperand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = context.saved_scales[0]};
+  ProductOperand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = context.saved_scales[1]};
   a.quantizer = quantizer_of(q, a.role, b.role), b.quantizer = quantizer_of(q, b.role, a.role);
   Outputs out;
   switch (call.op) {
@@ -277,8 +279,8 @@ void check_valid(const Quantization& q) {
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
     if (*kept && ((*kept)->scaling.kind == ScalingKind::delayed || (*kept)->hadamard))
       throw_error(
-          "quantization: gradients, weights, masters, moments and results are scaled by what they are: no delayed "
-          "scaling, no transform");
+          "quantization: gradients, weights, masters, moments and results take scales from their own "
+          "values: no delayed scaling, no transform");
   if (q.accumulator) check_valid(*q.accumulator);
   for (const auto& module : q.modules)
     in_context("quantization, modules, " + module.first, [&] {

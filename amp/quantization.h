@@ -45,8 +45,8 @@ struct Quantization {
   // Replaces the policy of the six operands' quantizers. Recipes of 8 bits and fewer saturate, so that an infinite
   // gradient becomes the largest value; saturate_finite hands it on. A loss scale's check sees both (hidden operands).
   std::optional<Overflow> overflow = {};
-  // Backward rounds x and W as forward rounded them, from its codes, instead of their originals: what hardware has that
-  // keeps 8 bits. Not for convolutions whose scales differ along the contracted axis, which have no codes of x.
+  // Backward rounds x and W again from forward's codes instead of from the originals, as on hardware that keeps 8 bits.
+  // Not for convolutions whose scales differ along the contracted axis: these have no codes of x.
   bool requantize = false;
   bool save_codes = true;  // save operands with one scale per tensor as codes for backward (no second derivatives)
 

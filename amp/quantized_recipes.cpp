@@ -50,7 +50,7 @@ Quantization mx(const char* element, int block = 32, int part = 0) {
 Quantization qat(const Quantizer& x, const Quantizer& w) {
   return {.forward_x = x, .forward_w = w, .dgrad_w = w, .wgrad_x = x};
 }
-// One scale a tensor.
+// One scale per tensor.
 Quantizer whole(const char* element, bool zero_point = false) {
   return to_format(element, {.kind = ScalingKind::tensor, .zero_point = zero_point});
 }

@@ -46,7 +46,7 @@ void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gra
               GradOptions options = {});
 
 // How the gradients of a leaf add up, within one backward and over several. Default: storage. With f32 the grad() of an
-// f16 or bf16 leaf has the leaf's dtype after one gradient, and is f32 (4 bytes an element) once two have been added:
+// f16 or bf16 leaf has the leaf's dtype after one gradient, and is f32 (4 bytes per element) once two have been added:
 // that sum is not rounded. An optimizer with FP32 masters sets f32 for its parameters. Error for a tensor that is no
 // floating leaf.
 void set_gradient_sums(const Tensor& leaf, GradientSums sums);

@@ -68,7 +68,7 @@ struct Rule {
   int saves[5] = {};                // tensors that the gradient of input i needs; only these are saved
   const char* reason = nullptr;     // why there is no backward: "integer result", "in place, outside the graph"
   std::uint8_t differentiable = 1;  // outputs (bits) that carry gradients
-  bool fused = false;               // a fused op computes the gradient; a composed form builds create_graph's graph
+  bool fused = false;               // a fused op computes the gradient; a composed form is recorded under create_graph
 };
 
 // The column, by OpId. A test fails for an op with neither backward nor reason.

@@ -43,7 +43,7 @@ void pow_rule(const C& c) {
     c.set(1, c.scalar() == 0 ? where(b >= 0, 0, g) : g);
   }
 }
-// Equal operands share the gradient, as in PyTorch. If one is NaN, so is the result, and both get the gradient. Uses
+// Equal operands share the gradient, as in PyTorch. If one is NaN, the result is NaN, and both get the gradient. Uses
 // selection, not multiplication by 0 and 1, which would turn an Inf into NaN.
 template <bool kMax> void extreme(const C& c) {
   const Tensor& g = c.grad();
@@ -62,7 +62,7 @@ Tensor silu_slope(const Tensor& x) {
   const Tensor s = sigmoid(x);
   return s * (clamp(x, -most, most) * (1 - s) + 1);
 }
-// 2/sqrt(pi) exp(-x^2). Beyond 30 it is 0, and so is its derivative.
+// 2/sqrt(pi) exp(-x^2). Beyond 30 it and its derivative are 0.
 Tensor erf_slope(const C& c) {
   const Tensor x = c.create_graph() ? where(abs(c.input(0)) > 30, 30, c.input(0)) : c.input(0);
   return exp(-square(x)) * (2 * std::numbers::inv_sqrtpi);

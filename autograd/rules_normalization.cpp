@@ -119,7 +119,7 @@ void cross_entropy_rule(const C& c) {
   const Tensor classes = c.input(1);
   if (!c.create_graph()) return c.set(0, call_row(OpId::cross_entropy_backward, a, c.grad(), c.output(1), classes)[0]);
   const Tensor used = classes != a.ignore_index;
-  // Ignored rows have zero gradients, whatever their values, and so have the gradients of these.
+  // Ignored rows have zero gradients, whatever their values. The gradients of these are zero too.
   const Tensor logits = where(unsqueeze(used, 1), c.input(0), 0);
   const Tensor log_p = log_softmax(a.narrow != DType::f32 ? cast(logits, DType::f32) : logits, 1);
   const std::int64_t count = c.sizes(0)[1];

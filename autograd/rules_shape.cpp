@@ -39,7 +39,7 @@ Tensor share(const C& c, const Tensor& lose, const Tensor& t) {
   return where(lose, 0, t * cast(part, t.dtype()));
 }
 // The numbers below the largest or above the smallest, which is `of`. Equal extremes share the gradient, as in
-// PyTorch's amax. If `of` is NaN, the NaNs do not lose, nor does an Inf that would be the extreme without them.
+// PyTorch's amax. If `of` is NaN, neither the NaNs lose nor an Inf that would be the extreme without them.
 template <bool kMax> Tensor loses(const Tensor& x, const Tensor& of) {
   if (kMax) return x < where(of != of, INFINITY, of);
   return x > where(of != of, -INFINITY, of);
@@ -48,7 +48,7 @@ template <bool kMax> void extreme(const C& c) {
   c.set(0, share(c, loses<kMax>(c.input(0), keep_dims(c, c.output(0))), keep_dims(c, c.grad())));
 }
 
-// d |x|_p = sign(x) (|x| / norm)^(p-1); 0 if the norm is 0, and so is its derivative. Both are 0 where x is 0 as well,
+// d |x|_p = sign(x) (|x| / norm)^(p-1); 0 if the norm is 0, as is its derivative. Both are 0 where x is 0 as well,
 // although the slope is infinite for p < 1, and its derivative for p < 2.
 Tensor norm_slope(const C& c, const Tensor& x, double p) {
   if (p == 0) return zeros_like(x);

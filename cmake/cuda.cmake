@@ -1,5 +1,6 @@
-# The CUDA backend (GRADUAL_CUDA): compiled by nvcc if requested, and by default if this machine has a GPU and the toolkit;
-# by the C++ compiler with the emulator of cuda/emulator if requested; else a stub. Included when the target gradual exists.
+# The CUDA backend (GRADUAL_CUDA): compiled by nvcc if requested, and by default if this machine has a GPU and the
+# toolkit; by the C++ compiler with the emulator of cuda/emulator if requested; else a stub. Included when the target
+# gradual exists.
 
 set(GRADUAL_HAVE_CUDA OFF)
 set(cuda_dir ${PROJECT_SOURCE_DIR}/cuda)

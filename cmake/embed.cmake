@@ -16,7 +16,7 @@ if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
   file(READ "${INPUT}" hex HEX)
   string(LENGTH "${hex}" digits)
   math(EXPR size "${digits} / 2")
-  string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")  # 16 bytes a line
+  string(REGEX REPLACE "(................................)" "\\1\n" hex "${hex}")  # 16 bytes per line
   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," hex "${hex}")
   get_filename_component(name "${INPUT}" NAME)
   file(WRITE "${OUTPUT}" "// Generated from ${name}.\n"

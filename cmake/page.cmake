@@ -5,8 +5,8 @@
 #
 # The ```text blocks of the page, with an empty line between them, are what the program prints. The lines of each ```cpp
 # block occur in the source, one after the other; indentation may differ. A ```json block is mine.json, next to the
-# page. The program has at most 60 lines. With GRADUAL_WRITE_DOCS in the environment, the ```text blocks are replaced by what
-# the program prints.
+# page. The program has at most 60 lines. With GRADUAL_WRITE_DOCS in the environment, the ```text blocks are replaced by
+# what the program prints.
 
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${PROGRAM} OUTPUT_VARIABLE output RESULT_VARIABLE result)

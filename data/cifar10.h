@@ -15,7 +15,7 @@ namespace gradual::data {
 Split cifar10(const std::string& folder);
 
 // CIFAR-100 in its binary version: "train.bin" and "test.bin", records of a coarse label (of 20), a fine label (of 100)
-// and the pixels. The mean and deviation by channel are 0.5071, 0.4865, 0.4409; 0.2673, 0.2564, 0.2762. Errors as above.
+// and the pixels. Mean and deviation by channel are 0.5071, 0.4865, 0.4409; 0.2673, 0.2564, 0.2762. Errors as above.
 Split cifar100(const std::string& folder, bool coarse = false);
 
 // The usual augmentation of small images [N, C, H, W] (He et al. 2016): each is mirrored with probability 1/2, and

@@ -16,10 +16,10 @@ Tensor read_idx(const std::string& path);
 // The same from memory; `name` stands for the file in messages.
 Tensor parse_idx(std::string_view bytes, const std::string& name);
 
-// "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-..." in `folder`, or with a dot before "idx" (as Kaggle has
-// them), each plain or with ".gz". Inputs are
-// f32 [N, 1, 28, 28], (pixel / 255 - 0.1307) / 0.3081 (the mean and deviation of MNIST's 60,000 training images);
-// targets i64 [N], 0 to 9. Folders with other images (Fashion-MNIST, other sizes) work too.
+// Reads "train-images-idx3-ubyte", "train-labels-idx1-ubyte" and "t10k-..." in `folder`, or the same names with a dot
+// before "idx", as Kaggle has them; each plain or with ".gz". Inputs are f32 [N, 1, 28, 28], (pixel / 255 - 0.1307) /
+// 0.3081 (the mean and deviation of MNIST's 60,000 training images); targets are i64 [N], 0 to 9. Folders with other
+// images (Fashion-MNIST, other sizes) work too.
 Split mnist(const std::string& folder);
 
 }  // namespace gradual::data

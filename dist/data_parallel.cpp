@@ -239,7 +239,7 @@ void DataParallel::check_step(const data::Batch& batch) {
 }
 
 // One backward over all shards of all ranks. Each bucket has a tree for each held rank and a sum; in those of the last
-// one, which waits for backward, the numbers about the shards come first.
+// one, which waits for backward, the header fields of the shards come first.
 template <class T> struct DataParallel::Step {
   DataParallel& all;
   const data::Batch& batch;
@@ -437,7 +437,7 @@ template <class T> struct DataParallel::Step {
     };
     in_lockstep(static_cast<int>(own.size()), run, join, swap);
   }
-  // Exact sums, or in low precision without the numbers about the shards.
+  // Exact sums, or in low precision without the header fields of the shards.
   void sum(std::size_t bucket, bool low) {
     const std::int64_t first = bucket == last ? all.about_ : 0;
     if (low) {

@@ -72,8 +72,8 @@ class DataParallel : Pinned {
                std::optional<amp::Exchange> exchange = {});
 
   // One training step of the run on a batch, the same on all ranks (or each rank's part of it, see own_shards()). If
-  // the loss or a gradient throws, gradients, buffers, histories and default_generator() are as before. After steps 1, 2,
-  // 4, 8 and so on: Error on every rank if their parameters or the sizes of their batches differ.
+  // the loss or a gradient throws, gradients, buffers, histories and default_generator() are as before. After steps 1,
+  // 2, 4, 8 and so on: Error on every rank if their parameters or the sizes of their batches differ.
   amp::RunStep step(const data::Batch& batch, const Loss& loss);
   // The gradient alone, added to the parameters' .grad. Returns the loss of the batch, detached, in the type of the
   // sums; NaN without a valid target.
@@ -107,7 +107,7 @@ class DataParallel : Pinned {
   DataParallelOptions options_;
   int shards_, emulated_;
   std::vector<std::pair<std::string, Tensor>> parameters_, buffers_;
-  std::int64_t about_ = 0;                         // numbers about a shard, before the gradients of the last bucket
+  std::int64_t about_ = 0;                         // header fields of a shard, before the gradients of the last bucket
   std::vector<std::vector<std::size_t>> buckets_;  // of parameters, ascending in each; the last waits for backward
   std::vector<std::size_t> order_;                 // of parameters, in rank 0's first backward
   bool ordered_ = false;                           // the ranks agree on order_

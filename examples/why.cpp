@@ -57,7 +57,7 @@ struct Training {
 
 void diagnose_fp16() {
   const amp::Recipe recipe = amp::recipe("fp16-pure");
-  std::printf("1. The ledger of the first step in %s: a row an op, with what its results hold\n\n",
+  std::printf("1. The ledger of the first step in %s: one row per op, with what its results hold\n\n",
               recipe.name.c_str());
   Training training(recipe);
   inspect::Evidence evidence{.recipe = &recipe, .steps = 1};

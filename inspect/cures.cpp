@@ -93,7 +93,7 @@ Cure scales(Recipe r) {
     const ScalingKind kind = q.scaling.kind;
     if (kind == none || kind == fixed || kind == delayed) q.scaling = {.kind = tensor}, q.overflow = Overflow::saturate;
   };
-  return {requantised(std::move(r), own_amax), "one scale a tensor, from its own amax"};
+  return {requantised(std::move(r), own_amax), "one scale per tensor, from its own amax"};
 }
 
 Cure rceil(Recipe r) {
@@ -113,7 +113,7 @@ Cure fp8(Recipe r) {
   const amp::Quantization wide = amp::recipe("fp8-current").quantization.value();
   for (const auto& field : amp::kQuantizerFields)
     if (r.quantization && wide.*field.quantizer) *r.quantization.*field.quantizer = wide.*field.quantizer;
-  return {r, "operands in e4m3 and e5m2, one scale a tensor"};
+  return {r, "operands in e4m3 and e5m2, one scale per tensor"};
 }
 
 }  // namespace cures

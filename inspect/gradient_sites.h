@@ -12,7 +12,7 @@
 namespace gradual::inspect {
 
 // Roles of a quantised recipe: the operands of the three products, and update, the rounding of the gradient that the
-// optimizer reads. Such a recipe stores outputs in f32. Roles of an autocast recipe: all_ops; and in layers with products
+// optimizer reads. Such a recipe stores outputs in f32. Roles of an autocast recipe: all_ops, and in layers of products
 // their operands (also where backward reads them) and stored_outputs (results and their gradients).
 enum class SiteRole : std::uint8_t {
   forward_x,

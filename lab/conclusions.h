@@ -20,7 +20,7 @@ struct Conclusion {
   std::string sentence = {}, command = {};
 };
 
-// At most five, failures first. A difference is told only if it is larger than its interval of 95%.
+// At most five, failures first. A difference is reported only if it is larger than its interval of 95%.
 std::vector<Conclusion> conclusions(const std::vector<Result>& results);
 
 }  // namespace gradual::lab

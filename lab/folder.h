@@ -12,7 +12,7 @@ namespace gradual::lab {
 enum class Existing : std::uint8_t { refuse, resume, overwrite };
 
 Existing existing(const Options& options);
-// RECIPE-seedN.safetensors, for files of one run: another name for each recipe and seed. Bytes other than ASCII letters,
+// RECIPE-seedN.safetensors, for files of one run: a name for each recipe and seed. Bytes other than ASCII letters,
 // digits, '-', '.' and '_' become %XX, their code: "fp16-static%3A1024-seed0.safetensors".
 std::string run_file(const std::string& recipe, std::uint64_t seed);
 // Error for a name that is too long for run_file() with any of so many seeds.

@@ -126,7 +126,7 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
 std::string curves_csv(const std::vector<Result>& results);
 // One self-contained page.
 std::string report_html(const std::vector<Result>& results);
-// recipe, seed, .., one line a run, with all that results.json has of it in one number
+// recipe, seed, .., one line per run, with all that results.json has of it in one number
 std::string runs_csv(const std::vector<Result>& results);
 
 }  // namespace gradual::lab

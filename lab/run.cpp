@@ -247,7 +247,7 @@ void Run::train_step(const data::Batch& batch) {
     const auto file = sink(options_.trace);
     std::fprintf(
         file.get(),
-        "# %s, seed %llu: one training step; a line an op: phase, name, operands -> results, module, line of the call, "
+        "# %s, seed %llu: one training step; one line per op: phase, name, operands -> results, module, caller's line, "
         "time,\n# after # why it was inserted, after ! elements of the results that were lost or are subnormal, Inf, "
         "NaN\n",
         recipe_.name.c_str(), static_cast<unsigned long long>(seed_));

@@ -95,7 +95,7 @@ std::string wrapped(const std::string& text, std::size_t indent) {
   return out;
 }
 
-constexpr const char* kAsIf = "* gradients stay in f32, and nothing is lost: what would be, were they cast to f16\n";
+constexpr const char* kAsIf = "* gradients stay in f32 and lose nothing; shown: what f16 would lose\n";
 
 std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
   std::size_t width = 12;

@@ -19,7 +19,7 @@ namespace gradual::optim {
 
 // Keep the streams of stochastic rounding, of parameters and of moments, apart from those of a Generator with the same
 // seed.
-constexpr std::uint64_t kRoundingKey = 0x6772616475616c21;
+constexpr std::uint64_t kFusedRoundingKey = 0x6772616475616c21;
 constexpr std::uint64_t kMomentKey = 0x6772616475616c22;
 
 void check_rates(const ParamGroup& group) {
@@ -226,7 +226,7 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
   UpdateAttrs how{.inverse_scale = by.inverse,
                   .pure = options_.pure_arithmetic,
                   .stochastic = options_.update == LowPrecisionUpdate::stochastic,
-                  .key = {options_.seed ^ kRoundingKey, (static_cast<std::uint64_t>(steps) << 24) + first.index}};
+                  .key = {options_.seed ^ kFusedRoundingKey, (static_cast<std::uint64_t>(steps) << 24) + first.index}};
   if (counts_there)
     how.device = {
         .inverse_scale = by.on_device,

@@ -6,8 +6,8 @@
 
 namespace gradual::optim {
 
-// Separates these streams of stochastic rounding from those of the fused ops.
-constexpr std::uint64_t kRoundingKey = 0x6772616475616c23;
+// Keeps these streams of stochastic rounding apart from those of the fused ops (kFusedRoundingKey).
+constexpr std::uint64_t kByOpsRoundingKey = 0x6772616475616c23;
 
 Tensor Optimizer::update(const Update&) {
   throwf("optimizer: {} has neither a fused row nor an update(); override update(const Update&)", rule_.kind);
@@ -48,7 +48,7 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   if (s.master.defined()) s.master.copy_(next);
   if (s.is_low() && options_.update == LowPrecisionUpdate::stochastic)
     p.copy_(fake_quantize(next, format_of(p.dtype()), {RoundingMode::stochastic}, Overflow::ieee,
-                          {options_.seed ^ kRoundingKey, (static_cast<std::uint64_t>(s.steps) << 24) + s.index}));
+                          {options_.seed ^ kByOpsRoundingKey, (static_cast<std::uint64_t>(s.steps) << 24) + s.index}));
   else p.copy_(next);
   if (s.compensation.defined()) s.compensation.copy_(next - cast(p, dtype));
   encode_moments(s, {});

@@ -1,4 +1,4 @@
-// The table of aten ops: a row an op and overload. The names of its arguments and their defaults are those of PyTorch's
+// The table of aten ops: one row per op and overload. The names and defaults of its arguments are those of PyTorch's
 // schema (torch/_C/_VariableFunctions and native_functions.yaml); the call is written with Gradual's ops. An in-place
 // op (aten.relu_.default) needs no row: the module computes its functional form and writes the result.
 #pragma once

@@ -66,9 +66,9 @@ template <class T, class F> void for_chunks(const Problem& p, std::int64_t most,
 
 // Images of any dtype and strides, unfolded as values of T. They are converted as they are unfolded, without a copy of
 // all images.
-class Images {
+class UnfoldedImages {
  public:
-  explicit Images(const Tensor& t) : tensor_(t), tf32_(rounds_to_tf32(t.dtype())) {}
+  explicit UnfoldedImages(const Tensor& t) : tensor_(t), tf32_(rounds_to_tf32(t.dtype())) {}
   template <class T> void unfold(const Windows& w, std::int64_t channel, const Chunk<T>& c, T* columns) const {
     const DType dtype = tensor_.dtype();
     const auto size = static_cast<std::int64_t>(size_of(dtype));
@@ -95,7 +95,7 @@ void product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixRef<T>&
 
 template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
   const Problem p(call.get<ConvAttrs>(), call[0].sizes(), call[1].sizes(), out.sizes());
-  const Images x(call[0]);
+  const UnfoldedImages x(call[0]);
   const Loaded<T> w(contiguous(call[1]));
   const Loaded<T> bias(call[2], Loaded<T>::As::rows);
   auto* y = static_cast<char*>(out.raw());
@@ -122,7 +122,7 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
 
 template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
   const Problem p(call.get<ConvAttrs>(), out.sizes(), call[1].sizes(), call[0].sizes());
-  const Images dy(call[0]);
+  const UnfoldedImages dy(call[0]);
   const Loaded<T> w(contiguous(call[1]));
   const Result<T> dx(out);
   std::fill_n(dx.data(), out.numel(), T{0});
@@ -140,8 +140,8 @@ template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
 // Each part of the batch has its own sum. The sums of the parts are added in order.
 template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
   const Problem p(call.get<ConvAttrs>(), call[1].sizes(), out.sizes(), call[0].sizes());
-  const Images dy(call[0]);
-  const Images x(call[1]);
+  const UnfoldedImages dy(call[0]);
+  const UnfoldedImages x(call[1]);
   const Result<T> dw(out);
   const std::int64_t pixels = p.images * p.y.size[0] * p.y.size[1];
   const std::int64_t parts =

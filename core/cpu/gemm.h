@@ -17,7 +17,7 @@ template <class T> struct MatrixRef {
 };
 
 // c [m, n] (rows `across` elements apart) = a [m, k] b [k, n] + bias [n]; bias may be null. With relu, negative results
-// become 0. Sums are f32. a has a stride of 1, and so has b.
+// become 0. Sums are f32. a and b each have a stride of 1.
 template <class In, class Out> struct FastProduct {
   std::int64_t m, n, k;
   MatrixRef<In> a, b;

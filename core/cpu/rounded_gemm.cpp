@@ -187,7 +187,7 @@ Adder<double> adder(const Accumulator& how) {
 }
 
 // A product c += a b whose c, too, has any strides.
-struct Problem : Gemm<float> {
+struct RoundedProduct : Gemm<float> {
   std::int64_t col_stride;
 };
 
@@ -198,7 +198,7 @@ template <class T> struct Adders {
 
 // sums += terms, [m, n], and the terms start again from zero. The largest of what `add` returns.
 template <class T>
-float carry(const Adder<T>& add, T* terms, T* sums, const Problem& g, Words& words, std::int64_t addition) {
+float carry(const Adder<T>& add, T* terms, T* sums, const RoundedProduct& g, Words& words, std::int64_t addition) {
   float most = 0;
   for (std::int64_t i = 0; i < g.m; ++i)
     most = std::max(
@@ -210,8 +210,8 @@ float carry(const Adder<T>& add, T* terms, T* sums, const Problem& g, Words& wor
 // `packed` has room for kDepth rows of b and then for three tiles of sums: the chains, those of chunks, the promoted
 // ones. Returns false, with c as before, if a float's sum is beyond the format.
 template <class T>
-bool tile(const Accumulator& how, const Adders<T>& add, const Adder<double>& last, const Problem& g, Words& words,
-          T* packed) {
+bool tile(const Accumulator& how, const Adders<T>& add, const Adder<double>& last, const RoundedProduct& g,
+          Words& words, T* packed) {
   T* const chain = packed + kDepth * kCols;
   T* const group = how.chunk ? chain + kRows * kCols : chain;
   T* const total = how.promote ? chain + 2 * kRows * kCols : group;
@@ -264,7 +264,7 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
   const Adders<double> doubles{adder(how), adder(chunks), f32};
   const Adder<float> own{doubles.chunk.spec, add_floats};
   const Adders<float> floats{own, own, {{}, add_rounded<kPlain, float>}};
-  Problem p{g, 1};
+  RoundedProduct p{g, 1};
   const bool by_chance = how.rounding.mode == stochastic;  // numbers elements along the rows
   if (g.n < kCols && g.n < g.m && !by_chance)  // the transposed product has more columns, which are what is vectorised
     p = {
@@ -273,7 +273,7 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
   const Scratch memory((kDepth * kCols + 3 * kRows * kCols) * sizeof(double));  // too large for a small stack
   for (std::int64_t j = 0; j < p.n; j += kCols) {
     for (std::int64_t i = 0; i < p.m; i += kRows) {
-      Problem part = p;
+      RoundedProduct part = p;
       part.m = std::min(kRows, p.m - i);
       part.n = std::min(kCols, p.n - j);
       part.a.data += i * p.a.row_stride;

@@ -114,7 +114,9 @@ void save_checkpoint(const std::string& path, const CheckpointParts& parts) {
     }
     try {
       text = values.dump();
-    } catch (const Json::exception& e) { throw_error(std::string("a name or text is not valid UTF-8: ") + json_problem(e)); }
+    } catch (const Json::exception& e) {
+      throw_error(std::string("a name or text is not valid UTF-8: ") + json_problem(e));
+    }
     crc = checksum(text, tensors);
   });
   save_safetensors(path, tensors,  // its errors name the file

@@ -49,8 +49,8 @@ Rounding rounding_from_name(std::string_view text);
 // its upper bits. In an unsigned format a value below zero becomes NaN; it becomes zero if the policy saturates or the
 // format has no NaN. In a format without zero, zero follows the same rule, and the smallest value replaces zero.
 enum class Overflow : std::uint8_t {
-  // IEEE 754, 7.4: Inf, or NaN without Inf, to nearest and by chance. Directed rounding gives max wherever it points
-  // towards it: toward zero always, up below zero, down above. To odd gives max if its code is odd. Inf stays Inf, or
+  // IEEE 754, 7.4: Inf, or NaN without Inf, to nearest and by chance. Directed rounding gives max if it rounds toward
+  // it: toward-zero always, up below zero, down above zero. To odd gives max if its code is odd. Inf stays Inf, or
   // becomes NaN. NaN in a format without NaN becomes -0, or 0 without -0.
   ieee,
   // +-max, also for Inf. NaN in a format without NaN becomes max; IEEE's NaN becomes all ones. CUDA's __NV_SATFINITE.

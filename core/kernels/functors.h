@@ -15,10 +15,26 @@ struct None {};
 struct Neg { template <class T> GRADUAL_HD T operator()(T x) const { return math::neg(x); } };
 struct Abs { template <class T> GRADUAL_HD T operator()(T x) const { return math::abs(x); } };
 struct Sign { template <class T> GRADUAL_HD T operator()(T x) const { return math::sign(x); } };
-struct Floor { template <class T> GRADUAL_HD T operator()(T x) const { return math::whole(x, [](T v) { return std::floor(v); }); } };
-struct Ceil { template <class T> GRADUAL_HD T operator()(T x) const { return math::whole(x, [](T v) { return std::ceil(v); }); } };
-struct Round { template <class T> GRADUAL_HD T operator()(T x) const { return math::whole(x, [](T v) { return std::rint(v); }); } };
-struct Trunc { template <class T> GRADUAL_HD T operator()(T x) const { return math::whole(x, [](T v) { return std::trunc(v); }); } };
+struct Floor {
+  template <class T> GRADUAL_HD T operator()(T x) const {
+    return math::whole(x, [](T v) { return std::floor(v); });
+  }
+};
+struct Ceil {
+  template <class T> GRADUAL_HD T operator()(T x) const {
+    return math::whole(x, [](T v) { return std::ceil(v); });
+  }
+};
+struct Round {
+  template <class T> GRADUAL_HD T operator()(T x) const {
+    return math::whole(x, [](T v) { return std::rint(v); });
+  }
+};
+struct Trunc {
+  template <class T> GRADUAL_HD T operator()(T x) const {
+    return math::whole(x, [](T v) { return std::trunc(v); });
+  }
+};
 struct Square { template <class T> GRADUAL_HD T operator()(T x) const { return math::mul(x, x); } };
 struct Relu { template <class T> GRADUAL_HD T operator()(T x) const { return math::relu(x); } };
 struct Exp { template <class T> GRADUAL_HD T operator()(T x) const { return math::exp(x); } };

@@ -18,7 +18,8 @@ DType in_place_dtype(const OpCall& c) {
   const DType x = c[0].dtype();
   if (!c[1].defined() || c[1].dtype() == x) return x;
   const DType y = promote(x, c[1].dtype());
-  if (is_floating(y) && !is_floating(x)) throwf(c, "a floating operand does not go into integers; cast it with to()");
+  if (is_floating(y) && !is_floating(x))
+    throwf(c, "a floating operand cannot be written into an integer tensor; cast it with to()");
   return y;
 }
 

@@ -89,8 +89,8 @@ Tensor reduced_loss(const Tensor& each, Reduction by, Loc loc = Loc::current());
 Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by = Reduction::mean, double delta = 1,
                   Loc loc = Loc::current());
 // -weight[classes[n]] * log_p[n, classes[n]] of log-probabilities [N, C] (or [N, C, d..]) and classes i64 [N] (or
-// [N, d..]). The mean is the sum divided by the sum of the weights; NaN if there is none. Error that names a class out of
-// range (on the CPU).
+// [N, d..]). The mean is the sum divided by the sum of the weights; NaN if there is none. On the CPU an Error names a
+// class out of range.
 struct NllOptions {
   Reduction reduction = Reduction::mean;
   std::int64_t ignore_index = -100;  // elements of this class are 0, also in the mean's denominator
@@ -98,8 +98,8 @@ struct NllOptions {
 };
 Tensor nll_loss(const Tensor& log_p, const Tensor& classes, const NllOptions& options, Loc loc = Loc::current());
 Tensor nll_loss(const Tensor& log_p, const Tensor& classes, Reduction by = Reduction::mean, Loc loc = Loc::current());
-// Cross entropy with weights of classes, weight [C]: nll_loss of log_softmax. Label smoothing e: a share e of each target
-// is spread over all classes, weighted. The mean divides by the sum of the targets' weights.
+// Cross entropy with weights of classes, weight [C]: nll_loss of log_softmax. Label smoothing e spreads a share e of
+// each target over all classes, weighted. The mean divides by the sum of the targets' weights.
 Tensor weighted_cross_entropy(const Tensor& logits, const Tensor& classes, const Tensor& weight,
                               CrossEntropyOptions options = {}, Loc loc = Loc::current());
 // Cross entropy with probabilities as targets, of the logits' sizes [N, C] or [N, C, d..]; the mean is over N and d...

@@ -256,7 +256,7 @@ struct Call {
   Rows x;
   Grid g;
   Rounder rounder{rounded_format(q), q.rounding, q.overflow, o.key};
-  // Doubles, and scaled elements of which the rounder or the counts read more than an f32 holds, are rounded as doubles.
+  // Doubles, and scaled elements of which the rounder or counts read more than an f32 holds, are rounded as doubles.
   // Doubles stay doubles if nothing is scaled.
   bool doubles = x.x.dtype() == DType::f64, scaled = q.scaling.kind != ScalingKind::none;
   bool exact = scaled && q.scaling.product == ScaledProduct::exact;

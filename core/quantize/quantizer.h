@@ -70,9 +70,9 @@ template <> inline constexpr std::string_view kEnumNames<ScaleOracle>[] = {"tran
 
 // How an element is multiplied by its scale before it is rounded to the format.
 enum class ScaledProduct : std::uint8_t {
-  exact,  // the exact product is rounded once
-  rounded  // the product is rounded to f32 (f64 sources: to f64) first, as kernels of GPUs do. So are those of the amaxes
-           // from which coded scales of blocks follow
+  exact,   // the exact product is rounded once
+  rounded  // the product is rounded to f32 (f64 sources: to f64) first, as kernels of GPUs do; likewise the products of
+           // the amaxes from which coded scales of blocks follow
 };
 template <> inline constexpr std::string_view kEnumNames<ScaledProduct>[] = {"exact", "rounded"};
 
@@ -85,9 +85,9 @@ struct Scaling {
   bool power_of_two = false;  // tensor, row, block with f32 scales: the scale is rounded down to a power of two
   int history = 1024;         // delayed: the number of amaxes kept, at least 1
   bool most_recent = false;   // delayed: the scale follows from the last amax, not from the largest one kept
-  // tensor, row, block with f32 scales, to integers of at most 16 bits: x is about scale * (q - z), and each scale has a
+  // tensor, row, block with f32 scales, to integers of at most 16 bits: x is about scale * (q - z). Each scale has a
   // zero point z. As PyTorch's MinMaxObserver: scale = max(2^-23, (high - low) / (qmax - qmin)) and
-  // z = qmin - round(low / scale), where low <= 0 <= high is the range of the elements; q = clamp(round(x / scale) + z).
+  // z = qmin - round(low / scale), where low <= 0 <= high are the elements' range; q = clamp(round(x / scale) + z).
   // A range that is not finite has the scale 1 and z 0; NaN does not count. CPU only.
   bool zero_point = false;
   int block = 32;       // block, nvfp4: elements per block, at least 1; zeros pad a smaller last block
@@ -120,7 +120,7 @@ void check_valid(const Quantizer& quantizer);
 // True if GPUs refuse it: tables of values, zero points, parts of blocks, searched scales, coded ones but nvfp4's in
 // e4m3fn.
 bool cpu_only(const Quantizer& quantizer);
-// A description: "e4m3fn, one delayed scale a tensor (history 1024, max)".
+// A description: "e4m3fn, one delayed scale per tensor (history 1024, max)".
 std::string describe(const Quantizer& quantizer);
 
 struct QuantizeOptions {

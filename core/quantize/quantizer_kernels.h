@@ -84,8 +84,8 @@ GRADUAL_HD inline double times_to_odd(double x, float by) {
   const std::uint64_t too_far = tiny ? 0 : (bits ^ std::bit_cast<std::uint64_t>(error)) >> 63;
   return std::bit_cast<double>((bits - (inexact & too_far)) | inexact);
 }
-// Whether a scaled f32, rounded to odd in f32, keeps what the rounder reads of the exact product. By chance it reads how
-// far a product beyond f32 is from the largest value, if that is near.
+// Whether a scaled f32, rounded to odd in f32, keeps what the rounder reads of the exact product. Rounding by chance
+// also reads how far a product beyond f32 is from the largest value, if that is near.
 inline bool f32_suffices(const Rounder& r) {
   if (r.format.table) return false;
   const bool by_chance = r.rounding.mode == RoundingMode::stochastic;
@@ -259,7 +259,7 @@ void round_scaled(const RoundingPass& pass);
 void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& global, const Tensor& values);
 // Writes the largest magnitude of a GPU's tensor to `to`, f32 (x is f64: f64) [] on that GPU.
 void amax(const Tensor& x, const Tensor& to);
-// Writes the scale of a tensor with this amax, f32 or f64, by spec.kind (tensor or nvfp4), and its inverse to `to`, f32 [2].
+// Writes the scale of a tensor with this amax (f32, f64) by spec.kind (tensor, nvfp4) and its inverse to `to`, f32 [2].
 void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to);
 // The same from a history. Stages `amax` if it is defined. keep, again: see QuantizeOptions.
 void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, bool keep, bool again, const Tensor& to);

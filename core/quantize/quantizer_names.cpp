@@ -17,9 +17,9 @@ std::string describe(const Quantizer& q) {
     case ScalingKind::none: break;
     case ScalingKind::fixed: text += fmt::format(", scale {}", s.value); break;
     case ScalingKind::tensor:
-    case ScalingKind::row: text += fmt::format(", one {} a {}", one, to_string(s.kind)); break;
+    case ScalingKind::row: text += fmt::format(", one {} per {}", one, to_string(s.kind)); break;
     case ScalingKind::delayed:
-      text += fmt::format(", one delayed scale a tensor (history {}, {})", s.history,
+      text += fmt::format(", one delayed scale per tensor (history {}, {})", s.history,
                           s.most_recent ? "most recent" : "max");
       break;
     case ScalingKind::block:

@@ -5,7 +5,7 @@
 
 // Philox4x32-10, a counter-based random generator: a keyed bijection of 128-bit counters, so that any element
 // of any stream is computed on its own (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
-// Numbers are keyed by seed, stream and element and hence do not depend on threads, launch shapes or how
+// Numbers are keyed by seed, stream and element and therefore do not depend on threads, launch shapes or how
 // often a run was resumed.
 namespace gradual {
 

@@ -24,7 +24,7 @@ class DeviceMirror : Pinned {
   void* raw() const { return memory_.raw(); }
 
   // From now on the state lives in memory of `device`, of the category optimizer. While a step is recorded
-  // (cuda::Graph), each replay uploads the fields first if the host has changed them; so does upload_changes().
+  // (cuda::Graph), each replay uploads the fields first if the host has changed them, as upload_changes() does.
   void move_to(Device device, std::size_t bytes);
   void upload_changes() {
     if (!std::exchange(current_, true)) upload_(memory_.raw(), memory_.device());

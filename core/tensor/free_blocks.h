@@ -5,8 +5,8 @@
 
 namespace gradual::memory {
 
-// The addresses of the cached blocks for at least `bytes` bytes that this thread may take; no storage has its numbers
-// there. Sanitizer builds cache nothing.
+// The addresses of the cached blocks for at least `bytes` bytes that this thread may take. No live storage uses
+// them. Sanitizer builds cache nothing.
 std::vector<const void*> free_blocks(std::size_t bytes);
 
 }  // namespace gradual::memory

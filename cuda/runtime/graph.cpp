@@ -48,7 +48,7 @@ Graph::~Graph() {
   else if (s.replayed) {
     try {
       s.replayed->synchronize();
-    } catch (const Error&) {  // the driver is gone, and so is its work
+    } catch (const Error&) {  // the driver and its work are gone
     }
   }
   if (s.run) cudaGraphExecDestroy(s.run);

@@ -6,8 +6,8 @@
 
 using namespace gradual;
 
-// 65536 weights in f16 with a master each. Weight i shall become 1, 1/2, 1/4, .. or 2^-15. The loss is the mean of all
-// squared errors, so each gradient is 2 * error / 65536.
+// 65536 weights in f16 with a master each. The target of weight i is 1, 1/2, 1/4, .. or 2^-15. The loss is the mean of
+// all squared errors, so each gradient is 2 * error / 65536.
 struct Training {
   static constexpr int kWeights = 65536;
   Tensor weights = zeros({kWeights}, DType::f16).set_requires_grad(), target;

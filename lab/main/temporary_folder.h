@@ -7,7 +7,7 @@
 
 namespace gradual::lab {
 
-// A new folder, removed with what is in it by the destructor. What a killed process left is removed by the next one that
+// A new folder. The destructor removes it with its contents. What a killed process left is removed by the next one that
 // makes a folder of the same kind.
 class TemporaryFolder : Pinned {
  public:

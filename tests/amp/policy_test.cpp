@@ -158,7 +158,7 @@ TEST_CASE("set: an invalid policy is an Error that names what is allowed") {
         "policy table: add_ takes no policy but pass: what is written in place keeps its dtype; use the "
         "functional form");
   CHECK(message_of([&] { table.set("cast", CastPolicy::fp32()); }) ==
-        "policy table: cast takes no policy but pass: what the program asks for is not changed");
+        "policy table: cast takes no policy but pass: explicit casts are never changed");
   CHECK(message_of([&] { table.set("custom", CastPolicy::fp32()); }) ==
         "policy table: custom takes no policy but pass: a user function declares its amp_dtype()");
   const auto nothing = CastPolicy::rewrite("nothing", [](const OpCall&) { return Outputs{}; });

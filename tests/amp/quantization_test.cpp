@@ -310,7 +310,7 @@ TEST_CASE("convolutions are the products of their windows: blocks run along K of
         const Tensor b = leaf({v.o}, 40), dy = leaf({v.n, v.o, v.out(0), v.out(1)}, 20 + round).detach();
         const Tensor y = region.forward([&] { return conv2d(x, w, b, v.attrs); });
         region.backward(y, dy);
-        // One scale a tensor rounds the tensor; the others round its windows.
+        // One scale per tensor rounds the tensor; the others round its windows.
         const auto whole = [](const Tensor& t, const Quantizer& by, AmaxHistory& history) {
           return Images(per_tensor(by) ? rounded(t, by, -1, history) : t);
         };
@@ -364,7 +364,7 @@ TEST_CASE("the accumulator of a quantisation is that of its three products") {
   }
 }
 
-TEST_CASE("a convolution of one scale a tensor with one a row: codes are of the operand, not of its windows") {
+TEST_CASE("a convolution of one scale per tensor with one per row: codes are of the operand, not of its windows") {
   const Quantizer tensor{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}};
   Quantizer row = tensor;
   row.scaling.kind = ScalingKind::row;

@@ -234,7 +234,7 @@ TEST_CASE("requantize: files, and what has no codes") {
   Quantization q = *amp::recipe("nvfp4").quantization;
   q.requantize = true, q.forward_x->hadamard = q.forward_w->hadamard = true;
   CHECK(message_of([&] { check_valid(q); }).find("requantize goes with forward operands") != std::string::npos);
-  // One scale a tensor, in a convolution, and another quantizer in backward.
+  // One scale per tensor, in a convolution, and another quantizer in backward.
   Recipe tensor = amp::recipe("fp8-current");
   tensor.name = "tensor", tensor.quantization->requantize = true, tensor.quantization->wgrad_x->format = format("e5m2");
   const Tensor exact_w = w.detach(), rx = fake_quantize(x, *tensor.quantization->forward_x);

@@ -170,7 +170,7 @@ TEST_CASE(
       CHECK(std::abs(agree - 2560) < 6 * 31);
     }
   }
-  // 64 draws an element: deviation 0.433 / 8; the largest of 4096 stays within 6 of them
+  // 64 draws per element: deviation 0.433 / 8; the largest of 4096 stays within 6 of them
   CHECK(abs(sum / (4.0 * kSteps) - 1.25).max().item() < 6 * 0.433 / 8);
 }
 

@@ -205,7 +205,7 @@ TEST_CASE("a run resumes to the bit") {
   }
 }
 
-TEST_CASE("masters with Adam take 16 bytes a parameter, as the allocator counts them") {
+TEST_CASE("masters with Adam take 16 bytes per parameter, as the allocator counts them") {
   const auto bytes = [] {
     const MemoryStats s = memory_stats();
     return s[Category::parameters].current + s[Category::gradients].current + s[Category::masters].current +
@@ -283,8 +283,8 @@ TEST_CASE("a quantised recipe tells what each operand of each product becomes") 
     return text;
   };
   CHECK(lines("fp8-delayed") ==
-        "forward_x forward_w dgrad_w wgrad_x = e4m3fn, one delayed scale a tensor (history 1024, max)\n"
-        "dgrad_dy wgrad_dy = e5m2, one delayed scale a tensor (history 1024, max)\n");
+        "forward_x forward_w dgrad_w wgrad_x = e4m3fn, one delayed scale per tensor (history 1024, max)\n"
+        "dgrad_dy wgrad_dy = e5m2, one delayed scale per tensor (history 1024, max)\n");
   CHECK(lines("nvfp4") ==
         "forward_x = e2m1fn, blocks of 16 with e4m3fn scales under one of the tensor\n"
         "forward_w dgrad_w = e2m1fn, tiles of 16x16 with e4m3fn scales under one of the tensor\n"

@@ -147,7 +147,7 @@ TEST_CASE("gradients of gradients are rewritten as well") {
   CHECK(same_bits(dw.contiguous(), matmul(q(dy).t(), q(v)).t().contiguous()));
 }
 
-TEST_CASE("a saved operand that was edited is an error, and so is a result of another shape") {
+TEST_CASE("a saved operand that was edited, or a result of another shape, is an error") {
   Tensor x = random({4, 4}, 1).set_requires_grad();
   const Tensor w = random({4, 4}, 2);
   {

@@ -64,7 +64,7 @@ void check_same(const std::vector<Tensor>& a, const std::vector<Tensor>& want, D
   }
 }
 
-TEST_CASE("attention in half formats is one fused kernel, and so is its backward") {
+TEST_CASE("attention in half formats is one fused kernel, its backward another") {
   if (!have_gpu()) return;
   for (const Case& c : kCases)
     for (const DType dtype : {DType::f16, DType::bf16}) {

@@ -124,7 +124,7 @@ TEST_CASE("replays of a recorded step have the bits of the steps themselves") {
   }
 }
 
-TEST_CASE("an error of work before a capture is told there") {
+TEST_CASE("an error of work before a capture is reported there") {
   if (!have_gpu()) return;
   const Tensor x = on_gpu(4, 1), index = from_data(std::vector<std::int64_t>{1, 4}, {2}).to(kGpu);
   const Tensor picked = index_select(x, 0, index);

@@ -282,7 +282,7 @@ std::string error_of(const std::function<Tensor()>& f) {
 }
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-TEST_CASE("an index out of range is told when the numbers are read and then no more") {
+TEST_CASE("an index out of range is reported when the numbers are read, and only then") {
   if (!have_gpu()) return;
   const Device gpu = Device::cuda();
   const Tensor x = numbers({4, 3}, DType::f32, 1).to(gpu);

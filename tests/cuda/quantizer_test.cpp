@@ -115,7 +115,7 @@ Result run(const Tensor& x, const Quantizer& q, int axis, bool scaled_exponents)
 void check_same(const Tensor& x, const Quantizer& q, int axis, bool scaled_exponents) {
   INFO(describe(q) << " " << to_string(q.overflow) << " of " << to_string(x.sizes()) << " " << to_string(x.dtype())
                    << ", axis " << axis);
-  // Of a NaN times a scale that is NaN the sign is unspecified. torchao's scales of blocks with NaN make such a NaN of Inf.
+  // The sign of a NaN times a NaN is unspecified. torchao's scales of blocks with NaN are NaN: Inf becomes such a NaN.
   const bool no_sign = q.scaling.kind == ScalingKind::block && q.scaling.oracle == ScaleOracle::torchao;
   const auto comparable = [&](const Tensor& t) { return no_sign && t.is_floating() ? where(t != t, NAN, t) : t; };
   const Result cpu = run(x, q, axis, scaled_exponents), gpu = run(x.to(Device::cuda()), q, axis, scaled_exponents);

@@ -146,7 +146,7 @@ TEST_CASE("autocast's cross entropy has the bits of a cast of logits with gaps t
     }
 }
 
-TEST_CASE("a class out of range is told when the device is waited for") {
+TEST_CASE("a class out of range is reported when the program waits for the device") {
   if (!have_gpu()) return;
   const Tensor x = drawn({3, 5}, 1).to(kGpu);
   const Tensor classes = from_data(std::vector<std::int64_t>{1, 5, -100}, {3}).to(kGpu);

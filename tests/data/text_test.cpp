@@ -54,7 +54,7 @@ TEST_CASE("a text's end is for testing") {
   CHECK(test::contains(message_of([&] { make_text_dataset(text, {.test_fraction = 1}); }), "between 0 and 1"));
 }
 
-TEST_CASE("a text that is too short is told by its file's name") {
+TEST_CASE("the error of a text that is too short names its file") {
   const test::TemporaryFolder folder;
   const auto refused = [&](const std::string& text) {
     write_file_atomically(folder / "short.txt", text);

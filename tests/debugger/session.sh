@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# session.sh DEBUGGER TOPIC PROGRAM SOURCE: a session of gdb or lldb with the program session.cpp.
+# session.sh DEBUGGER TOPIC PROGRAM SOURCE: a session of gdb or lldb with session.cpp (way: with training_step.cpp).
 #   values   what the debugger shows of each variable in expected.txt
 #   dump     what `call gradual_dump(x)` prints
 #   names    gdb: all named formats have the library's own names
 #   step     gdb: the functions that `step` enters from the call of a layer to its kernel
+#   way      gdb: a training step enters the functions that docs/a-training-step.md names, in its order
 # The status is 77 where the debugger is absent or may not trace a program here.
 set -euo pipefail
 
@@ -67,4 +68,8 @@ case $topic in
     output=$(in_gdb -x "$source/cmake/debugger/skips.gdb" -ex "source $here/step.py")
     cat <<<"$output"
     grep -q '^from the layer to its kernel in [0-9]* steps$' <<<"$output" ;;
+  way)
+    output=$(in_gdb -ex "set \$page = \"$source/docs/a-training-step.md\"" -ex "source $here/way.py")
+    cat <<<"$output"
+    grep -q "^the page's way is the program's: [0-9]* functions$" <<<"$output" ;;
 esac

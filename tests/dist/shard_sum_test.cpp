@@ -105,7 +105,7 @@ TEST_CASE("collective calls of a communicator") {
   }
 }
 
-TEST_CASE("a rank that fails ends the others, and ranks that differ are told") {
+TEST_CASE("a rank that fails ends the others, and ranks that differ are reported") {
   std::atomic<int> ended{0};
   const std::string message = message_of([&] {
     run_threads(3, [&](Communicator& c) {

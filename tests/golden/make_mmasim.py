@@ -5,7 +5,7 @@
 
 A line has our accumulator's name, the operands' mantissa bits, lowest and highest exponent, the length of the dot
 products, and the bits of the f32 (f16 for the last) sums. The operands come from a linear congruential generator, here
-and in the test: dot product after dot product, a then b, one number an element.
+and in the test: dot product after dot product, a then b, one number per element.
 """
 
 import pathlib

@@ -34,7 +34,7 @@ def blocks():
 
 def codes_of(data, element):
     data = data.view(torch.uint8).reshape(-1)
-    if element == "e2m1fn":  # two codes a byte, the first in the low bits
+    if element == "e2m1fn":  # two codes per byte, the first in the low bits
         data = torch.stack([data & 15, data >> 4], 1).reshape(-1)
     return " ".join(f"{c:x}" for c in data.tolist())
 

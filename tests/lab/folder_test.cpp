@@ -59,7 +59,7 @@ TEST_CASE("results come back whole, from results.json alone without curves") {
         "the folder no-such-folder holds no results.json of a comparison");
 }
 
-TEST_CASE("runs.csv has a line a run, whose fields results.json has too") {
+TEST_CASE("runs.csv has one line per run, whose fields results.json has too") {
   lab::Result r{.recipe = "a, b", .model = "m", .data = "d", .seed = 3, .test_loss = 0.5};
   r.peak_total = 7;
   const std::string csv = lab::runs_csv({r, r});

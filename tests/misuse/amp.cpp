@@ -67,7 +67,7 @@ Misuses amp_misuses() {
       {"a policy for casts", [] { valid([](Recipe& r) {
                                     r.policy = {{OpId::cast, CastPolicy::lower()}};
                                   }); },
-       "recipe 'mine': policy table: cast takes no policy but pass: what the program asks for is not changed"},
+       "recipe 'mine': policy table: cast takes no policy but pass: explicit casts are never changed"},
       {"a lower dtype in mode full",
        [] {
          valid([](Recipe& r) { r.policy = {{OpId::matmul, CastPolicy::lower()}}; }, "fp32");
@@ -302,7 +302,7 @@ Misuses amp_misuses() {
          q.weight = Quantizer{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::delayed}};
          check_valid(q);
        },
-       "quantization: gradients, weights, masters, moments and results are scaled by what they are: no delayed"},
+       "quantization: gradients, weights, masters, moments and results take scales from their own values: no delayed"},
   };
 }
 

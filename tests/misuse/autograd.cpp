@@ -32,7 +32,7 @@ Misuses autograd_misuses() {
   return {
       {"integers that require a gradient", [] { arange(0, 3).set_requires_grad(); },
        "set_requires_grad: only f64, f32, f16 and bf16 tensors carry gradients, this one is i64"},
-      {"a result that shall require no gradient", [] { (leaf() * 2).set_requires_grad(false); },
+      {"set_requires_grad(false) on a result", [] { (leaf() * 2).set_requires_grad(false); },
        "set_requires_grad(false): the tensor is the result of mul"},
       {"backward of two elements", [] { (leaf() * 2).backward(); },
        "backward: an output of shape [2] needs a gradient of that shape; only one-element outputs start"},

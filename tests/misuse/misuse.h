@@ -40,7 +40,7 @@ class Misuse {
   }
   const std::string& name() const { return name_; }
   const std::string& expected() const { return expected_; }
-  // What it gives. Any exception that is no Error is told as such.
+  // What it gives. Any exception that is no Error is named as such.
   std::string outcome() const {
     try {
       return run_();

@@ -175,7 +175,7 @@ TEST_CASE("small updates vanish without masters, and each cure saves them") {
           break;
         case LowPrecisionUpdate::kahan: CHECK(std::abs(mean_of(p) - wanted) <= ulp); break;
         case LowPrecisionUpdate::stochastic: {
-          // Each step moves by one ulp with probability lr / ulp: a binomial a element, its mean over 1024 elements.
+          // Each step moves by one ulp with probability lr / ulp: a binomial per element, its mean over 1024 elements.
           const double probability = lr / ulp;
           const double sigma = ulp * std::sqrt(steps * probability * (1 - probability) / 1024);
           CHECK(std::abs(mean_of(p) - wanted) < 5 * sigma);

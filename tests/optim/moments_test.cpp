@@ -128,12 +128,12 @@ TEST_CASE("codes that do not fit and moments that cannot be coded are named") {
   codes.step();
   wide.step();
   CHECK(error_of([&] { plain.load_state_dict(codes.state_dict()); }) ==
-        "load_state_dict: exp_avg of parameter 0 is kept as 'e4m3fn, one power of two a tensor', the optimizer's as "
+        "load_state_dict: exp_avg of parameter 0 is kept as 'e4m3fn, one power of two per tensor', the optimizer's as "
         "'numbers'");
   CHECK(error_of([&] { halves.load_state_dict(codes.state_dict()); }) ==
-        "load_state_dict: exp_avg of parameter 0 is kept as 'e4m3fn, one power of two a tensor', the optimizer's as "
+        "load_state_dict: exp_avg of parameter 0 is kept as 'e4m3fn, one power of two per tensor', the optimizer's as "
         "'fp16, one "
-        "power of two a tensor'");
+        "power of two per tensor'");
   CHECK(error_of([&] { codes.load_state_dict(wide.state_dict()); }) ==
         "load_state_dict: exp_avg of parameter 0: .codes is u8 [20], it should be u8 [16]");
   Quantizer bad = kE4m3;

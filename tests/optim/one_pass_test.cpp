@@ -1,4 +1,4 @@
-// All parameters updated by one call, against one call a parameter: the same bits and counts.
+// All parameters updated by one call, against one call per parameter: the same bits and counts.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What bad formats, roundings and overflow policies are told.
+// The errors of bad formats, roundings and overflow policies.
 #include <doctest/doctest.h>
 #include <gradual/core/formats/rounding.h>
 

@@ -87,8 +87,8 @@ inline Parts parts_of(double x) {
   return field == 0 ? Parts{fraction, -1074} : Parts{fraction + (std::uint64_t{1} << 52), field - 1075};
 }
 
-// Whether `count` units and `rest` / 2^depth of one (0 < rest < 2^depth) become count + 1. `odd`: the last bit of the code
-// that stands for `count` units.
+// Whether `count` units and `rest` / 2^depth of one (0 < rest < 2^depth) become count + 1. `odd`: the last bit of the
+// code that stands for `count` units.
 template <RoundingMode mode> bool goes_up(bool odd, std::uint64_t rest, int depth, bool negative, Chance chance) {
   using enum RoundingMode;
   // twice the rest against 2^depth; a significand has at most 53 bits

@@ -78,7 +78,7 @@ void check_bound(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-TEST_CASE("the backend is told, set and restored") {
+TEST_CASE("the backend is read, set and restored") {
   CHECK(to_string(CpuBackend::eigen) == "eigen");
   CHECK(to_string(CpuBackend::fast) == "fast");
   CHECK(cpu_backend() == testing::cpu_backends().back());

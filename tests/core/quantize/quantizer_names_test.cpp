@@ -1,4 +1,4 @@
-// What bad quantizers are told.
+// The errors of bad quantizers.
 #include <doctest/doctest.h>
 #include <gradual/core/quantize/quantizer.h>
 

@@ -137,7 +137,7 @@ TEST_CASE("zero points go with integers and with scales that follow from amaxes"
   CHECK(refused({.format = format("int8"), .scaling = {.kind = ScalingKind::row, .margin = 1}}));
   CHECK_FALSE(refused({.format = format("int8tc"), .scaling = {.kind = ScalingKind::row}}));
   CHECK(describe(Quantizer{.format = format("uint8"), .scaling = {.kind = ScalingKind::row, .zero_point = true}}) ==
-        "uint8, one scale a row with a zero point");
+        "uint8, one scale per row with a zero point");
 }
 
 TEST_CASE("two's complement: every code, and the lowest value") {
