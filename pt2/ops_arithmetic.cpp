@@ -113,19 +113,13 @@ Value clamp_range(const Arguments& a) { return clamped(a, 1, 2); }
 Value clamp_low(const Arguments& a) { return clamped(a, 1, -1); }
 Value clamp_high(const Arguments& a) { return clamped(a, -1, 1); }
 
-// Bounds that are tensors. NaN stays, in bounds too.
-Tensor raised_to(const Tensor& x, const Tensor& low) { return where(logical_or(lt(x, low), isnan(low)), low, x); }
-Tensor lowered_to(const Tensor& x, const Tensor& high) { return where(logical_or(gt(x, high), isnan(high)), high, x); }
+// Bounds that are tensors. Where a bound is met, half of the gradient is the bound's.
 Value clamp_tensor(const Arguments& a) {
   const DType to = result_type(a, {0, 1, 2});
   Tensor x = cast(a.tensor(0), to);
-  if (!a.none(1)) x = raised_to(x, cast(a.tensor(1), to));
-  if (!a.none(2)) x = lowered_to(x, cast(a.tensor(2), to));
+  if (!a.none(1)) x = maximum(x, cast(a.tensor(1), to));
+  if (!a.none(2)) x = minimum(x, cast(a.tensor(2), to));
   return x;
-}
-template <Tensor (*f)(const Tensor&, const Tensor&)> Value clamp_to_tensor(const Arguments& a) {
-  const DType to = result_type(a, {0, 1});
-  return f(cast(a.tensor(0), to), cast(a.tensor(1), to));
 }
 
 // self + value * a op b.
@@ -266,14 +260,15 @@ Value copy_sign(const Arguments& a) {
   const Tensor y = as_tensor(a, 1, to);
   const Tensor negative = logical_or(lt(y, 0), lt(reciprocal(y), 0));
   const Tensor other_side = ne(where(negative, ones_like(x), 0), where(lt(x, 0), ones_like(x), 0));
-  return where(other_side, neg(x), x);
+  const Tensor signed_x = where(other_side, neg(x), x);
+  return where(eq(x, 0), signed_x.detach(), signed_x);  // PyTorch's gradient at 0 is 0
 }
 // The larger (smaller) one; a number where the other is NaN.
 template <BinaryFn better> Value number_of_two(const Arguments& a) {
   const DType to = result_type(a, {0, 1});
   const Tensor x = as_tensor(a, 0, to);
   const Tensor y = as_tensor(a, 1, to);
-  return where(logical_or(better(x, y), isnan(y)), x, y);
+  return where(isnan(y), x, where(isnan(x), y, better(x, y)));
 }
 Value hypotenuse(const Arguments& a) {
   const DType to = result_type(a, {0, 1});
@@ -423,11 +418,11 @@ constexpr OpRow kRows[] = {
     {"aten.clip.default", "self min=None max=None", clamp_range},
     {"aten.clamp_min.default", "self min", clamp_low},
     {"aten.clamp_max.default", "self max", clamp_high},
-    {"aten.clamp_min.Tensor", "self min", clamp_to_tensor<raised_to>},
-    {"aten.clamp_max.Tensor", "self max", clamp_to_tensor<lowered_to>},
+    {"aten.clamp_min.Tensor", "self min", two<maximum>},
+    {"aten.clamp_max.Tensor", "self max", two<minimum>},
     {"aten.clip.Tensor", "self min=None max=None", clamp_tensor},
-    {"aten.fmax.default", "self other", number_of_two<ge>},
-    {"aten.fmin.default", "self other", number_of_two<le>},
+    {"aten.fmax.default", "self other", number_of_two<maximum>},
+    {"aten.fmin.default", "self other", number_of_two<minimum>},
     {"aten.logaddexp.default", "self other", log_add_exp},
     {"aten.xlogy.Tensor", "self other", x_log_y},
     {"aten.xlogy.Scalar_Other", "self other", x_log_y},
