@@ -20,10 +20,11 @@ import torch
 
 import models
 import models_more
+import models_ops
 import reference
 
 AIMS = {"f64": 1e-10, "f32": 1e-4}
-MODELS = {**models.MODELS, **models_more.MODELS}
+MODELS = {**models.MODELS, **models_more.MODELS, **models_ops.MODELS}
 # In f32 two correct programs differ by their rounding. Gradual is as exact as PyTorch if its distance from PyTorch in
 # f64 is at most this many times PyTorch's.
 AS_EXACT = 1.5
@@ -107,7 +108,7 @@ def check(name, folder, program):
         row["nodes"] = len(model["graph_module"]["graph"]["nodes"])
         for kind, path in wanted.items():
             out = folder / f"{name}.{kind}.out"
-            run = subprocess.run([program, file, path, out, kind], capture_output=True, text=True, timeout=600)
+            run = subprocess.run([program, "compare", file, path, out, kind], capture_output=True, text=True, timeout=600)
             if run.returncode:
                 row["error"] = f"{kind}: {run.stderr.strip() or run.returncode}"
                 return row
@@ -176,6 +177,11 @@ def page(rows):
     yield "Models that were not used while the reader was written:"
     yield ""
     yield from table([r for r in rows if r["model"] in models_more.MODELS])
+    cases = sum(len(group) for group in models_ops.GROUPS)
+    yield ""
+    yield f"{cases} ops and options at the points where their definitions meet (bounds, ties, zero), in five models:"
+    yield ""
+    yield from table([r for r in rows if r["model"] in models_ops.MODELS])
     failed = [r for r in rows if verdict(r) != "equal"]
     if failed:
         yield ""
@@ -185,6 +191,14 @@ def page(rows):
             places = "; ".join(f"{k} {part} {key} {e:.1e}" for k in AIMS if k in row for part, (e, key) in row[k].items()
                                if e > AIMS[k])
             yield f"- {row['model']}: " + " ".join((row.get("error") or places).split())[:600]
+
+
+def sections(folder):
+    """What train.py and speed.py wrote."""
+    for name in ("training.md", "speed.md"):
+        if (folder / name).exists():
+            yield ""
+            yield (folder / name).read_text().rstrip()
 
 
 def main():
@@ -206,7 +220,7 @@ def main():
         row = rows[name] = check(name, options.work, options.program)
         (options.work / f"{name}.json").write_text(json.dumps(row))
         print(next(iter(list(table([row]))[2:])), row.get("error", "")[:1500], flush=True)
-    options.out.write_text("\n".join(page([rows[n] for n in MODELS if n in rows])) + "\n")
+    options.out.write_text("\n".join([*page([rows[n] for n in MODELS if n in rows]), *sections(options.work)]) + "\n")
 
 
 if __name__ == "__main__":

@@ -240,3 +240,78 @@ TEST_CASE("running statistics that the caller gives are not changed, nor copies 
   CHECK(mean.to_vector<double>() == std::vector<double>{0, 0, 0});
   CHECK(variance.to_vector<double>() == std::vector<double>{1, 1, 1});
 }
+
+TEST_CASE("ops on matrices give PyTorch's numbers") {
+  const Tensor x = from_data(std::vector<float>{1, 2, 3, 4, 5, 6}, {2, 3});
+  const auto of = [&](const std::string& name, Named arguments) {
+    return result_of(name, std::move(arguments), x).contiguous().to_vector<double>();
+  };
+  const auto ints = [](const std::string& list) { return R"({"as_ints":[)" + list + "]}"; };
+  using Numbers = std::vector<double>;
+  CHECK(of("rot90.default", {{"k", number(1)}, {"dims", ints("0,1")}}) == Numbers{3, 6, 2, 5, 1, 4});
+  CHECK(of("rot90.default", {{"k", number(-1)}, {"dims", ints("0,1")}}) == Numbers{4, 1, 5, 2, 6, 3});
+  CHECK(of("tensordot.default", {{"other", tensor("x")}, {"dims_self", ints("1")}, {"dims_other", ints("1")}}) ==
+        Numbers{14, 32, 32, 77});
+  const Tensor embedded = result_of("diag_embed.default", {{"offset", number(1)}}, x);
+  CHECK(embedded.sizes() == Shape{2, 4, 4});
+  CHECK(select(embedded, 0, 1).to_vector<double>() == Numbers{0, 4, 0, 0, 0, 0, 5, 0, 0, 0, 0, 6, 0, 0, 0, 0});
+  const Tensor kron = result_of("kron.default", {{"other", tensor("x")}}, x);
+  CHECK(kron.sizes() == Shape{4, 9});
+  CHECK(select(kron, 0, 1).to_vector<double>() == Numbers{4, 5, 6, 8, 10, 12, 12, 15, 18});
+  CHECK(of("logcumsumexp.default", {{"dim", number(1)}})[2] == doctest::Approx(3.4076058864593506));
+  CHECK(of("cdist.default", {{"x2", tensor("x")}})[1] == doctest::Approx(5.196152210235596));
+  const std::string row = op("select.int", {{"self", tensor("x")}, {"dim", number(0)}, {"index", number(0)}}, "row");
+  const auto places = [&](bool right) {
+    const Named arguments{{"self", tensor("x")}, {"boundaries", tensor("row")}, {"right", truth(right)}};
+    return (*made({row, op("bucketize.Tensor", arguments, "y")}, {"y"}))(x).to_vector<double>();
+  };
+  CHECK(places(false) == Numbers{0, 1, 2, 3, 3, 3});
+  CHECK(places(true) == Numbers{1, 2, 3, 3, 3, 3});
+  const std::string weight = op("add.Tensor", {{"self", tensor("row")}, {"other", number(1)}}, "g");
+  const Named normed{{"v", tensor("x")}, {"g", tensor("g")}, {"dim", number(1)}};
+  const std::vector<double> scaled =
+      (*made({row, weight, op("_weight_norm.default", normed, "y")}, {"y"}))(x).to_vector<double>();
+  CHECK(scaled[0] == doctest::Approx(2 / std::sqrt(17.0)));
+  CHECK(scaled[5] == doctest::Approx(4 * 6 / std::sqrt(45.0)));
+}
+
+TEST_CASE("ops on images and volumes give PyTorch's numbers") {
+  const Tensor x = from_data(std::vector<float>{1, 2, 3, 4, 5, 6}, {2, 3});
+  const auto ints = [](const std::string& list) { return R"({"as_ints":[)" + list + "]}"; };
+  const auto of = [&](const std::string& sizes, const std::string& name, Named arguments) {
+    arguments.insert(arguments.begin(), {name.find("upsample") == 0 ? "input" : "self", tensor("image")});
+    const std::string view = op("view.default", {{"self", tensor("x")}, {"size", ints(sizes)}}, "image");
+    return (*made({view, op(name, arguments, "y")}, {"y"}))(x).contiguous().to_vector<double>();
+  };
+  const Named windows{
+      {"kernel_size", ints("2,2")}, {"dilation", ints("1,1")}, {"padding", ints("0,0")}, {"stride", ints("1,1")}};
+  using Numbers = std::vector<double>;
+  CHECK(of("1,1,2,3", "im2col.default", windows) == Numbers{1, 2, 2, 3, 4, 5, 5, 6});
+  CHECK(of("1,6,1", "col2im.default",
+           {{"output_size", ints("2,3")},
+            {"kernel_size", ints("2,3")},
+            {"dilation", ints("1,1")},
+            {"padding", ints("0,0")},
+            {"stride", ints("1,1")}}) == Numbers{1, 2, 3, 4, 5, 6});
+  CHECK(of("1,2,3", "col2im.default",
+           {{"output_size", ints("1,4")},
+            {"kernel_size", ints("1,2")},
+            {"dilation", ints("1,1")},
+            {"padding", ints("0,0")},
+            {"stride", ints("1,1")}}) == Numbers{1, 2 + 4, 3 + 5, 6});
+  CHECK(of("1,1,2,3", "max_pool2d.default",
+           {{"kernel_size", ints("1,2")}, {"stride", number(1)}, {"dilation", ints("1,2")}}) == Numbers{3, 6});
+  CHECK(of("1,1,2,3,1", "max_pool3d.default", {{"kernel_size", ints("2,2,1")}, {"stride", number(1)}}) ==
+        Numbers{5, 6});
+  const Named to_five{{"output_size", ints("5")}, {"align_corners", truth(false)}, {"scale_factors", none()}};
+  CHECK(of("1,2,3", "upsample_linear1d.vec", to_five)[3] == doctest::Approx(2.6));
+  CHECK(of("1,2,3", "upsample_nearest1d.vec", {{"output_size", ints("5")}, {"scale_factors", none()}}) ==
+        Numbers{1, 1, 2, 2, 3, 4, 4, 5, 5, 6});
+  // 1 2 3 over 4 5 6, one wide: the window of 2 x 2 spans both slices.
+  const std::string volume = op("view.default", {{"self", tensor("x")}, {"size", ints("1,1,2,3,1")}}, "v");
+  const std::string part = op("slice.Tensor", {{"self", tensor("v")}, {"dim", number(3)}, {"end", number(2)}}, "w");
+  const Named arguments{{"input", tensor("v")}, {"weight", tensor("w")}};
+  const Tensor y = (*made({volume, part, op("conv3d.default", arguments, "y")}, {"y"}))(x);
+  CHECK(y.sizes() == Shape{1, 1, 1, 2, 1});
+  CHECK(y.to_vector<double>() == Numbers{1 + 4 + 16 + 25, 2 + 6 + 20 + 30});
+}
