@@ -101,7 +101,15 @@ MODELS = {
 def without_randomness(model):
     """Dropout of every kind with probability 0, so that two implementations can be compared."""
     for module in model.modules():
-        for name in ("p", "drop_prob", "dropout", "attention_dropout", "dropout_prob", "drop_rate", "stochastic_depth_prob"):
+        for name in (
+            "p",
+            "drop_prob",
+            "dropout",
+            "attention_dropout",
+            "dropout_prob",
+            "drop_rate",
+            "stochastic_depth_prob",
+        ):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     return model

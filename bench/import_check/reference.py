@@ -9,10 +9,7 @@ def _hardsigmoid(x):
     return torch.clamp(x + 3, 0, 6) / 6
 
 
-_EXACT = {
-    torch.ops.aten.hardsigmoid.default: _hardsigmoid,
-    torch.ops.aten.hardsigmoid_.default: _hardsigmoid,
-}
+_EXACT = {torch.ops.aten.hardsigmoid.default: _hardsigmoid, torch.ops.aten.hardsigmoid_.default: _hardsigmoid}
 
 
 def _as_double(module):
@@ -67,8 +64,10 @@ def run(program, args, kwargs, cotangents=None, double=True, seed=0, moved=None)
         torch.set_default_dtype(default)
     generator = torch.Generator().manual_seed(seed)
     if cotangents is None:
-        cotangents = [torch.randn(o.shape, generator=generator) if o.is_floating_point() and o.requires_grad else None
-                      for o in outputs]
+        cotangents = [
+            torch.randn(o.shape, generator=generator) if o.is_floating_point() and o.requires_grad else None
+            for o in outputs
+        ]
     loss = sum((o * c.to(o.dtype)).sum() for o, c in zip(outputs, cotangents) if c is not None)
     named = {f"output.{i}": o.detach().contiguous().clone() for i, o in enumerate(outputs)}
     named.update({f"cotangent.{i}": c for i, c in enumerate(cotangents) if c is not None})

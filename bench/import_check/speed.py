@@ -23,8 +23,10 @@ def _images(name, size, batch=8):
         import torchvision
 
         model = getattr(torchvision.models, name)(weights=None, num_classes=10)
-        return train.WithLoss(model), {"images": torch.randn(steps, batch, 3, size, size),
-                                       "labels": torch.randint(0, 10, (steps, batch))}
+        return train.WithLoss(model), {
+            "images": torch.randn(steps, batch, 3, size, size),
+            "labels": torch.randint(0, 10, (steps, batch)),
+        }
 
     return make
 
@@ -43,8 +45,9 @@ def _gpt2(batch, length, **options):
 def _bert(steps, batch=8, length=64):
     import transformers
 
-    config = transformers.BertConfig(hidden_size=128, num_hidden_layers=4, num_attention_heads=4, intermediate_size=512,
-                                     vocab_size=1000)
+    config = transformers.BertConfig(
+        hidden_size=128, num_hidden_layers=4, num_attention_heads=4, intermediate_size=512, vocab_size=1000
+    )
     tokens = torch.randint(0, 1000, (steps, batch, length))
     return transformers.BertForMaskedLM(config), {"input_ids": tokens, "labels": tokens}
 
@@ -53,8 +56,9 @@ MODELS = {
     "ResNet-18, 8 images of 32x32": _images("resnet18", 32),
     "ResNet-18, 8 images of 64x64": _images("resnet18", 64),
     "MobileNetV2, 8 images of 64x64": _images("mobilenet_v2", 64),
-    "GPT-2, 4 layers of width 128, 8 x 64 tokens": _gpt2(8, 64, n_embd=128, n_layer=4, n_head=4, vocab_size=1000,
-                                                         n_positions=64, bos_token_id=None, eos_token_id=None),
+    "GPT-2, 4 layers of width 128, 8 x 64 tokens": _gpt2(
+        8, 64, n_embd=128, n_layer=4, n_head=4, vocab_size=1000, n_positions=64, bos_token_id=None, eos_token_id=None
+    ),
     "BERT, 4 layers of width 128, 8 x 64 tokens": _bert,
 }
 STEPS = 6  # of a round; the best one counts
@@ -71,8 +75,13 @@ def written(make, steps, folder, name):
 
 
 def in_gradual(program, file, given, out, lr="1e-4"):
-    run = subprocess.run([program, "train", file, given, out, lr], check=True, capture_output=True, text=True,
-                         env={**os.environ, "OMP_NUM_THREADS": "1"})
+    run = subprocess.run(
+        [program, "train", file, given, out, lr],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     return safetensors.torch.load_file(out)["seconds"].min().item(), [float(x) for x in run.stdout.split()]
 
 
@@ -92,14 +101,15 @@ def in_pytorch(model, data):
 
 
 def memory(program, folder):
-    model, _, file, given, out = written(
-        _gpt2(1, 32, bos_token_id=None, eos_token_id=None), 1, folder, "gpt2_small")
+    model, _, file, given, out = written(_gpt2(1, 32, bos_token_id=None, eos_token_id=None), 1, folder, "gpt2_small")
     weights = sum(p.numel() for p in model.parameters()) * 4 / 2**20
     count = sum(p.numel() for p in model.parameters()) / 1e6
     _, (seconds, loaded, total) = in_gradual(program, file, given, out)
-    return (f"GPT-2 small ({count:.0f} million weights, {weights:.0f} MiB) is loaded in {seconds:.2f} s and {loaded:.0f} MiB, "
-            f"{loaded / weights:.2f} times its weights. A step of 32 tokens with SGD takes {total:.0f} MiB in all, with "
-            f"gradients and the program's own data.")
+    return (
+        f"GPT-2 small ({count:.0f} million weights, {weights:.0f} MiB) is loaded in {seconds:.2f} s and {loaded:.0f} MiB, "
+        f"{loaded / weights:.2f} times its weights. A step of 32 tokens with SGD takes {total:.0f} MiB in all, with "
+        f"gradients and the program's own data."
+    )
 
 
 def main():
@@ -122,7 +132,9 @@ def main():
     ]
     for i, (name, make) in enumerate(MODELS.items()):
         model, data, file, given, out = written(make, STEPS, options.work, i)
-        times = [(in_pytorch(model, data), in_gradual(options.program, file, given, out)[0]) for _ in range(options.rounds)]
+        times = [
+            (in_pytorch(model, data), in_gradual(options.program, file, given, out)[0]) for _ in range(options.rounds)
+        ]
         theirs, ours = (min(t) for t in zip(*times))
         lines.append(f"| {name} | {theirs * 1e3:.1f} | {ours * 1e3:.1f} | {ours / theirs:.2f} |")
         print(lines[-1], flush=True)

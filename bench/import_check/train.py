@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains ResNet-18 and a GPT-2 with PyTorch and Gradual on the same numbers, and writes training.md for import_check.py.
 
-    python train.py --program build/release/bench/gradual-import-check --work build/import-check [--steps 200]
+python train.py --program build/release/bench/gradual-import-check --work build/import-check [--steps 200]
 """
 
 import argparse
@@ -31,15 +31,26 @@ def resnet18(steps, batch=8):
 
     images, labels = torch.randn(64, 3, 32, 32), torch.randint(0, 10, (64,))
     chosen = torch.randint(0, 64, (steps, batch))
-    return WithLoss(torchvision.models.resnet18(weights=None, num_classes=10)), {
-        "images": images[chosen], "labels": labels[chosen]}, 0.02
+    return (
+        WithLoss(torchvision.models.resnet18(weights=None, num_classes=10)),
+        {"images": images[chosen], "labels": labels[chosen]},
+        0.02,
+    )
 
 
 def gpt2(steps, batch=8, length=24):
     import transformers
 
-    config = transformers.GPT2Config(n_embd=64, n_layer=4, n_head=4, vocab_size=100, n_positions=32, use_cache=False,
-                                     bos_token_id=None, eos_token_id=None)
+    config = transformers.GPT2Config(
+        n_embd=64,
+        n_layer=4,
+        n_head=4,
+        vocab_size=100,
+        n_positions=32,
+        use_cache=False,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     text = torch.randint(0, 100, (400,)).repeat(3)
     starts = torch.randint(0, 800, (steps, batch))
     tokens = torch.stack([torch.stack([text[s : s + length] for s in row]) for row in starts.tolist()])
@@ -101,13 +112,18 @@ def rows(name, lr, runs):
         yield f"| {n} | {base[n - 1]:.6f} | " + " | ".join(f"{apart[k][n - 1]:.1e}" for k in others) + " |"
     yield ""
     before = apart["Gradual"][: (chaos or len(base) + 1) - 1]
-    start = f"PyTorch's own runs are more than 1e-4 apart from step {chaos} on" if chaos else \
-        "PyTorch's own runs stay within 1e-4 of each other"
+    start = (
+        f"PyTorch's own runs are more than 1e-4 apart from step {chaos} on"
+        if chaos
+        else "PyTorch's own runs stay within 1e-4 of each other"
+    )
     text = f"{start}. Before that Gradual's loss differs by at most {before.max().item() if len(before) else 0:.1e}."
     if chaos:
         after, spread = apart["Gradual"][chaos - 1 :], own[chaos - 1 :]
-        text += f" From then on its mean difference is {after.mean():.1e}, that of PyTorch's farthest run {spread.mean():.1e};" \
-                f" the largest ones are {after.max():.1e} and {spread.max():.1e}."
+        text += (
+            f" From then on its mean difference is {after.mean():.1e}, that of PyTorch's farthest run {spread.mean():.1e};"
+            f" the largest ones are {after.max():.1e} and {spread.max():.1e}."
+        )
     yield text
     yield ""
 
@@ -129,7 +145,10 @@ def main():
         "moved by chance to a neighbouring number of f32 at the start, and in f64.",
         "",
     ]
-    for name, make in {"ResNet-18 (torchvision, 32x32 images)": resnet18, "GPT-2 (transformers, 4 layers of width 64)": gpt2}.items():
+    for name, make in {
+        "ResNet-18 (torchvision, 32x32 images)": resnet18,
+        "GPT-2 (transformers, 4 layers of width 64)": gpt2,
+    }.items():
         lines += rows(name, *train(make.__name__, make, options.program, options.work, options.steps))
         print("\n".join(lines), flush=True)
     (options.work / "training.md").write_text("\n".join(lines).rstrip() + "\n")
