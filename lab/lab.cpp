@@ -248,6 +248,7 @@ void check_same(dist::Communicator& ranks, const LabData& data, const std::vecto
                        {"device", to_string(o.device)},
                        {"sample_every", std::to_string(o.sample_every)},
                        {"cure", o.cure ? "yes" : "no"},
+                       {"explain_steps", std::to_string(o.explain_steps)},
                        {"resume", o.resume ? "yes" : "no"},
                        {"ranks_emulated", std::to_string(o.ranks_emulated)},
                        {"synchronized_batch_norm", o.synchronized_batch_norm ? "yes" : "no"},

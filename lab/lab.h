@@ -50,6 +50,9 @@ struct Options {
   dist::Communicator* ranks = nullptr;
   int ranks_emulated = 0;
   bool synchronized_batch_norm = false;  // of data-parallel training (dist::DataParallelOptions)
+  // Steps of trials that explain a run of a recipe's first seed: it is replayed with one thing exact. -1: as many as the
+  // run has.
+  std::int64_t explain_steps = -1;
   std::string save = {};     // a folder for the final parameters of each run in f32, RECIPE-seedN.safetensors
   std::string trace = {};    // a file (or "-") for one traced step of each recipe
   std::string profile = {};  // a file (or "-") for a profile of each run

@@ -132,7 +132,7 @@ template <class V> void fields(V& v, Finding& f) {
   phase_field(v, {f.phase});
   v("op", f.op), v("site", f.site), v("step", OrNull{f.step});
   v("sentence", f.sentence), v("precision", f.precision), v("remedy", f.remedy), v("cure", JsonText{f.cure});
-  v("cures", f.cures, kLater), v("tried", f.tried);
+  v("cures", f.cures, kLater), v("tried", f.tried), v("undone", f.undone, kLater);
 }
 
 template <class V> void fields(V& v, Difference& d) { v("mean", d.mean), v("half_interval", d.half); }

@@ -69,6 +69,8 @@ struct Finding {
   };
   std::optional<Tried> tried = {};
   bool precision = true;  // false: the cause lies in data, learning rate or code
+  // The share of the failure that a trial undoes in which this is exact (lab/intervention.h); none: not tried.
+  std::optional<double> undone = {};
 };
 
 // A mean difference from fp32 over the seeds of a recipe, and half its interval of 95%.

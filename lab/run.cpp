@@ -236,6 +236,11 @@ void Run::train_step(const data::Batch& batch) {
   using Clock = std::chrono::steady_clock;
   const bool sampled = steps_ % options_.sample_every == 0;
   const auto step = [&] {
+    std::optional<ObserverScope> intervening;
+    if (intervention_) {
+      intervention_->begin_step(steps_);
+      intervening.emplace(*intervention_);
+    }
     return parallel_ ? parallel_->step(batch, [&](const data::Batch& part) { return loss_of(part); })
                      : run_->step([&] { return loss_of(batch); });
   };
@@ -257,7 +262,7 @@ void Run::train_step(const data::Batch& batch) {
     check_written(file.get(), options_.trace);
   } else if (replay_ && steps_ >= replay_first_) {
     outcome = observed_step(step, batch, *replay_);
-  } else if (sampled && !replay_) {
+  } else if (sampled && !replay_ && samples_) {
     outcome = sampled_step(step, scale, underflow);
   } else {
     outcome = step();
@@ -287,6 +292,8 @@ void Run::end_epoch(Progress& progress) {
     result_.bytes_sent += static_cast<std::int64_t>(bytes);
   }
   model_->eval();
+  std::optional<ObserverScope> intervening;
+  if (intervention_) intervening.emplace(*intervention_);
   Score score;
   data::DataLoader test(data_.test, {.batch = kEvaluationBatch, .prefetch = false});
   data::Batch batch;
@@ -335,7 +342,7 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
       train_step(batch);
       show(progress, false);
       stop_asked_ = options_.stop && options_.stop();
-      stopped = stop_asked_ || replayed();
+      stopped = stop_asked_ || replayed() || (stop_after_ >= 0 && steps_ >= stop_after_);
       if (stopped) break;
     }
     take_memory();
@@ -352,7 +359,7 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     check_written(file.get(), options_.profile);
   }
   stopped = stopped && result_.epochs < options_.epochs;
-  if (!options_.save.empty() && !stopped && !replay_ && !(options_.ranks && options_.ranks->rank() > 0))
+  if (!options_.save.empty() && !stopped && !replay_ && samples_ && !(options_.ranks && options_.ranks->rank() > 0))
     save_safetensors(options_.save + "/" + run_file(recipe_.name, seed_), run_->master_state_dict());
   if (bad_losses_ >= kDiverged || (result_.epochs > 0 && !std::isfinite(result_.test_loss)))
     result_.status = Status::diverged;

@@ -15,6 +15,7 @@
 #include "../data/data_loader.h"
 #include "../dist/data_parallel.h"
 #include "../inspect/diagnosis.h"
+#include "../inspect/intervention.h"
 #include "../optim/schedule.h"
 #include "lab.h"
 
@@ -66,6 +67,16 @@ class Run {
   // the step is set. evaluate: also observes the evaluation after `last`. None if options.stop ended it.
   std::optional<inspect::ObservedStep> replay(std::int64_t first, std::int64_t last, bool evaluate = false);
 
+  // For trials of a run: no step is sampled, and these things are exact from now on.
+  void intervene(const std::vector<inspect::Exact>& exact);
+  // Trains until `steps` steps have run, or to the end. False if options.stop ended it.
+  bool train_to(std::int64_t steps);
+  const Curve& curve() const { return result_.curve; }
+  std::int64_t skipped_steps() const { return result_.skipped_steps; }
+  bool finite() const { return bad_losses_ == 0 && first_nonfinite().empty(); }
+  // The test loss of the parameters as they are.
+  double test_loss();
+
   void save(const std::string& path);
   void load(const std::string& path);
 
@@ -110,6 +121,10 @@ class Run {
   std::map<std::string, inspect::Update> updates_;  // of the sampled steps, summed by part and parameter
   inspect::ObservedStep* replay_ = nullptr;         // for the steps from replay_first_ to replay_last_
   std::int64_t replay_first_ = 0, replay_last_ = 0;
+  std::optional<inspect::Intervention> intervention_;
+  std::vector<inspect::LossShare> shares_;  // of the step of observe_errors()
+  bool samples_ = true;           // false in trials
+  std::int64_t stop_after_ = -1;  // steps; -1: none
   std::vector<double> seconds_;  // of the steps that were not sampled
   double epoch_loss_ = 0;        // sum over this epoch's steps
   std::int64_t epoch_steps_ = 0, steps_ = 0;

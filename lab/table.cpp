@@ -151,6 +151,7 @@ std::string wide_table(const std::vector<RecipeRuns>& rows, bool colour) {
 std::string to_string(const Finding& f) {
   std::string text = f.step < 0 ? "" : fmt::format("step {}: ", f.step);
   text += fmt::format("{} [{}]", f.sentence, inspect::to_string(f.cause));
+  if (f.undone) text += fmt::format(". Undone in a trial: {:.0f}% of the failure", 100 * std::max(0.0, *f.undone));
   if (!f.cure.empty()) text += ". Cure: " + f.remedy;
   if (f.tried)
     text += fmt::format(". Tried: {}, {}", cell(100 * f.tried->accuracy, 2, "%"), to_string(f.tried->verdict));

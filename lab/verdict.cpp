@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "../core/support/error.h"
+#include "intervention.h"
 #include "run.h"
 #include "statistics.h"
 
@@ -104,6 +105,7 @@ Finding from(const inspect::Finding& f, const amp::Recipe& recipe) {
   Finding made{.cause = f.cause, .phase = f.phase, .op = f.op, .site = f.site, .step = f.step};
   made.sentence = f.sentence;
   made.precision = f.precision;
+  made.undone = f.undone;
   for (const inspect::Cure& c : f.cures) made.cures.push_back({inspect::edit(recipe, c.recipe), c.remedy});
   if (made.cures.empty()) return made;
   made.cure = made.cures[0].edit;
@@ -182,8 +184,11 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
     e.skip = observed(recipe, step, step);
   }
   if (stopped) return {};
+  std::vector<inspect::Finding> found = inspect::diagnose(e);
+  if (fp32) weigh(found, make_model, data, recipe, seed, options, result, *fp32);
+  if (options.stop && options.stop()) return {};
   std::vector<Finding> findings;
-  for (const inspect::Finding& f : inspect::diagnose(e)) findings.push_back(from(f, recipe));
+  for (const inspect::Finding& f : found) findings.push_back(from(f, recipe));
   if (findings.empty())
     findings.push_back(unknown(std::string(inspect::cause_info(inspect::Cause::unknown).sentence), !e.fp32_fails));
   return findings;

@@ -153,6 +153,8 @@ void declare_options(OptionParser& app, Arguments& a) {
                  "gradual-lab-out, which gradual-lab-out/latest points to)");
   app.add_option("--save", a.options.save, "folder for the parameters of each run in f32, RECIPE-seedN.safetensors");
   app.add_flag("--cure", a.options.cure, "try the cure of each recipe's first finding, and say what it gives");
+  app.add_option("--explain-steps", a.options.explain_steps,
+                 "steps of trials that explain a run: it is replayed with one thing exact (default: as many as it has)");
   app.add_flag("--resume", a.options.resume, "continue an interrupted comparison in --out, or in the latest folder");
   app.add_flag("--overwrite", a.options.overwrite, "replace the results of an earlier comparison in --out");
   app.add_flag("--wide", a.wide, "all columns and all findings in the table");
@@ -169,6 +171,7 @@ void check(const OptionParser& app, const Arguments& a) {
   at_least_one("--epochs", a.options.epochs);
   at_least_one("--batch", a.options.batch);
   at_least_one("--seeds", a.options.seeds);
+  if (app.count("--explain-steps")) at_least(0, "--explain-steps", a.options.explain_steps);
   if (app.count("--context")) at_least_one("--context", a.task.context);
   if (app.count("--lr")) check_lr(a.options.lr);
   if (app.count("--out") && a.out.empty()) throw_error("--out is empty; it must name a folder");
