@@ -18,6 +18,7 @@
 #include "../inspect/intervention.h"
 #include "../optim/schedule.h"
 #include "lab.h"
+#include "objective.h"
 
 namespace gradual::lab {
 
@@ -82,7 +83,8 @@ class Run {
 
  private:
   void use_ranks();
-  Tensor loss_of(const data::Batch& batch) const { return classification_loss((*model_)(batch.inputs), batch.targets); }
+  Tensor loss_of(const data::Batch& batch) const;
+  amp::RunStep plain_step(const data::Batch& batch);  // without ranks; of the parts of a batch
   void train_step(const data::Batch& batch);
   amp::RunStep observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
                              inspect::ObservedStep& observed);
@@ -95,6 +97,7 @@ class Run {
   void add_updates(const inspect::UpdateMeter& meter, bool early);
   void end_epoch(Progress& progress);
   void show(Progress& progress, bool finished) const;
+  void tell_metric(Progress& progress) const;
   bool traced_step() const { return !options_.trace.empty() && steps_ == 1; }
   void take_memory();
   Histogram histogram(amp::Role role) const;
@@ -110,11 +113,13 @@ class Run {
   Generator generator_;
   MemoryStats memory_before_;  // the memory of the data and of the caller
   data::Split data_;
+  Objective objective_;
   std::shared_ptr<nn::Module> model_;
   std::optional<amp::RecipeRun> run_;
   std::unique_ptr<dist::Communicator> alone_;  // of emulated ranks
   std::optional<dist::DataParallel> parallel_;
   StateDict residuals_;  // of the exchange
+  std::optional<Average> average_;
   std::optional<optim::Scheduler> schedule_;
   std::optional<data::DataLoader> loader_;
   amp::CastStatsTable casts_;                       // of the sampled steps

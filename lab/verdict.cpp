@@ -66,8 +66,8 @@ Verdict where_fp32_fails(const Result& r, const Result& base, const std::optiona
   }
   // Where both end, the accuracies say whether one learned more.
   if (!failure) {
-    const Difference d = accuracy_difference({{&r, &base}});
-    if (!(d.mean > d.half)) return same;
+    const Difference d = metric_difference({{&r, &base}});
+    if (!(r.metric.gain(d.mean) > d.half)) return same;
   }
   return {{.kind = VerdictKind::matches}, {}, fp32};
 }
@@ -95,8 +95,15 @@ Verdict verdict(const Results& results, const Results& references, const Result&
   if (own) return failed(r, *own);
   if (learned_nothing(r, *base) || !r.difference) return failed(r, {.kind = VerdictKind::no_learning});
   const Difference d = *r.difference;
-  Outcome compared{.kind = VerdictKind::matches, .points = 100 * d.mean, .interval = 100 * d.half};
-  if (!(d.mean < -d.half)) return {compared};
+  Outcome compared{.kind = VerdictKind::matches, .interval = d.half};
+  if (r.metric.is_share()) {
+    compared.points = 100 * d.mean;
+    compared.interval = 100 * d.half;
+  } else {
+    compared.change = d.mean;
+    compared.metric = r.metric.name;
+  }
+  if (!(r.metric.gain(d.mean) < -d.half)) return {compared};
   compared.kind = VerdictKind::worse;
   return failed(r, compared);
 }
@@ -132,7 +139,7 @@ const Result* baseline(const Results& results, const Results& references, const 
 void judge(std::vector<Result>& results, const std::vector<Result>& references) {
   for (Result& r : results) {
     const Pairs pairs = is_baseline(r) ? Pairs() : pairs_with_fp32(results, references, r.recipe);
-    r.difference = pairs.empty() ? std::nullopt : std::optional(accuracy_difference(pairs));
+    r.difference = pairs.empty() ? std::nullopt : std::optional(metric_difference(pairs));
     r.loss_difference = pairs.empty() ? std::nullopt : std::optional(loss_difference(pairs));
     r.verdict = verdict(results, references, r);
   }
