@@ -9,10 +9,10 @@
 
 namespace gradual {
 
-// gelu's slope at x, with ops. exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): the derivative of
-// x sigmoid(v). Both are computed at -|x|, where nothing cancels; at |x| the slope is 1 less that. Beyond kFar it is 0
-// or 1; there the operand is replaced, so that no derivative is Inf times 0.
-static Tensor gelu_slope(const Tensor& x, bool tanh_form) {
+// The graph of gelu's slope at x. exact: Phi(x) + x phi(x). tanh form (Hendrycks and Gimpel 2016): the derivative of
+// x sigmoid(v). Both are computed at -|x|; at |x| the slope is 1 less that. Beyond kFar it is 0 or 1; there the operand
+// is replaced, so that no derivative is Inf times 0. Phi from erf cancels in the left tail, its derivatives do not.
+static Tensor gelu_slope_graph(const Tensor& x, bool tanh_form) {
   constexpr double kFar = 40;
   constexpr double kTwiceRoot = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // 2 sqrt(2/pi)
   constexpr double kCube = 0.044715;
@@ -62,8 +62,9 @@ Tensor times_slope(const RuleContext& c, OpId op, const Attrs& attrs, const Tens
 Tensor gelu_gradient(const RuleContext& c, const Tensor& x) {
   const Gelu form = c.get<Gelu>();
   if (!c.create_graph()) return times_slope(c, OpId::gelu_backward, form, x);
+  const Tensor slope = call_row(OpId::gelu_backward, form, ones_like(detached(x)), x)[0];  // accurate in both tails
   return with_history(call_row(OpId::gelu_backward, form, c.grad(), x)[0],
-                      c.grad() * gelu_slope(x, form == Gelu::tanh));
+                      c.grad() * with_history(slope, gelu_slope_graph(x, form == Gelu::tanh)));
 }
 
 int saves_of(const Rule& rule, std::uint32_t needs) {

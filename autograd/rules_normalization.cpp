@@ -18,15 +18,19 @@ struct Norm {
   bool statistics = true;  // the statistics depend on x: false for batch norm in eval
 };
 
-// A power of two per row or channel, by NormScale: the squares of the numbers times it are finite.
-Tensor scale_of_numbers(const C& c, const Norm& n) {
-  const Tensor& invstd = c.node().saved_outputs[n.centre ? 2 : 1];
+// A power of two per row or channel, by NormScale: the squares of the deviations times it are normal numbers.
+template <class T> Tensor scale_of_numbers(const C& c, const Norm& n) {
+  using Scale = NormScale<T>;
+  const Tensor invstd = detached(c.node().saved_outputs[n.centre ? 2 : 1]);
+  const Tensor one = ones_like(invstd);
+  Tensor near = invstd > Scale::kNearInvstd;
+  if (n.centre) near = logical_and(near, abs(detached(c.node().saved_outputs[1])) < Scale::kMostUp);
   Shape kept = c.sizes(0);
   for (const std::int64_t dim : n.dims) kept[static_cast<int>(dim)] = 1;
-  const bool f64 = c.dtype(0) == DType::f64;
-  const Tensor far = lt(detached(invstd), f64 ? NormScale<double>::kFarInvstd : NormScale<float>::kFarInvstd);
-  const double down = f64 ? NormScale<double>::kDown : NormScale<float>::kDown;
-  return reshape(where(far, down, ones_like(detached(invstd))), kept);
+  return reshape(where(invstd < Scale::kFarInvstd, Scale::kDown, where(near, Scale::kUp, one)), kept);
+}
+Tensor scale_of_numbers(const C& c, const Norm& n) {
+  return c.dtype(0) == DType::f64 ? scale_of_numbers<double>(c, n) : scale_of_numbers<float>(c, n);
 }
 
 // With xh the normalised input and g = dy w: dx = invstd (g - mean(g) - xh mean(g xh)) (Ioffe and Szegedy 2015; Ba et
@@ -41,7 +45,7 @@ void composed(const C& c, const Norm& n, const Tensor& gradient) {
   Tensor xh = n.centre && n.statistics ? x - mean_of(x) : x;
   Tensor invstd;
   if (n.statistics) {
-    invstd = rsqrt(mean_of(square(xh)) + square(scale) * c.get<NormAttrs>().eps);
+    invstd = rsqrt(mean_of(square(xh)) + scale * c.get<NormAttrs>().eps * scale);  // scale^2 alone may be Inf
   } else {
     invstd = reshape(detached(c.node().saved_outputs[2]), n.weight);
     xh = x - reshape(detached(c.node().saved_outputs[1]), n.weight);

@@ -63,11 +63,14 @@ Tensor norm_slope(const C& c, const Tensor& x, double p) {
   return sign(x) * where(flat, 0, pow(where(flat, 1, abs(x) / where(n == 0, 1, n)), p - 1));
 }
 
-// exp(x - logsumexp), and 1 for Inf, where that difference is NaN: the largest number in place of Inf makes it 0.
+// exp(x - logsumexp). Of Infs each has an equal share, as extremes have, and next to one all other slopes are 0.
 void logsumexp_rule(const C& c) {
+  const Tensor x = c.input(0);
   const Tensor y = keep_dims(c, c.output(0));
-  const Tensor finite = where(y == INFINITY, float_info(y.dtype()).max, y);
-  c.set(0, keep_dims(c, c.grad()) * exp(clamp(c.input(0) - finite, -INFINITY, 0)));
+  const Tensor infinite = x == INFINITY;
+  const Tensor below = clamp(where(infinite, 0, x - y), -INFINITY, 0);  // not above 0, where y was rounded down
+  const Tensor sharing = cast(maximum(sum(infinite, reduced_dims(c), true), 1), y.dtype());
+  c.set(0, keep_dims(c, c.grad()) * (exp(below) / sharing));
 }
 
 void scatter_add_rule(const C& c) {

@@ -45,6 +45,7 @@ struct DataLoader::Impl {
     Batch batch = fetch(indices);
     for (Tensor* t : {&batch.inputs, &batch.targets})
       if (t->defined()) *t = t->to(options.device);
+    for (auto& [field, values] : batch.fields) values = values.to(options.device);
     return batch;
   }
 

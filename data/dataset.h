@@ -4,25 +4,32 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../core/tensor/tensor.h"
 
 namespace gradual::data {
 
+// The tensors of samples by name, each [N, ...].
+using Fields = std::vector<std::pair<std::string, Tensor>>;
+
 struct Dataset {
   Tensor inputs{};           // [N, ...]
   Tensor targets{};          // [N, ...]; class numbers are i64
   std::int64_t classes = 0;  // number of classes (or characters); 0: targets are not class numbers
   std::string name{};        // for tables and reports
+  std::int64_t tokens = 0;   // number of different inputs, where they are i64; 0: as many as classes
+  Fields fields{};           // of samples with names: all tensors; inputs is the first of them, targets the last
 
-  std::int64_t size() const;  // N; Error if the two tensors differ in N
+  std::int64_t size() const;  // N; Error if the tensors differ in N
 };
 
 struct Batch {
   Tensor inputs;
   Tensor targets;
   std::int64_t first = 0, whole = 0;  // the samples of a part: first, .. of a batch of `whole`; 0: all of them
+  Fields fields = {};                 // of samples with names, as in Dataset
   std::int64_t size() const { return inputs.defined() ? inputs.size(0) : 0; }
 };
 

@@ -346,7 +346,8 @@ template <class T> struct DataParallel::Step {
       Generator generator = generator_of(key, k);
       const GeneratorScope scope(generator);
       const Range here{samples.first - batch.first, samples.last - batch.first};
-      const data::Batch part{rows(batch.inputs, here), rows(batch.targets, here)};
+      data::Batch part{rows(batch.inputs, here), rows(batch.targets, here)};
+      for (const auto& [field, values] : batch.fields) part.fields.emplace_back(field, rows(values, here));
       weights.weigh(shard, loss_of(part));
       run_backward(seed_of(shard), [&] { close(shard); });
     }
@@ -600,6 +601,7 @@ data::DataLoader::Fetch own_shards(const Communicator& ranks, int shards, data::
     const RandomKey start = default_generator().state();
     data::Batch out{.inputs = {}, .targets = {}, .first = part_of(whole, shards, own.first).first, .whole = whole};
     std::vector<Tensor> inputs, targets;
+    std::vector<std::vector<Tensor>> fields;
     for (std::int64_t k = own.first; k < own.last; ++k) {
       const Range part = part_of(whole, shards, k);
       if (part.size() == 0) continue;
@@ -608,9 +610,13 @@ data::DataLoader::Fetch own_shards(const Communicator& ranks, int shards, data::
       const data::Batch one = fetch({indices.begin() + part.first, indices.begin() + part.last});
       inputs.push_back(one.inputs);
       if (one.targets.defined()) targets.push_back(one.targets);
+      fields.resize(one.fields.size());
+      out.fields = one.fields;
+      for (std::size_t i = 0; i < fields.size(); ++i) fields[i].push_back(one.fields[i].second);
     }
     if (!inputs.empty()) out.inputs = cat(inputs, 0);
     if (!targets.empty()) out.targets = cat(targets, 0);
+    for (std::size_t i = 0; i < fields.size(); ++i) out.fields[i].second = cat(fields[i], 0);
     return out;
   };
 }

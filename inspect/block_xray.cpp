@@ -2,6 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <ranges>
 #include <set>
 
@@ -90,12 +93,17 @@ struct Blocks {
     return most;
   }
 
+  // The largest magnitude that is not clipped. A rounded scale may put the largest element an ulp or two above the
+  // format's limit. That is not clipping.
+  double limit(Scale scale, float last) const {
+    const bool power = last == 1 && scale.inverse == detail::floor_power(scale.inverse);
+    return q.format.max() * scale.inverse * last * (power ? 1 : 1 + 0x1p-20);
+  }
+
   // The squared error of block b, whose codes are multiples of scale.inverse * last. Adds to the elementwise sums of a
   // row.
   double error(std::int64_t b, Scale scale, float last, XrayRow* row = nullptr) {
-    // A rounded scale may put the largest element an ulp or two above the limit. That is not clipping.
-    const bool power = last == 1 && scale.inverse == detail::floor_power(scale.inverse);
-    const double limit = q.format.max() * scale.inverse * last * (power ? 1 : 1 + 0x1p-20);
+    const double limit = this->limit(scale, last);
     double sum = 0;
     parts(b, [&](std::int64_t first, std::int64_t n) {
       for (std::int64_t i = 0; i < n; ++i)
@@ -204,6 +212,30 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   return all;
 }
 
+Tensor beyond_range(const Tensor& x, const Quantizer& q, int axis, const Tensor& scaled) {
+  const Unseen unseen;
+  if (!has_blocks(q)) return gt(abs(scaled), q.format.max());
+  const Tensor matrix = as_matrix(x, axis);
+  const Blocks blocks{matrix, q, q.scaling.block};
+  ScaleSpec spec = detail::scale_spec(q);
+  if (q.scaling.kind == ScalingKind::nvfp4) set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
+  Tensor limits = full(matrix.sizes(), kInf, {.dtype = DType::f32});
+  float* limit = limits.data<float>();
+  for (std::int64_t b = 0; b < blocks.count(); ++b) {
+    const float amax = blocks.amax(b);
+    if (amax == 0 || !std::isfinite(amax)) continue;
+    const auto most = static_cast<float>(blocks.limit(detail::scale_of(amax, spec), 1 / spec.global));
+    blocks.parts(b, [&](std::int64_t first, std::int64_t n) { std::fill_n(limit + first, n, most); });
+  }
+  const Tensor beyond = gt(abs(matrix), limits);
+  const int dim = wrap_dim(axis, std::max(1, x.dim()), "beyond_range");
+  Tensor t = x.dim() == 0 ? x.detach().reshape({1}) : x.detach();
+  for (int d = dim; d + 1 < t.dim(); ++d) t = t.transpose(d, d + 1);
+  Tensor mask = beyond.reshape(t.sizes());
+  for (int d = mask.dim() - 1; d > dim; --d) mask = mask.transpose(d, d - 1);
+  return mask.reshape(x.sizes()).to(x.device());
+}
+
 void XrayObserver::before(const OpCall& call) {
   const OpKind kind = op_info(call.op).kind;
   if (kind == OpKind::Custom) custom_ops_.push_back(is_rewritten(call));
@@ -237,21 +269,28 @@ void XrayObserver::add(Site site) {
 
 std::string XrayObserver::to_string() const {
   std::string text =
-      fmt::format("{:<14} {:<10} {:<12} {:>8} {:>8} {:>8} {:>7}  {:<36}  {}\n", "layer", "operand", "runs", "clipped",
-                  "elements", "made 0", "regret", "dB by rule, this size", "dB by size, this rule");
+      fmt::format("{:<14} {:<10} {:<12} {:>8} {:>8} {:>8} {:>7}  {:<36}  {:<46}  {}\n", "layer", "operand", "runs",
+                  "clipped", "elements", "made 0", "regret", "dB by rule, this size", "dB by size, this rule",
+                  "made 0 by size, this rule");
   for (const Site& s : sites_) {
     const XrayRow& own = s.xray.running();
-    std::string rules, sizes;
+    std::string rules;
+    std::string sizes;
+    std::string zeros;
     for (const XrayRow& r : s.xray.rows) {
       if (r.block == own.block) rules += fmt::format("{}{} {:.1f}", rules.empty() ? "" : ", ", r.rule, r.sqnr_db());
-      if (r.rule == own.rule) sizes += fmt::format("{}{}: {:.1f}", sizes.empty() ? "" : ", ", r.block, r.sqnr_db());
+      if (r.rule != own.rule) continue;
+      sizes += fmt::format("{}{}: {:.1f}", sizes.empty() ? "" : ", ", r.block, r.sqnr_db());
+      zeros += fmt::format("{}{}: {:.3g}%", zeros.empty() ? "" : ", ", r.block, r.made_zero_percent());
     }
-    text += fmt::format("{:<14} {:<10} {:<12} {:>7.3g}% {:>7.3g}% {:>7.3g}% {:>7.3g}  {:<36}  {}\n", s.layer, s.operand,
+    text += fmt::format("{:<14} {:<10} {:<12} {:>7.3g}% {:>7.3g}% {:>7.3g}% {:>7.3g}  {:<36}  {:<46}  {}\n", s.layer, s.operand,
                         fmt::format("{} {}", own.rule, own.block), own.clipped_blocks_percent(),
-                        percent_of(own.clipped, own.elements), percent_of(own.made_zero, own.elements), own.regret(),
-                        rules, sizes);
+                        percent_of(own.clipped, own.elements), own.made_zero_percent(), own.regret(), rules, sizes,
+                        zeros);
   }
-  return text + "clipped: blocks, and elements. regret: squared error / that of the best power of two of each block\n";
+  return text +
+         "clipped: blocks, and elements. made 0: of the elements that are not 0; where a block has large elements, dB do "
+         "not\nshow it. regret: squared error / that of the best power of two of each block\n";
 }
 
 std::string XrayObserver::to_csv() const {

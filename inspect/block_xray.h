@@ -40,7 +40,9 @@ struct XrayRow {
   std::map<int, std::int64_t> scales = {};  // number of measured blocks by floor(log2(scale)); scales of 0 are left out
 
   double clipped_blocks_percent() const { return percent_of(clipped_blocks, blocks); }
-  double sqnr_db() const { return 10 * std::log10(squares / error); }  // Inf: nothing is lost
+  double made_zero_percent() const { return percent_of(made_zero, elements); }
+  // Inf: nothing is lost.
+  double sqnr_db() const { return 10 * std::log10((error == 0 ? 1 : squares) / error); }
   // error / best_error: 1 if each block has its best power of two, less if finer scales gain. 1 without errors.
   double regret() const { return error == best_error ? 1 : error / best_error; }
   XrayRow& operator+=(const XrayRow& other);  // a row of the same rule and size
@@ -69,6 +71,10 @@ struct BlockXray {
 // numbers. others: false leaves only the quantizer's own row. Error if the quantizer has no scales of blocks, or has a
 // Hadamard transform.
 BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1, bool others = true);
+
+// The elements of x that exceed the largest number of the quantizer's format after scaling, bool, in the sizes of x.
+// `scaled`: x divided by its scale, for quantizers without scales of blocks.
+Tensor beyond_range(const Tensor& x, const Quantizer& quantizer, int axis, const Tensor& scaled);
 
 // X-rays every operand with scales of blocks that is rounded while this observes. Sums the results by site.
 class XrayObserver final : public Observer {

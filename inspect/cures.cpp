@@ -1,5 +1,9 @@
 #include "cures.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "../core/support/message_text.h"
@@ -40,6 +44,11 @@ void merge(Json& to, const Json& patch) {
 }  // namespace
 
 namespace cures {
+
+bool has_rule(const Quantizer& q) {
+  const bool power = q.scaling.scale == ScaleFormat::power_of_two || q.scaling.scale == ScaleFormat::e8m0;
+  return q.scaling.kind == ScalingKind::block && power;
+}
 
 std::vector<Cure> valid(const Recipe& from, const std::vector<Cure>& all) {
   std::vector<Cure> kept;
@@ -82,6 +91,13 @@ Cure ops_in_f32(Recipe r, const std::vector<std::string>& ops) {
   return {r, join(ops) + " in f32"};
 }
 
+Cure ops_and_norms_in_f32(Recipe r, std::vector<std::string> ops) {
+  if (r.mode != amp::Mode::pure) return {r, ""};
+  for (const char* norm : {"batch_norm", "layer_norm", "rms_norm"})
+    if (std::ranges::find(ops, norm) == ops.end()) ops.emplace_back(norm);
+  return ops_in_f32(std::move(r), ops);
+}
+
 Cure f32_sums(Recipe r) {
   if (r.quantization) r.quantization->accumulator.reset();
   return {r, "sums in f32"};
@@ -98,9 +114,30 @@ Cure scales(Recipe r) {
 
 Cure rceil(Recipe r) {
   const auto up = [](Quantizer& q) {
-    if (q.scaling.kind == ScalingKind::block && q.scaling.scale != ScaleFormat::f32) q.scaling.rule = ScaleRule::rceil;
+    if (has_rule(q)) q.scaling.rule = ScaleRule::rceil;
   };
   return {requantised(std::move(r), up), "scales rounded up (RCEIL)"};
+}
+
+Cure wide_scales(Recipe r) {
+  const auto widen = [](Quantizer& q) {
+    if (q.scaling.kind == ScalingKind::block && q.scaling.scale == ScaleFormat::coded)
+      q.scaling.scale = ScaleFormat::f32;
+  };
+  return {requantised(std::move(r), widen), "scales of blocks in f32"};
+}
+
+Cure smaller_blocks(Recipe r, int parts) {
+  constexpr int kSmallest = 4;
+  int size = 0;
+  const auto divide = [&size, parts](Quantizer& q) {
+    const bool divides = q.scaling.block % parts == 0 && q.scaling.block / parts >= kSmallest;
+    if (q.scaling.kind != ScalingKind::block || !divides) return;
+    q.scaling.block /= parts;
+    size = q.scaling.block;
+  };
+  r = requantised(std::move(r), divide);
+  return {r, fmt::format("blocks of {}", size)};
 }
 
 Cure layer_in_f32(Recipe r, const std::string& layer) {

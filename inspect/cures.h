@@ -15,6 +15,9 @@ struct Cure {
 
 namespace cures {
 
+// True if the scales of the quantizer's blocks are powers of two, which a ScaleRule chooses.
+bool has_rule(const Quantizer& q);
+
 // Without edits that change nothing or that the recipe's mode does not allow.
 std::vector<Cure> valid(const amp::Recipe& from, const std::vector<Cure>& all);
 
@@ -23,11 +26,15 @@ Cure bf16(amp::Recipe r);           // instead of f16; with masters if the optim
 Cure dynamic_scale(amp::Recipe r);  // with the usual options
 Cure norms_in_f32(amp::Recipe r);   // mode half instead of pure
 Cure ops_in_f32(amp::Recipe r, const std::vector<std::string>& ops);
+// Norms too: in a model of half parameters they take no f32 input.
+Cure ops_and_norms_in_f32(amp::Recipe r, std::vector<std::string> ops);
 Cure f32_sums(amp::Recipe r);
 // For quantisers: a scale from the tensor's own amax instead of none or a delayed one; RCEIL instead of FLOOR; high
 // precision for all operands of a layer.
 Cure scales(amp::Recipe r);
 Cure rceil(amp::Recipe r);
+Cure wide_scales(amp::Recipe r);                // f32 scales of blocks instead of coded ones
+Cure smaller_blocks(amp::Recipe r, int parts);  // a block becomes so many, of 4 elements at least
 Cure layer_in_f32(amp::Recipe r, const std::string& layer);
 Cure fp8(amp::Recipe r);  // operands as in fp8-current
 

@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "findings.h"
+#include "shadow.h"
 
 namespace gradual::inspect {
 namespace rules {
@@ -13,6 +17,7 @@ using amp::Role;
 
 constexpr double kManyClipped = 0.01, kManyClippedByFloor = 0.005, kSomeClipped = 0.001;
 constexpr double kRises = 2, kManyLost = 0.1;
+constexpr double kNominates = 0.02;  // a share that becomes 0, for a trial to decide
 constexpr double kRoomBits = 4;  // powers of two above the largest number that leave room for a larger scale
 
 std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
@@ -20,9 +25,10 @@ bool is_gradient(Role role) { return role == Role::error || role == Role::weight
 double clipped_share(const CastCounts& c) { return static_cast<double>(c.overflow) / static_cast<double>(c.elements); }
 
 bool is_delayed(const Quantizer& q) { return q.scaling.kind == ScalingKind::delayed; }
-bool is_floor(const Quantizer& q) {
-  return q.scaling.kind == ScalingKind::block && q.scaling.scale != ScaleFormat::f32 &&
-         q.scaling.rule == ScaleRule::floor;
+// Only powers of two have a rule: f32 scales and coded ones are rounded in their own way.
+bool is_floor(const Quantizer& q) { return cures::has_rule(q) && q.scaling.rule == ScaleRule::floor; }
+bool is_coded(const Quantizer& q) {
+  return q.scaling.kind == ScalingKind::block && q.scaling.scale == ScaleFormat::coded;
 }
 // True if `is` holds for a quantiser of this operand in one of its two products.
 bool any_quantizer(const Evidence& e, Role role, bool (*is)(const Quantizer&)) {
@@ -31,6 +37,10 @@ bool any_quantizer(const Evidence& e, Role role, bool (*is)(const Quantizer&)) {
            const auto& q = *e.recipe->quantization.*field;
            return q && is(*q);
          });
+}
+
+std::string name_of(std::optional<Quantizer> amp::Quantization::*field) {
+  return std::ranges::find(amp::kQuantizerFields, field, &amp::QuantizerField::quantizer)->name;
 }
 
 // The powers of two between nearly all rounded numbers and the largest value of their format.
@@ -51,11 +61,15 @@ struct Loss {
   double small = 0, large = 0, room = 0;
 };
 
-std::vector<Cure> cures_of(const Loss& l, const Evidence& e) {
+// `large`: for numbers that are clipped, else for those that become 0.
+std::vector<Cure> cures_of(const Loss& l, const Evidence& e, bool large) {
   const amp::Recipe& r = *e.recipe;
   std::vector<Cure> all;
   if (r.quantization) {
-    if (any_quantizer(e, l.role, is_floor)) all.push_back(cures::rceil(r));
+    if (any_quantizer(e, l.role, is_coded)) all.push_back(cures::wide_scales(r));
+    if (large && any_quantizer(e, l.role, is_floor)) all.push_back(cures::rceil(r));
+    for (const int parts : {2, 4, 8})
+      if (!large) all.push_back(cures::smaller_blocks(r, parts));
     all.insert(all.end(), {cures::scales(r), cures::layer_in_f32(r, l.layer), cures::fp8(r)});
   } else if (r.dtype == DType::f16) {
     if (is_gradient(l.role) && l.small > l.large) all.push_back(cures::dynamic_scale(r));
@@ -90,6 +104,8 @@ std::pair<Cause, std::string> cause_of_loss(const Loss& l, const Evidence& e, bo
   const bool room = l.room > kRoomBits;
   if (any_quantizer(e, l.role, is_delayed) && (large || room || l.large > kSomeClipped))
     return {Cause::delayed_scale, ": their scale comes from earlier amaxes"};
+  if (large && any_quantizer(e, l.role, is_coded))
+    return {Cause::scale_range, ": the format of the scales of blocks ends before them"};
   if (large && any_quantizer(e, l.role, is_floor))
     return {Cause::floor_clipping, ": FLOOR rounds the scales of blocks down"};
   if (large) return {Cause::clipping, ""};
@@ -114,8 +130,21 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
   if (!large && l.role == Role::error) f.sentence += zeros_after(e, l.layer);
   // The largest numbers carry most of the signal. Of equal findings the first in a step counts.
   f.severity = large ? std::min(1.0, 4 * l.large) : l.small * (gradient ? 0.95 : 1);
-  f.cures = cures_of(l, e);
+  f.cures = cures_of(l, e, large);
+  if (e.recipe->quantization && l.role != Role::weight_gradient)
+    for (const auto field : amp::kOperandQuantizers[static_cast<int>(l.role)])
+      f.exact.push_back({.part = large ? ExactPart::clipped : ExactPart::zeroed,
+                         .site = l.layer,
+                         .operand = name_of(field)});
   return f;
+}
+
+// The layer of a role with the largest share above a threshold, or the first one; null if there is none.
+const Loss* most_lost(const std::vector<Loss>& all, Role role, double Loss::*share, double threshold, bool first) {
+  const Loss* found = nullptr;
+  for (const Loss& l : all)
+    if (l.role == role && !(found && first) && l.*share > (found ? found->*share : threshold)) found = &l;
+  return found;
 }
 
 std::vector<Finding> of_casts(const Evidence& e) {
@@ -132,17 +161,17 @@ std::vector<Finding> of_casts(const Evidence& e) {
   };
   std::ranges::stable_sort(all, std::greater(), place);
   for (const Role role : {Role::error, Role::weight_gradient, Role::activation, Role::weight}) {
-    const Loss* small = nullptr;
-    const Loss* large = nullptr;
     const double most = any_quantizer(e, role, is_floor) ? kManyClippedByFloor : kManyClipped;
-    for (const Loss& l : all) {
-      if (l.role != role) continue;
-      if (l.large > (large ? large->large : most)) large = &l;
-      if (!(small && is_gradient(role)) && l.small > (small ? small->small : kManyVanish)) small = &l;
-    }
+    const Loss* large = most_lost(all, role, &Loss::large, most, false);
+    const Loss* small = most_lost(all, role, &Loss::small, kManyVanish, is_gradient(role));
     const bool told = role == Role::weight_gradient && !found.empty();  // reported as errors already
     if (large) found.push_back(of_loss(*large, e, true));
     if (small && !told) found.push_back(of_loss(*small, e, false));
+    const Loss* some = small || told || !e.recipe->quantization ? nullptr
+                                                                : most_lost(all, role, &Loss::small, kNominates, false);
+    if (!some) continue;
+    found.push_back(of_loss(*some, e, false));
+    found.back().weak = true;
   }
   return found;
 }
@@ -229,6 +258,21 @@ Update all_updates(const Evidence& e) {
 }
 
 }  // namespace rules
+
+std::vector<LossShare> loss_shares(const Shadow& shadow) {
+  std::vector<LossShare> all;
+  double sum = 0;
+  const auto add = [&](const ShadowRow& r, const std::string& part, double share) {
+    all.push_back({r.phase, r.op, r.module, r.line, part, std::abs(share)});
+    sum += std::abs(share);
+  };
+  for (const ShadowRow* r : shadow.attribution().rows) {
+    if (r->parts.empty()) add(*r, "", r->share);
+    for (const ErrorPart& part : r->parts) add(*r, part.name, part.share);
+  }
+  for (LossShare& s : all) s.share = sum > 0 ? s.share / sum : 0;
+  return all;
+}
 
 std::vector<Finding> diagnose(const Evidence& e) {
   std::vector<Finding> all;

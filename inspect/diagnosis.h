@@ -11,6 +11,7 @@
 #include "../amp/precision_observer.h"
 #include "cause.h"
 #include "cures.h"
+#include "intervention.h"
 #include "ledger.h"
 #include "update_meter.h"
 
@@ -28,6 +29,13 @@ struct ObservedStep {
 };
 
 // The evidence from a run.
+// A part of the local error of an op in the last observed step, with its share of the error in the loss.
+struct LossShare {
+  Phase phase = Phase::forward;
+  std::string op = {}, layer = {}, line = {}, part = {};  // part: as in ErrorPart; empty: the whole row
+  double share = 0;                                       // of the sum of all magnitudes
+};
+
 struct Evidence {
   const amp::Recipe* recipe = nullptr;
   bool fp32_fails = false;              // fp32, too, diverges or learns nothing
@@ -43,6 +51,7 @@ struct Evidence {
   // From sampled steps.
   std::vector<Update> updates = {};
   amp::CastStatsTable casts = {};
+  std::vector<LossShare> shares = {};    // of a step's shadow; empty: none was made
   std::vector<std::string> layers = {};  // paths in the order of forward
   // By layer and parameter, the Python line that calls the layer: "mine.py:57: x = self.fc2(h)". Empty for C++ models.
   std::map<std::string, std::string> lines = {};
@@ -58,8 +67,15 @@ struct Finding {
   std::string sentence = {};
   std::vector<Cure> cures = {};  // the smallest edit first
   bool precision = true;         // false: the recipe is not the cause
-  double severity = 0;           // orders findings: the share of the numbers or of the signal that is lost
+  double severity = 0;           // nominates: the share of the numbers or of the signal that is lost
+  bool weak = false;             // it counts only if a trial bears it out
+  // What is made exact to undo the cause at its site. Empty: the first cure does it.
+  std::vector<Exact> exact = {};
+  std::optional<double> undone = {};  // the share of the failure that this undoes; none: not tried
 };
+
+// The parts of a step's errors, from a shadow with attribution that has observed it.
+std::vector<LossShare> loss_shares(const class Shadow& shadow);
 
 // The most likely cause first; empty if no evidence explains a failure.
 std::vector<Finding> diagnose(const Evidence& evidence);

@@ -9,6 +9,8 @@ namespace {
 using Rows = std::vector<const LedgerRow*>;
 
 constexpr double kFaintSums = 20, kManySwamped = 0.5, kManyLost = 0.05, kManySkipped = 0.1;
+constexpr double kMuchOfLoss = 0.25;
+constexpr std::string_view kAccumulation = "accumulation";  // as in ErrorPart
 
 double share(std::int64_t part, std::int64_t whole) { return percent_of(part, whole) / 100; }
 bool is_zero(const LedgerRow& r) { return r.numbers.elements > 0 && r.numbers.zeros == r.numbers.elements; }
@@ -107,7 +109,9 @@ struct Look {
       if ((x->kind == OpKind::Elementwise || reduces(*x)) && is_op(*x) && x->module == r.module &&
           x->phase == Phase::forward && std::ranges::find(ops, x->op) == ops.end())
         ops.push_back(x->op);
-    if (!ops.empty()) all.push_back(cures::ops_in_f32(own, ops));
+    if (ops.empty()) return all;
+    all.push_back(cures::ops_in_f32(own, ops));
+    all.push_back(cures::ops_and_norms_in_f32(own, ops));
     return all;
   }
 
@@ -320,20 +324,37 @@ Found of_moments(const Evidence& e) {
   return f;
 }
 
+// The share of the step's error in the loss that comes from the sums of an op.
+double share_of_sums(const LedgerRow& r, const Evidence& e) {
+  double share = 0;
+  for (const LossShare& s : e.shares)
+    if ((s.part.empty() || s.part == kAccumulation) && s.phase == r.phase && s.layer == r.module && (!s.layer.empty() || s.line == r.line))
+      share += s.share;
+  return share;
+}
+
 Found of_sums(const Evidence& e) {
   for (const Phase phase : {Phase::forward, Phase::backward}) {
-    const auto [s, worst, most] = worst_of({&e.late, &e.first}, [phase](const LedgerRow& r) {
+    const auto [s, worst, most] = worst_of({&e.late, &e.first}, [phase, &e](const LedgerRow& r) {
+      if (r.phase != phase) return 0.0;
       const double swamped = phase == Phase::forward ? share(r.swamped, r.added) : 0;
-      if (r.phase != phase || swamped > kManySwamped) return r.phase == phase ? swamped / 2 : 0;
-      return r.accumulation_db < kFaintSums ? std::pow(10, -r.accumulation_db / 10) : 0;
+      if (swamped > kManySwamped) return swamped / 2;
+      if (r.accumulator.empty()) return 0.0;
+      const double faint = r.accumulation_db < kFaintSums ? std::pow(10, -r.accumulation_db / 10) : 0;
+      const double of_loss = share_of_sums(r, e);
+      return std::max(faint, of_loss > kMuchOfLoss ? of_loss / 2 : 0);
     });
     if (!s) continue;
     const Look look{*s, e};
+    const double of_loss = share_of_sums(*worst, e);
     Finding f = look.finding(*worst, Cause::accumulator, {cures::f32_sums(*e.recipe)},
                              "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
                              worst->site(), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)));
+    if (of_loss > kMuchOfLoss) f.sentence += fmt::format("; {} of the loss's error comes from them", percent(of_loss));
+    f.exact = {{.part = ExactPart::sum, .site = f.site}};
     if (worst->accumulator.empty()) {
-      f.cures = {cures::ops_in_f32(*e.recipe, {worst->op})};
+      f.exact.clear();
+      f.cures = {cures::ops_in_f32(*e.recipe, {worst->op}), cures::ops_and_norms_in_f32(*e.recipe, {worst->op})};
       f.sentence = fmt::format("{}: {} of what it adds is below half an ulp of the sum in {}", worst->site(),
                                percent(share(worst->swamped, worst->added)), to_string(worst->to));
     }

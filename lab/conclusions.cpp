@@ -11,6 +11,7 @@
 
 #include "../amp/recipe.h"
 #include "../core/support/error.h"
+#include "objective.h"
 #include "statistics.h"
 #include "verdict.h"
 
@@ -21,7 +22,7 @@ namespace {
 struct Summary {
   const Result* first = nullptr;
   std::optional<amp::Quantization> quantization = {};
-  double accuracy = 0, loss = 0, zero = 0;  // percent, -, percent
+  double accuracy = 0, loss = 0, zero = 0;  // percent, or the value of another metric; -, percent
   bool failed = false;
 };
 
@@ -29,7 +30,9 @@ std::vector<Summary> summaries(const std::vector<Result>& results) {
   std::vector<Summary> all;
   for (const RecipeRuns& r : by_recipe(results)) {
     Summary& s = all.emplace_back(Summary{.first = &r.first()});
-    s.accuracy = 100 * r.of(&Result::test_accuracy).mean;
+    std::vector<double> values;
+    for (const Result* run : r.runs) values.push_back((s.first->metric.is_share() ? 100 : 1) * metric_of(*run));
+    s.accuracy = spread(values).mean;
     s.loss = r.of(&Result::test_loss).mean;
     s.zero = r.of(&Result::zero_percent).mean;
     s.failed = std::ranges::any_of(r.runs, [](const Result* run) { return fails(*run); });
@@ -64,8 +67,11 @@ int most_bits(const Summary& s) {
 
 // The accuracy of a is above that of b by more than both intervals.
 bool better(const Summary& a, const Summary& b) {
-  const auto half = [](const Summary& s) { return s.first->difference ? 100 * s.first->difference->half : 0; };
-  return std::isfinite(a.accuracy) && !a.failed && (b.failed || a.accuracy - b.accuracy > std::hypot(half(a), half(b)));
+  const auto half = [](const Summary& s) {
+    return s.first->difference ? (s.first->metric.is_share() ? 100 : 1) * s.first->difference->half : 0;
+  };
+  return std::isfinite(a.accuracy) && !a.failed &&
+         (b.failed || a.first->metric.gain(a.accuracy - b.accuracy) > std::hypot(half(a), half(b)));
 }
 // The test loss is above fp32's by more than the interval, and by a twentieth.
 bool loses_more(const Summary& s, double fp32) {
@@ -86,7 +92,19 @@ Conclusion failure(const Summary& s) {
 }
 
 std::string percents(const Summary& s) {
-  return std::isfinite(s.accuracy) ? fmt::format("{:.1f}%", s.accuracy) : "no result";
+  if (!std::isfinite(s.accuracy)) return "no result";
+  const MetricInfo& metric = s.first->metric;
+  return metric.is_share() ? fmt::format("{:.1f}%", s.accuracy)
+                           : fmt::format("{} {}", metric.name, value_text(metric, s.accuracy));
+}
+
+// The value of the metric without its name.
+std::string number(const Summary& s) {
+  return s.first->metric.is_share() ? percents(s) : value_text(s.first->metric, s.accuracy);
+}
+// "accuracy and loss", or the loss alone.
+std::string what_ends(const Summary& s) {
+  return s.first->metric.name == "loss" ? "loss" : s.first->metric.name + " and loss";
 }
 
 Conclusion scale_effect(const Summary& with, const Summary& without) {
@@ -103,9 +121,9 @@ Conclusion range_effect(const Summary& wide, const Summary& fine) {
   return {
       Effect::range,
       fmt::format("{} and {} have {} bits each and no scales. With {} bits for the exponent {:.0f}% of the gradients "
-                  "are zero and the accuracy is {}; with {} bits it is {:.0f}% and {}.",
-                  wide.first->recipe, fine.first->recipe, most_bits(wide), exponent(wide), wide.zero, percents(wide),
-                  exponent(fine), fine.zero, percents(fine)),
+                  "are zero and the {} is {}; with {} bits it is {:.0f}% and {}.",
+                  wide.first->recipe, fine.first->recipe, most_bits(wide), exponent(wide), wide.zero,
+                  wide.first->metric.name, number(wide), exponent(fine), fine.zero, number(fine)),
       fmt::format("gradual-lab diff {} {}", fine.first->recipe, wide.first->recipe)};
 }
 
@@ -113,8 +131,8 @@ Conclusion loss_effect(const Summary& s, double fp32) {
   const Difference& d = *s.first->loss_difference;
   const std::string interval = std::isnan(d.half) ? "" : fmt::format(" ± {:.3f}", d.half);
   return {Effect::loss,
-          fmt::format("{} matches fp32 in accuracy, but its test loss is {:.3f}, and fp32's {:.3f} (+{:.3f}{}).",
-                      s.first->recipe, s.loss, fp32, d.mean, interval),
+          fmt::format("{} matches fp32 in {}, but its test loss is {:.3f}, and fp32's {:.3f} (+{:.3f}{}).",
+                      s.first->recipe, s.first->metric.name, s.loss, fp32, d.mean, interval),
           fmt::format("gradual-lab step --recipe {}", s.first->recipe)};
 }
 
@@ -158,11 +176,11 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
     } else if (most_bits(s) > 0 && (!narrowest || most_bits(s) < most_bits(*narrowest))) narrowest = &s;
   }
   if (loser) made.push_back(loss_effect(*loser, fp32));
-  if (narrowest && std::isfinite(fp32))
+  if (narrowest && std::isfinite(fp32) && base->first && !base->failed)
     made.push_back({Effect::narrowest,
                     fmt::format("{} rounds every operand of a product to {} bits or fewer and ends where fp32 does, in "
-                                "accuracy and loss. No recipe here does so with fewer.",
-                                narrowest->first->recipe, most_bits(*narrowest)),
+                                "{}. No recipe here does so with fewer.",
+                                narrowest->first->recipe, most_bits(*narrowest), what_ends(*narrowest)),
                     "gradual-lab search"});
   if (made.size() > 5) made.resize(5);
   return made;

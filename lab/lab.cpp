@@ -13,6 +13,7 @@
 #include "../dist/communicator.h"
 #include "folder.h"
 #include "folder_lock.h"
+#include "objective.h"
 #include "run.h"
 #include "verdict.h"
 
@@ -42,8 +43,14 @@ void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
   at_least("seeds", o.seeds, 1);
   at_least("sample_every", o.sample_every, 1);
   if (!(o.lr >= 0)) throw_error("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
-  if (o.optimizer != "adamw" && o.optimizer != "adam" && o.optimizer != "sgd")
-    throw_error("lab: no optimizer '" + o.optimizer + "'; allowed are adamw, adam and sgd");
+  make_optimizer(o.optimizer, o.lr, o.training.rates);
+  check(o.training);
+  if (!o.loss.name.empty()) check_known(o.loss);
+  if (!o.metric.name.empty()) info_of(o.metric);
+  if (o.loss.function) check_name("loss", o.loss.name);
+  if (o.metric.function) check_name("metric", o.metric.name);
+  if (o.training.accumulate > 1 && (o.ranks || o.ranks_emulated))
+    throwf("lab: accumulate is {}; data-parallel training has shards instead", o.training.accumulate);
 }
 
 // Shape and sums of inputs and targets.
@@ -196,11 +203,14 @@ class Comparison {
     judge(with, references_);
     const Result& got = with.back();
     const bool well = got.status == Status::ok;
-    if (!f.tried || (well && !(got.test_accuracy <= f.tried->accuracy))) {
+    const double before = f.tried ? (got.metric == MetricInfo{} ? f.tried->accuracy : f.tried->metric) : 0;
+    if (!f.tried || (well && !(got.metric.gain(metric_of(got) - before) <= 0))) {
       f.cure = c.edit, f.remedy = c.remedy;
-      f.tried = Finding::Tried{got.test_accuracy, got.test_loss, got.verdict};
+      f.tried = Finding::Tried{got.test_accuracy, got.test_loss, got.verdict, metric_of(got)};
     }
-    return well && base && got.test_accuracy >= base->test_accuracy - 0.005 - 1e-9;
+    if (!well || !base) return false;
+    if (got.metric == MetricInfo{}) return got.test_accuracy >= base->test_accuracy - 0.005 - 1e-9;
+    return got.verdict.kind == VerdictKind::matches;
   }
 
   static constexpr std::size_t kMostTried = 3;
@@ -244,10 +254,14 @@ void check_same(dist::Communicator& ranks, const LabData& data, const std::vecto
                        {"batch", std::to_string(o.batch)},
                        {"lr", fmt::format("{}", o.lr)},
                        {"optimizer", o.optimizer},
+                       {"loss", o.loss.name},
+                       {"metric", o.metric.name},
+                       {"the training", settings_of(o.training)},
                        {"seeds", std::to_string(o.seeds)},
                        {"device", to_string(o.device)},
                        {"sample_every", std::to_string(o.sample_every)},
                        {"cure", o.cure ? "yes" : "no"},
+                       {"explain_steps", std::to_string(o.explain_steps)},
                        {"resume", o.resume ? "yes" : "no"},
                        {"ranks_emulated", std::to_string(o.ranks_emulated)},
                        {"synchronized_batch_norm", o.synchronized_batch_norm ? "yes" : "no"},
@@ -267,6 +281,7 @@ std::vector<Result> compare(const MakeModel& make_model, const LabData& data, co
   if (options.ranks && options.ranks->size() > 1) check_same(*options.ranks, data, recipes, options);
   check(make_model, recipes, out, options);
   check_name("data", data.name);
+  objective_of(data, options.loss, options.metric);
   std::optional<FolderLock> lock;
   if (!out.empty()) lock.emplace(out);
   Comparison comparison(make_model, data, recipes, out, options);

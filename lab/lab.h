@@ -3,15 +3,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "../amp/recipe.h"
 #include "../core/tensor/device.h"
+#include "loss.h"
+#include "metric.h"
 #include "models.h"
 #include "result.h"
 #include "table.h"
 #include "tasks.h"
+#include "training.h"
 
 namespace gradual::dist {
 class Communicator;
@@ -29,7 +33,9 @@ struct Progress {
   double loss = 0;  // of the last batch; at the end of an epoch its mean
   double scale = 1;
   std::int64_t skipped = 0;
-  double accuracy = -1;  // on the test data, after an epoch; -1 before the first
+  double accuracy = -1;  // on the test data, after an epoch; -1 before the first, and where there is none
+  MetricInfo metric = {};
+  double value = std::numeric_limits<double>::quiet_NaN();  // of the metric on the test data; NaN before an epoch ends
   bool finished = false;
 };
 
@@ -38,7 +44,10 @@ struct Options {
   int epochs = 10;
   std::int64_t batch = 64;
   double lr = 0;                    // 0: the optimizer's default (adamw, adam 2e-3; sgd 0.05 with momentum 0.9)
-  std::string optimizer = "adamw";  // adamw, adam or sgd
+  std::string optimizer = "adamw";  // one of optimizer_names()
+  Loss loss = {};                   // loss.h; by default that of the data
+  Metric metric = {};               // metric.h; by default that of the loss or of the data
+  Training training = {};           // rates of the optimizer, schedule, warmup, clipping, accumulation, averaging
   int seeds = 1;                    // seeds 0 to seeds-1
   Device device = Device::cpu();
   int sample_every = 8;    // counts gradients on every n-th step
@@ -50,6 +59,9 @@ struct Options {
   dist::Communicator* ranks = nullptr;
   int ranks_emulated = 0;
   bool synchronized_batch_norm = false;  // of data-parallel training (dist::DataParallelOptions)
+  // Steps of trials that explain a run of a recipe's first seed: it is replayed with one thing exact. -1: as many as the
+  // run has.
+  std::int64_t explain_steps = -1;
   std::string save = {};     // a folder for the final parameters of each run in f32, RECIPE-seedN.safetensors
   std::string trace = {};    // a file (or "-") for one traced step of each recipe
   std::string profile = {};  // a file (or "-") for a profile of each run

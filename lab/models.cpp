@@ -1,5 +1,7 @@
 #include "models.h"
 
+#include <algorithm>
+
 #include "../core/ops/ops.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
@@ -24,7 +26,7 @@ struct Gpt : nn::Module {
         positions(register_module("positions", nn::Embedding(o.context, o.width))),
         blocks(register_module("blocks", nn::Sequential())),
         norm(register_module("norm", nn::LayerNorm(o.width))),
-        head(register_module("head", nn::Linear(o.width, o.vocabulary, {.bias = false}))) {
+        head(register_module("head", nn::Linear(o.width, o.outputs ? o.outputs : o.vocabulary, {.bias = false}))) {
     for (std::int64_t i = 0; i < o.layers; ++i)
       blocks.push_back(nn::TransformerBlock(o.width, o.heads, {.causal = true}));
     // Small embeddings, as GPT-2 draws them: a residual stream that starts at 1 trains slowly.
@@ -51,23 +53,31 @@ std::string sizes_of(const data::Dataset& d) { return to_string(d.inputs.sizes()
 
 MakeModel mlp_for(const data::Dataset& d) {
   if (d.inputs.dtype() == DType::i64) image_sizes("mlp", d);
-  return [inputs = d.inputs.numel() / d.size(), classes = d.classes] { return make_mlp(inputs, classes); };
+  return [inputs = d.inputs.numel() / d.size(), outputs = outputs_for(d)] { return make_mlp(inputs, outputs); };
 }
 MakeModel cnn_for(const data::Dataset& d) {
   const Shape sizes = image_sizes("cnn", d);
   if (sizes[2] < 4 || sizes[3] < 4)
     throw_error("model cnn reads images [N, C, H, W] of at least 4 x 4, the data are " + sizes_of(d) +
                 "; images with the channels last need x.permute({0, 3, 1, 2})");
-  return [s = sizes, classes = d.classes] { return make_cnn(s[1], s[2], s[3], classes); };
+  return [s = sizes, outputs = outputs_for(d)] { return make_cnn(s[1], s[2], s[3], outputs); };
+}
+MakeModel autoencoder_for(const data::Dataset& d) {
+  if (d.inputs.dtype() == DType::i64) image_sizes("autoencoder", d);
+  return [inputs = d.inputs.numel() / d.size()] { return make_autoencoder(inputs); };
 }
 MakeModel gpt_for(const data::Dataset& d) {
   if (d.inputs.dtype() != DType::i64)
     throw_error("model gpt reads tokens, the data are " + sizes_of(d) + " numbers; use --data text:FILE or addition");
-  return [o = GptOptions{.vocabulary = d.classes, .context = d.inputs.size(1)}] { return make_gpt(o); };
+  const std::int64_t tokens = d.tokens ? d.tokens : d.classes;
+  return [o = GptOptions{.vocabulary = tokens, .context = d.inputs.size(1), .outputs = outputs_for(d)}] {
+    return make_gpt(o);
+  };
 }
 
 std::vector<std::pair<std::string, ModelFor>>& models() {
-  static std::vector<std::pair<std::string, ModelFor>> all{{"mlp", mlp_for}, {"cnn", cnn_for}, {"gpt", gpt_for}};
+  static std::vector<std::pair<std::string, ModelFor>> all{
+      {"mlp", mlp_for}, {"cnn", cnn_for}, {"gpt", gpt_for}, {"autoencoder", autoencoder_for}};
   return all;
 }
 
@@ -76,6 +86,15 @@ std::vector<std::pair<std::string, ModelFor>>& models() {
 std::shared_ptr<nn::Module> make_mlp(std::int64_t inputs, std::int64_t classes) {
   return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(inputs, 128), nn::ReLU(), nn::Linear(128, 128),
                                           nn::ReLU(), nn::Linear(128, classes));
+}
+
+std::shared_ptr<nn::Module> make_autoencoder(std::int64_t inputs) {
+  return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(inputs, 64), nn::ReLU(), nn::Linear(64, 8),
+                                          nn::Linear(8, 64), nn::ReLU(), nn::Linear(64, inputs));
+}
+
+std::int64_t outputs_for(const data::Dataset& d) {
+  return d.classes ? d.classes : d.targets.numel() / std::max<std::int64_t>(1, d.size());
 }
 
 std::shared_ptr<nn::Module> make_cnn(std::int64_t channels, std::int64_t height, std::int64_t width,
@@ -107,10 +126,13 @@ std::vector<std::string> model_names() {
 }
 
 // A model that PyTorch exported. It is read once here, so that an error comes before the first run.
-static MakeModel exported_model(const std::string& path) {
+static MakeModel exported_model(const std::string& path, const data::Dataset& d) {
   const auto first = pt2::load(path);
-  if (first->inputs().size() != 1)
-    throwf("model {}: it has {} inputs; the lab's data have one", path, first->inputs().size());
+  if (d.fields.empty() && first->inputs().size() > 2)
+    throwf(
+        "model {}: its forward takes {} arguments; the data have inputs and targets alone, without names (--data "
+        "npy:NAME=FILE,.. has names)",
+        path, first->inputs().size());
   if (!first->exported_in_training())
     throwf(
         "model {}: exported in evaluation, so its batch norms and dropouts would not train; export it after "
@@ -121,7 +143,7 @@ static MakeModel exported_model(const std::string& path) {
 
 MakeModel model_for(const std::string& name, const data::Dataset& d) {
   if (d.size() == 0) throwf("model {}: the data '{}' have no training samples", name, d.name);
-  if (name.ends_with(".pt2")) return exported_model(name);
+  if (name.ends_with(".pt2")) return exported_model(name, d);
   for (const auto& [known, model] : models())
     if (known == name) return model(d);
   throwf("no model '{}'; allowed are {} and FILE.pt2", name, join(model_names()));

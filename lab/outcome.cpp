@@ -21,6 +21,11 @@ class Facts {
       add("deficit", -o.points);
       add("interval", o.interval);
     }
+    if (!std::isnan(o.change)) {
+      add("change", o.change);
+      add("metric", o.metric);
+      if (std::isfinite(o.interval)) add("within", o.interval);
+    }
     if (o.step >= 0) add("step", o.step);
     if (o.skipped >= 0) add("skipped", o.skipped);
     if (o.steps >= 0) add("steps", o.steps);

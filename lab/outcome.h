@@ -44,6 +44,9 @@ struct Outcome {
   VerdictKind kind = VerdictKind::unjudged;
   double points = std::numeric_limits<double>::quiet_NaN();    // of accuracy above fp32
   double interval = std::numeric_limits<double>::quiet_NaN();  // half the interval of 95% of points
+  // The same of another metric than accuracy, in its own unit, and its name; empty: it is accuracy.
+  double change = std::numeric_limits<double>::quiet_NaN();
+  std::string metric = {};
   std::int64_t step = -1;                                      // of divergence; -1: in evaluation
   std::int64_t skipped = -1, steps = -1;
   bool operator==(const Outcome&) const = default;

@@ -15,6 +15,7 @@
 #include "../inspect/csv_text.h"
 #include "gradual/version.h"
 #include "json/fields.h"
+#include "objective.h"
 #include "products.h"
 #include "result_check.h"
 
@@ -68,6 +69,8 @@ template <class V> void fields(V& v, Outcome& o) {
   v("kind", o.kind);
   v("points", o.points);
   v("interval", o.interval);
+  v("change", o.change, kLater);
+  v("metric", o.metric, kLater);
   v("step", OrNull{o.step});
   v("skipped", OrNull{o.skipped});
   v("steps", OrNull{o.steps});
@@ -125,6 +128,7 @@ template <class V> void fields(V& v, Finding::Cure& c) { v("edit", JsonText{c.ed
 template <class V> void fields(V& v, Finding::Tried& t) {
   v("accuracy", t.accuracy);
   v("loss", t.loss);
+  v("metric", t.metric, kLater);
   verdict_fields(v, t.verdict);
 }
 template <class V> void fields(V& v, Finding& f) {
@@ -132,9 +136,14 @@ template <class V> void fields(V& v, Finding& f) {
   phase_field(v, {f.phase});
   v("op", f.op), v("site", f.site), v("step", OrNull{f.step});
   v("sentence", f.sentence), v("precision", f.precision), v("remedy", f.remedy), v("cure", JsonText{f.cure});
-  v("cures", f.cures, kLater), v("tried", f.tried);
+  v("cures", f.cures, kLater), v("tried", f.tried), v("undone", f.undone, kLater);
 }
 
+template <class V> void fields(V& v, MetricInfo& m) {
+  v("name", m.name);
+  v("unit", m.unit);
+  v("better", m.better);
+}
 template <class V> void fields(V& v, Difference& d) { v("mean", d.mean), v("half_interval", d.half); }
 
 template <class V> void fields(V& v, StepErrors::Row& r) {
@@ -164,6 +173,8 @@ template <class V> void fields(V& v, Result& r) {
   v("recipe", r.recipe), v("model", r.model), v("data", r.data), v("seed", r.seed), v("epochs", r.epochs);
   v("steps", r.steps), v("skipped_steps", r.skipped_steps), v("final_scale", r.final_scale);
   v("train_loss", r.train_loss), v("test_loss", r.test_loss), v("test_accuracy", r.test_accuracy);
+  v("metric", r.metric, kLater);
+  v("test_metric", r.test_metric, kLater);
   v("test_samples", r.test_samples, kLater), v("ms_per_step", r.ms_per_step);
   v("peak_bytes", Peaks{r.peak_bytes, r.peak_total}), v("underflow_percent", r.underflow_percent);
   v("overflow_percent", r.overflow_percent), v("zero_percent", r.zero_percent, kLater), v("status", r.status);
@@ -209,6 +220,7 @@ void restore(Result& r, const Infinities& i) {
 
 // The fields that results.json lacks.
 template <class V> void curve_fields(V& v, Result& r) {
+  v("metric_parts", r.metric_parts, kLater);
   v("settings", r.settings), v("curve", r.curve), v("histograms", r.histograms);
   Infinities infinite = infinities_of(r);
   v("infinite", infinite, kLater);
@@ -217,6 +229,7 @@ template <class V> void curve_fields(V& v, Result& r) {
 }
 
 Json result_json(Result r, bool with_curves) {
+  r.test_metric = metric_of(r);
   FieldWriter writer;
   fields(writer, r);
   if (with_curves) curve_fields(writer, r);
@@ -335,7 +348,7 @@ std::string runs_csv(const std::vector<Result>& results) {
     Json j = result_json(r, false);
     j["peak_bytes"] = r.peak_total;
     for (const char* nested :
-         {"findings", "definition", "casts", "step_errors", "difference", "loss_difference", "judgement"})
+         {"findings", "definition", "casts", "step_errors", "difference", "loss_difference", "judgement", "metric"})
       j.erase(nested);
     return to_text(j) + "\n";
   };

@@ -11,6 +11,7 @@
 #include "../amp/rewrite.h"
 #include "../core/tensor/memory.h"
 #include "../inspect/cause.h"
+#include "metric.h"
 #include "outcome.h"
 #include "step_errors.h"
 
@@ -66,9 +67,12 @@ struct Finding {
   struct Tried {
     double accuracy = 0, loss = 0;
     Verdict verdict = {};
+    double metric = std::numeric_limits<double>::quiet_NaN();  // the run's (MetricInfo); the accuracy if it is that
   };
   std::optional<Tried> tried = {};
   bool precision = true;  // false: the cause lies in data, learning rate or code
+  // The share of the failure that a trial undoes in which this is exact (lab/intervention.h); none: not tried.
+  std::optional<double> undone = {};
 };
 
 // A mean difference from fp32 over the seeds of a recipe, and half its interval of 95%.
@@ -86,6 +90,12 @@ struct Result {
   double train_loss = std::numeric_limits<double>::quiet_NaN();  // mean of the last epoch
   double test_loss = std::numeric_limits<double>::quiet_NaN();
   double test_accuracy = std::numeric_limits<double>::quiet_NaN();  // 0 to 1
+  // What the run is measured by. The accuracy is test_accuracy, another metric test_metric: metric_of() in objective.h.
+  MetricInfo metric = {};
+  double test_metric = std::numeric_limits<double>::quiet_NaN();
+  // Another metric by parts of the test data, in their order, if it follows from means: its mean is the metric, to
+  // first order its spread is that of the metric. Not in results.json.
+  std::vector<double> metric_parts = {};
   std::int64_t test_samples = 0;  // that the accuracy is of; 0 in files of earlier versions
   double ms_per_step = 0;         // median over the steps that were not sampled; NaN: all were
   std::array<std::int64_t, kCategories> peak_bytes{};
@@ -108,7 +118,7 @@ struct Result {
   // How the run compares with fp32 (lab/verdict.h), and why; unjudged and empty in files of earlier versions.
   Verdict verdict = {};
   std::vector<Finding> findings = {};
-  // Of test accuracy (0 to 1) and test loss, over all seeds of the recipe (statistics.h); none for fp32 and without it.
+  // Of the metric (accuracy: 0 to 1) and of the test loss, over all seeds of the recipe (statistics.h); none for fp32 and without it.
   std::optional<Difference> difference = {}, loss_difference = {};
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role

@@ -25,8 +25,6 @@
 #include "../core/observe/tracer.h"
 #include "../core/support/throwf.h"
 #include "../cuda/cuda.h"
-#include "../optim/adam.h"
-#include "../optim/sgd.h"
 #include "folder.h"
 #include "json/fields.h"
 
@@ -42,17 +40,6 @@ template <class V> void fields(V& v, Update& u) {
 
 namespace gradual::lab {
 namespace {
-
-constexpr std::int64_t kEvaluationBatch = 256;
-
-double learning_rate(const Options& o) { return o.lr ? o.lr : o.optimizer == "sgd" ? 0.05 : 2e-3; }
-
-amp::MakeOptimizer optimizer_of(const Options& o) {
-  const double lr = learning_rate(o);
-  if (o.optimizer == "sgd") return optim::SGDOptions{.lr = lr, .momentum = 0.9};
-  if (o.optimizer == "adam") return optim::AdamOptions{.lr = lr};
-  return optim::AdamWOptions{.lr = lr};
-}
 
 // Appends to a file, so that all runs of a comparison share it; "-" writes to stdout.
 std::shared_ptr<std::FILE> sink(const std::string& path) {
@@ -144,20 +131,31 @@ std::string settings(const amp::Recipe& recipe, const Options& o) {
     if (recipe.exchange) ranks += fmt::format(", ranks {}", count);
     if (o.synchronized_batch_norm) ranks += ", synchronized batch-norm";
   }
-  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}{}{}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
-                     device, ranks, amp::to_json(recipe));
+  std::string task = settings_of(o.training);
+  if (!o.loss.name.empty()) task += fmt::format(", loss {}", o.loss.name);
+  if (!o.metric.name.empty()) task += fmt::format(", metric {}", o.metric.name);
+  return fmt::format("epochs {}, batch {}, optimizer {}, lr {}{}{}{}, recipe {}", o.epochs, o.batch, o.optimizer, o.lr,
+                     task, device, ranks, amp::to_json(recipe));
 }
 
 Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
          const Options& options)
-    : recipe_(recipe), options_(options), seed_(seed), generator_(seed), data_(data.load(seed)) {
+    : recipe_(recipe),
+      options_(options),
+      seed_(seed),
+      generator_(seed),
+      data_(data.load(seed)),
+      objective_(objective_of(data, options.loss, options.metric)) {
   if (data_.train.size() == 0) throwf("lab: the data '{}' have no training samples", data.name);
-  if (data_.test.size() == 0) throwf("lab: the data '{}' have no test samples, which the accuracy is of", data.name);
+  if (data_.test.size() == 0)
+    throwf("lab: the data '{}' have no test samples, which the {} is of", data.name, objective_.info.name);
   memory_before_ = memory_stats(options.device);
   const GeneratorScope scope(generator_);
   model_ = make_model();
   model_->to(options.device);
-  run_.emplace(recipe, *model_, optimizer_of(options), amp::RunOptions{.seed = seed});
+  run_.emplace(recipe, *model_, make_optimizer(options.optimizer, options.lr, options.training.rates),
+               amp::RunOptions{.clip_norm = options.training.clip, .seed = seed});
+  if (options.training.average > 0) average_.emplace(*run_, options.training.average);
   use_ranks();
   const auto batch_of = [train = data_.train, augment = data.augment](const std::vector<std::int64_t>& samples) {
     const data::Batch batch = data::take(train, samples);
@@ -166,12 +164,15 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   loader_.emplace(
       data_.train.size(), batch_of,
       data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
-  schedule_.emplace(run_->optimizer(), optim::cosine(loader_->size() * options.epochs));
+  schedule_.emplace(run_->optimizer(), schedule_for(options.training, loader_->size() * options.epochs));
   result_.recipe = recipe.name, result_.model = options.model_name, result_.data = data.name;
   result_.seed = static_cast<std::int64_t>(seed), result_.settings = settings(recipe, options);
   result_.device = to_string(options.device);
   if (options.device.is_cuda()) result_.device += " (" + cuda::device_info(options.device).name + ")";
-  result_.batch = options.batch, result_.lr = learning_rate(options), result_.optimizer = options.optimizer;
+  result_.batch = options.batch;
+  result_.lr = options.lr != 0 ? options.lr : optimizer_info(options.optimizer).lr;
+  result_.optimizer = options.optimizer;
+  result_.metric = objective_.info;
   result_.definition = amp::to_json(recipe);
   result_.operand_bits = amp::operand_bits(recipe);
   result_.status = Status::ok;
@@ -232,12 +233,29 @@ void Run::add_updates(const inspect::UpdateMeter& meter, bool early) {
   if (seed_ == 0) add(result_.updates, meter, steps_, early);
 }
 
+Tensor Run::loss_of(const data::Batch& batch) const {
+  const Loss& loss = objective_.loss;
+  return lab::loss_of(loss, outputs_of(*model_, batch, !loss.is_output()));
+}
+
+amp::RunStep Run::plain_step(const data::Batch& batch) {
+  if (options_.training.accumulate > 1)
+    return accumulated_step(*run_, batch, options_.training.accumulate,
+                            [&](const data::Batch& part) { return loss_of(part); });
+  return run_->step([&] { return loss_of(batch); });
+}
+
 void Run::train_step(const data::Batch& batch) {
   using Clock = std::chrono::steady_clock;
   const bool sampled = steps_ % options_.sample_every == 0;
   const auto step = [&] {
+    std::optional<ObserverScope> intervening;
+    if (intervention_) {
+      intervention_->begin_step(steps_);
+      intervening.emplace(*intervention_);
+    }
     return parallel_ ? parallel_->step(batch, [&](const data::Batch& part) { return loss_of(part); })
-                     : run_->step([&] { return loss_of(batch); });
+                     : plain_step(batch);
   };
   const double scale = run_->loss_scale();
   const auto start = Clock::now();
@@ -257,7 +275,7 @@ void Run::train_step(const data::Batch& batch) {
     check_written(file.get(), options_.trace);
   } else if (replay_ && steps_ >= replay_first_) {
     outcome = observed_step(step, batch, *replay_);
-  } else if (sampled && !replay_) {
+  } else if (sampled && !replay_ && samples_) {
     outcome = sampled_step(step, scale, underflow);
   } else {
     outcome = step();
@@ -266,6 +284,7 @@ void Run::train_step(const data::Batch& batch) {
   const bool skipped = outcome->result.skipped();
   if (!sampled && !traced_step()) seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   schedule_->step();
+  if (average_ && !skipped) average_->update();
 
   bad_losses_ = std::isfinite(loss) ? 0 : bad_losses_ + 1;
   epoch_loss_ += loss;
@@ -287,19 +306,25 @@ void Run::end_epoch(Progress& progress) {
     result_.bytes_sent += static_cast<std::int64_t>(bytes);
   }
   model_->eval();
-  Score score;
-  data::DataLoader test(data_.test, {.batch = kEvaluationBatch, .prefetch = false});
+  std::optional<ObserverScope> intervening;
+  if (intervention_) intervening.emplace(*intervention_);
+  std::optional<Average::Scope> averaged;
+  if (average_) averaged.emplace(*average_);
+  Evaluation evaluation(objective_, data_.test.size());
+  data::DataLoader test(data_.test, {.batch = evaluation.batch(), .device = options_.device, .prefetch = false});
   data::Batch batch;
   while (test.next(batch)) {
-    const Tensor x = batch.inputs.to(options_.device);
-    add_score(score, run_->evaluate([&] { return (*model_)(x); }), batch.targets.to(options_.device));
+    Outputs outputs;
+    run_->evaluate([&] {
+      outputs = outputs_of(*model_, batch, !objective_.loss.is_output());
+      return outputs.all[0];
+    });
+    evaluation.add(outputs, batch.size());
   }
+  averaged.reset();
   model_->train();
-  const auto counted = static_cast<double>(std::max<std::int64_t>(1, score.counted));
-  result_.test_loss = score.loss / counted;
-  result_.test_accuracy = static_cast<double>(score.correct) / counted;
-  result_.test_samples = score.counted;
-  progress.accuracy = result_.test_accuracy;
+  evaluation.write(result_);
+  tell_metric(progress);
 }
 
 // The peaks of training only, without building the model, evaluation and checkpoints.
@@ -309,6 +334,12 @@ void Run::take_memory() {
     result_.peak_bytes[i] =
         std::max(result_.peak_bytes[i], m.by_category[i].peak - memory_before_.by_category[i].current);
   result_.peak_total = std::max(result_.peak_total, m.total.peak - memory_before_.total.current);
+}
+
+void Run::tell_metric(Progress& p) const {
+  p.metric = objective_.info;
+  p.value = metric_of(result_);
+  p.accuracy = std::isnan(result_.test_accuracy) ? -1 : result_.test_accuracy;
 }
 
 void Run::show(Progress& p, bool finished) const {
@@ -326,7 +357,7 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
   std::optional<ObserverScope> profiling;
   if (!options_.profile.empty()) profiling.emplace(profile);
   progress.steps = loader_->size() * options_.epochs;
-  if (result_.epochs > 0) progress.accuracy = result_.test_accuracy;
+  if (result_.epochs > 0) tell_metric(progress);
   bool stopped = false;
   reset_peak_memory(options_.device);
   while (result_.epochs < options_.epochs && !stopped && bad_losses_ < kDiverged) {
@@ -335,7 +366,7 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
       train_step(batch);
       show(progress, false);
       stop_asked_ = options_.stop && options_.stop();
-      stopped = stop_asked_ || replayed();
+      stopped = stop_asked_ || replayed() || (stop_after_ >= 0 && steps_ >= stop_after_);
       if (stopped) break;
     }
     take_memory();
@@ -352,8 +383,9 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     check_written(file.get(), options_.profile);
   }
   stopped = stopped && result_.epochs < options_.epochs;
-  if (!options_.save.empty() && !stopped && !replay_ && !(options_.ranks && options_.ranks->rank() > 0))
-    save_safetensors(options_.save + "/" + run_file(recipe_.name, seed_), run_->master_state_dict());
+  if (!options_.save.empty() && !stopped && !replay_ && samples_ && !(options_.ranks && options_.ranks->rank() > 0))
+    save_safetensors(options_.save + "/" + run_file(recipe_.name, seed_),
+                     average_ ? average_->state_dict(run_->master_state_dict()) : run_->master_state_dict());
   if (bad_losses_ >= kDiverged || (result_.epochs > 0 && !std::isfinite(result_.test_loss)))
     result_.status = Status::diverged;
   else if (stopped) result_.status = Status::interrupted;
@@ -431,6 +463,7 @@ void Run::save(const std::string& path) {
                          {"loader", loader_->state_dict()},
                          {"generator", state_dict(generator_)},
                          {"residuals", residuals_},
+                         {"average", average_ ? average_->state_dict() : StateDict()},
                          {"lab", lab}});
 }
 
@@ -449,6 +482,7 @@ void Run::load(const std::string& path) {
   loader_->load_state_dict(c.part("loader"));
   load_state_dict(generator_, c.part("generator"));
   if (parallel_) parallel_->load_state_dict(c.part("residuals"));
+  if (average_) average_->load_state_dict(c.part("average"));
   casts_ = casts_from(lab.sub("casts"));
   std::vector<inspect::Update> updates;
   try {

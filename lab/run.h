@@ -15,8 +15,10 @@
 #include "../data/data_loader.h"
 #include "../dist/data_parallel.h"
 #include "../inspect/diagnosis.h"
+#include "../inspect/intervention.h"
 #include "../optim/schedule.h"
 #include "lab.h"
+#include "objective.h"
 
 namespace gradual::lab {
 
@@ -66,12 +68,23 @@ class Run {
   // the step is set. evaluate: also observes the evaluation after `last`. None if options.stop ended it.
   std::optional<inspect::ObservedStep> replay(std::int64_t first, std::int64_t last, bool evaluate = false);
 
+  // For trials of a run: no step is sampled, and these things are exact from now on.
+  void intervene(const std::vector<inspect::Exact>& exact);
+  // Trains until `steps` steps have run, or to the end. False if options.stop ended it.
+  bool train_to(std::int64_t steps);
+  const Curve& curve() const { return result_.curve; }
+  std::int64_t skipped_steps() const { return result_.skipped_steps; }
+  bool finite() const { return bad_losses_ == 0 && first_nonfinite().empty(); }
+  // The test loss of the parameters as they are.
+  double test_loss();
+
   void save(const std::string& path);
   void load(const std::string& path);
 
  private:
   void use_ranks();
-  Tensor loss_of(const data::Batch& batch) const { return classification_loss((*model_)(batch.inputs), batch.targets); }
+  Tensor loss_of(const data::Batch& batch) const;
+  amp::RunStep plain_step(const data::Batch& batch);  // without ranks; of the parts of a batch
   void train_step(const data::Batch& batch);
   amp::RunStep observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
                              inspect::ObservedStep& observed);
@@ -84,6 +97,7 @@ class Run {
   void add_updates(const inspect::UpdateMeter& meter, bool early);
   void end_epoch(Progress& progress);
   void show(Progress& progress, bool finished) const;
+  void tell_metric(Progress& progress) const;
   bool traced_step() const { return !options_.trace.empty() && steps_ == 1; }
   void take_memory();
   Histogram histogram(amp::Role role) const;
@@ -99,17 +113,23 @@ class Run {
   Generator generator_;
   MemoryStats memory_before_;  // the memory of the data and of the caller
   data::Split data_;
+  Objective objective_;
   std::shared_ptr<nn::Module> model_;
   std::optional<amp::RecipeRun> run_;
   std::unique_ptr<dist::Communicator> alone_;  // of emulated ranks
   std::optional<dist::DataParallel> parallel_;
   StateDict residuals_;  // of the exchange
+  std::optional<Average> average_;
   std::optional<optim::Scheduler> schedule_;
   std::optional<data::DataLoader> loader_;
   amp::CastStatsTable casts_;                       // of the sampled steps
   std::map<std::string, inspect::Update> updates_;  // of the sampled steps, summed by part and parameter
   inspect::ObservedStep* replay_ = nullptr;         // for the steps from replay_first_ to replay_last_
   std::int64_t replay_first_ = 0, replay_last_ = 0;
+  std::optional<inspect::Intervention> intervention_;
+  std::vector<inspect::LossShare> shares_;  // of the step of observe_errors()
+  bool samples_ = true;           // false in trials
+  std::int64_t stop_after_ = -1;  // steps; -1: none
   std::vector<double> seconds_;  // of the steps that were not sampled
   double epoch_loss_ = 0;        // sum over this epoch's steps
   std::int64_t epoch_steps_ = 0, steps_ = 0;

@@ -121,6 +121,7 @@ void Run::observe_errors(Result& result) {
     run_->step([&] { return loss_of(batch); });
   }
   result.errors = step_errors(shadow, steps_), result.blocks = block_maps(blocks);
+  shares_ = inspect::loss_shares(shadow);
 }
 
 inspect::Evidence Run::evidence() {
@@ -138,10 +139,30 @@ inspect::Evidence Run::evidence() {
       observed_step([&] { return run_->step([&] { return loss_of(batch); }); }, batch, *e.late);
   }
   e.casts = casts_;
+  e.shares = shares_;
   for (const auto& [name, update] : updates_) e.updates.push_back(update);
   for (const auto& [path, module] : model_->named_modules()) e.layers.push_back(path);
   if (const auto* exported = dynamic_cast<const pt2::ExportedModule*>(model_.get())) e.lines = exported->lines();
   return e;
+}
+
+void Run::intervene(const std::vector<inspect::Exact>& exact) {
+  samples_ = false;
+  if (!exact.empty()) intervention_.emplace(exact);
+}
+
+bool Run::train_to(std::int64_t steps) {
+  samples_ = false;
+  stop_after_ = steps;
+  if (steps_ < steps) train("", {.recipe = recipe_});
+  return !stop_asked_ || steps_ >= steps;
+}
+
+double Run::test_loss() {
+  const GeneratorScope scope(generator_);
+  Progress progress{.recipe = recipe_};
+  end_epoch(progress);
+  return result_.test_loss;
 }
 
 std::optional<inspect::ObservedStep> Run::replay(std::int64_t first, std::int64_t last, bool evaluate) {

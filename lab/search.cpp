@@ -11,6 +11,7 @@
 #include "../core/support/generator.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
+#include "objective.h"
 #include "run.h"
 #include "statistics.h"
 #include "verdict.h"
@@ -21,6 +22,16 @@ namespace {
 using inspect::Assignment;
 
 struct Stopped {};
+
+// How much better the runs are than fp32's: in points of a share, else in percent of fp32's value.
+double points_of(const Pairs& pairs) {
+  const MetricInfo& metric = pairs[0].second->metric;
+  const double gain = metric.gain(metric_difference(pairs).mean);
+  if (metric.is_share()) return 100 * gain;
+  std::vector<double> values;
+  for (const auto& [run, base] : pairs) values.push_back(std::abs(metric_of(*base)));
+  return 100 * gain / spread(values).mean;
+}
 
 class Searcher {
  public:
@@ -185,10 +196,10 @@ class Searcher {
   // runs: those of this trial; base: those of fp32, with all seeds. True if the trial is far from passing.
   bool judge_trial(Trial& t, std::vector<Result> runs, const std::vector<Result>& base) const {
     const Result& last = runs.back();
-    t.accuracy.push_back(last.test_accuracy), t.loss.push_back(last.test_loss);
+    t.accuracy.push_back(metric_of(last)), t.loss.push_back(last.test_loss);
     Pairs pairs;
     for (std::size_t i = 0; i < runs.size(); ++i) pairs.emplace_back(&runs[i], &base[i]);
-    t.points = 100 * accuracy_difference(pairs).mean, t.loss_change = loss_difference(pairs).mean;
+    t.points = points_of(pairs), t.loss_change = loss_difference(pairs).mean;
     t.fp32_loss = spread(t.loss).mean - t.loss_change;
     const bool any_loss = options_.noise == 0 || base.size() < 2;
     t.loss_noise = base.size() < 2 ? 0 : by_recipe(base)[0].of(&Result::test_loss).deviation;
@@ -259,6 +270,7 @@ Search search(const MakeModel& make_model, const LabData& data, const SearchOpti
   std::vector<amp::Recipe> formats = recipes_of(options.formats);
   check(make_model, formats, "", options.run);
   Search s;
+  s.metric = objective_of(data, options.run.loss, options.run.metric).info;
   {
     Study study(make_model, data, amp::recipe("fp32"), options.step);
     s.sites = inspect::format_sites(

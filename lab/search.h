@@ -24,7 +24,8 @@ namespace gradual::lab {
 struct SearchOptions {
   std::vector<std::string> formats = {"mxfp4", "nvfp4", "mxfp8", "e8m7", "fp32"};  // fp32 and quantised recipes
   inspect::Cost cost = inspect::Cost::bits;
-  // A trial passes if its mean accuracy is at most `within` points below that of fp32, and its mean test loss exceeds
+  // A trial passes if its mean accuracy is at most `within` points below that of fp32 (another metric: at most so many
+  // percent of fp32's worse), and its mean test loss exceeds
   // that of fp32 by at most `noise` standard deviations of fp32's loss between seeds. With noise 0 or one seed, the
   // loss is not checked.
   double within = 0.3, noise = 1;
@@ -42,8 +43,8 @@ struct Trial {
   inspect::Assignment assignment = {};  // empty: fp32
   double cost = 0;                      // relative to a model entirely in bf16 (e8m7)
   std::uint64_t first_seed = 0;
-  std::vector<double> accuracy = {}, loss = {};  // by seed, on the test data
-  // Compared with fp32 on the same seeds: points of accuracy, change of the loss, standard deviation of fp32's loss,
+  std::vector<double> accuracy = {}, loss = {};  // by seed, on the test data; accuracy: the metric's value
+  // Compared with fp32 on the same seeds: points of accuracy (percent of another metric, negative: worse), change of the loss, standard deviation of fp32's loss,
   // fp32's loss.
   double points = 0, loss_change = 0, loss_noise = 0, fp32_loss = 0;
   Verdict verdict = {};  // lab/verdict.h
@@ -59,6 +60,7 @@ struct Search {
   bool complete = false;                          // no layer can go to a cheaper format
   std::uint64_t proof_seed = 0;                   // the first seed of the last proof; 0: no proof was started
   bool proven = false, stopped = false;
+  MetricInfo metric = {};
   int trainings = 0, compared = 0;  // of search and proof, of the comparison
 
   double cost(const inspect::Assignment& a) const { return inspect::cost_of(sites, a) / bf16_cost; }

@@ -47,18 +47,19 @@ std::string to_string(const Search& s) {
           : s.proof_seed == 0 ? "NOT proven on seeds that the search never saw\n"
                               : "NOT proven on seeds that the search never saw: cheaper ones failed their proof\n";
   if (const Trial* base = proof_of(s, {}))
-    text += fmt::format("fp32's accuracy with the seeds of the proof: {:.2f}% to {:.2f}%\n",
-                        100 * std::ranges::min(base->accuracy), 100 * std::ranges::max(base->accuracy));
+    text += fmt::format("fp32's {} with the seeds of the proof: {} to {}\n", s.metric.name,
+                        value_text(s.metric, std::ranges::min(base->accuracy)),
+                        value_text(s.metric, std::ranges::max(base->accuracy)));
   text += fmt::format("trainings: {} of search and proof, {} of the comparison\n", s.trainings, s.compared);
   if (s.proof_seed == 0) return text;
   std::vector<std::vector<std::string>> rows = {
-      {"", "assignment", "cost", "accuracy", "loss", "verdict", "loss minus the found one's"}};
+      {"", "assignment", "cost", s.metric.name, "loss", "verdict", "loss minus the found one's"}};
   const Trial* proof = proof_of(s, *s.found);
   for (const Trial& t : s.trials) {
     if (t.first_seed != s.proof_seed) continue;
     const bool compared = proof && &t != proof;
     rows.push_back({t.why, s.to_string(t.assignment), fmt::format("{:.1f}%", 100 * t.cost),
-                    fmt::format("{:.2f}%", 100 * spread(t.accuracy).mean), fmt::format("{:.4g}", spread(t.loss).mean),
+                    value_text(s.metric, spread(t.accuracy).mean), fmt::format("{:.4g}", spread(t.loss).mean),
                     to_string(t.verdict), compared ? difference(t, *proof) : ""});
   }
   return text + "\n" + table_of(rows);
@@ -67,7 +68,7 @@ std::string to_string(const Search& s) {
 std::string trials_csv(const Search& s) {
   std::string text = "trial,why,first_seed,seeds,cost_of_bf16";
   for (const auto& site : s.sites) text += "," + inspect::csv_field(site.layer);
-  text += ",accuracy,loss,points,loss_change,loss_noise,passes,verdict\n";
+  text += "," + inspect::csv_field(s.metric.name) + ",loss,points,loss_change,loss_noise,passes,verdict\n";
   int number = 0;
   for (const Trial& t : s.trials) {
     text += fmt::format("{},{},{},{},{:.4f}", number++, t.why, t.first_seed, t.loss.size(), t.cost);

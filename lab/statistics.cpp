@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "objective.h"
 #include "verdict.h"
 
 namespace gradual::lab {
@@ -16,7 +18,7 @@ double student(int degrees) {
 }
 
 bool ended_well(const Result& r) {
-  return r.status == Status::ok && std::isfinite(r.test_accuracy) && std::isfinite(r.test_loss);
+  return r.status == Status::ok && std::isfinite(metric_of(r)) && std::isfinite(r.test_loss);
 }
 
 }  // namespace
@@ -53,8 +55,30 @@ Pairs pairs_with_fp32(const std::vector<Result>& results, const std::vector<Resu
   return pairs;
 }
 
+namespace {
+
+constexpr double kPrior = 4;  // degrees of freedom of the variance that one seed has
+
+// The interval of a mean over seeds, with the variance that one seed has.
+Difference moderated(const Spread& s, double one) {
+  if (s.count == 1) return {s.mean, 1.96 * std::sqrt(one)};
+  const double squares = (s.count - 1) * s.deviation * s.deviation;
+  return {s.mean, student(s.count + 3) * std::sqrt((kPrior * one + squares) / (kPrior + s.count - 1) / s.count)};
+}
+
+// The variance of the difference of two runs' metrics, from its parts; none if they have no parts in common.
+std::optional<double> variance_of_parts(const Result& run, const Result& base) {
+  if (run.metric_parts.size() < 2 || run.metric_parts.size() != base.metric_parts.size()) return {};
+  std::vector<double> differences;
+  for (std::size_t i = 0; i < run.metric_parts.size(); ++i)
+    differences.push_back(run.metric_parts[i] - base.metric_parts[i]);
+  const Spread s = spread(differences);
+  return s.deviation * s.deviation / s.count;
+}
+
+}  // namespace
+
 Difference accuracy_difference(const Pairs& pairs) {
-  constexpr double kPrior = 4;  // degrees of freedom of the variance that one seed has
   std::vector<double> differences;
   double share = 0;
   for (const auto& [run, base] : pairs) {
@@ -65,9 +89,23 @@ Difference accuracy_difference(const Pairs& pairs) {
   const auto samples = static_cast<double>(std::max<std::int64_t>(1, pairs[0].second->test_samples));
   share = std::clamp(share / s.count, 1 / samples, 1 - 1 / samples);
   const double one = 2 * share * (1 - share) / samples;
-  if (s.count == 1) return {s.mean, 1.96 * std::sqrt(one)};
-  const double squares = (s.count - 1) * s.deviation * s.deviation;
-  return {s.mean, student(s.count + 3) * std::sqrt((kPrior * one + squares) / (kPrior + s.count - 1) / s.count)};
+  return moderated(s, one);
+}
+
+Difference metric_difference(const Pairs& pairs) {
+  if (pairs[0].second->metric == MetricInfo{}) return accuracy_difference(pairs);
+  std::vector<double> differences;
+  double variance = 0;
+  bool parts = true;
+  for (const auto& [run, base] : pairs) {
+    differences.push_back(metric_of(*run) - metric_of(*base));
+    const std::optional<double> one = variance_of_parts(*run, *base);
+    parts = parts && one;
+    variance += one.value_or(0) / static_cast<double>(pairs.size());
+  }
+  const Spread s = spread(differences);
+  if (parts) return moderated(s, variance);
+  return {s.mean, s.count > 1 ? student(s.count - 1) * s.deviation / std::sqrt(s.count) : s.deviation};
 }
 
 Difference loss_difference(const Pairs& pairs) {

@@ -39,6 +39,10 @@ Pairs pairs_with_fp32(const std::vector<Result>& results, const std::vector<Resu
 // differences. A few seeds estimate its variance badly, so the variance of one seed is added with the weight of four
 // seeds (a moderated t: Smyth 2004).
 Difference accuracy_difference(const Pairs& pairs);
+// Of the runs' metric: accuracy_difference(), or of another one the mean of paired differences. The variance of one seed
+// is that of the paired differences of the parts of the test data (Result::metric_parts), and enters as there. Without
+// parts: the interval of Student's t over the seeds; NaN for one seed.
+Difference metric_difference(const Pairs& pairs);
 // Of test losses: the mean of paired differences and half the interval of Student's t; NaN for one pair.
 Difference loss_difference(const Pairs& pairs);
 

@@ -5,12 +5,22 @@
 namespace gradual::lab {
 
 Study::Study(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, const StudyOptions& options)
-    : generator_(options.seed), scope_(generator_), data_(data.load(options.seed)), model_(make_model()) {
+    : generator_(options.seed),
+      scope_(generator_),
+      data_(data.load(options.seed)),
+      objective_(objective_of(data, options.loss, {})),
+      accumulate_(options.training.accumulate),
+      model_(make_model()) {
   if (data_.train.size() == 0) throwf("a study: the data '{}' have no training samples", data.name);
   if (options.step < 0) throwf("a study's step is {}; it must be at least 0", options.step);
-  run_.emplace(recipe, *model_, optim::AdamWOptions{.lr = options.lr}, amp::RunOptions{.seed = options.seed});
+  run_.emplace(recipe, *model_, make_optimizer(options.optimizer, options.lr, options.training.rates),
+               amp::RunOptions{.clip_norm = options.training.clip, .seed = options.seed});
   data::DataLoader loader(data_.train, {.batch = options.batch, .shuffle = true, .seed = options.seed});
-  optim::Scheduler schedule(run_->optimizer(), optim::cosine(loader.size() * options.epochs));
+  const std::int64_t steps = loader.size() * options.epochs;
+  if (options.step >= steps)
+    throwf("a study's step is {}; the training has {} steps ({} epochs of {}), the last is {}", options.step, steps,
+           options.epochs, loader.size(), steps - 1);
+  optim::Scheduler schedule(run_->optimizer(), schedule_for(options.training, steps));
   for (std::int64_t k = 0;; ++k) {
     if (!loader.next(batch_)) loader.next(batch_);  // the next epoch
     if (k == options.step) return;
@@ -19,9 +29,14 @@ Study::Study(const MakeModel& make_model, const LabData& data, const amp::Recipe
   }
 }
 
-Tensor Study::loss(nn::Module& model) const { return classification_loss(model(batch_.inputs), batch_.targets); }
+Tensor Study::loss_on(const data::Batch& batch, nn::Module& model) const {
+  return loss_of(objective_.loss, outputs_of(model, batch, !objective_.loss.is_output()));
+}
+Tensor Study::loss(nn::Module& model) const { return loss_on(batch_, model); }
 
 amp::RunStep Study::step() {
+  if (accumulate_ > 1)
+    return accumulated_step(*run_, batch_, accumulate_, [&](const data::Batch& part) { return loss_on(part); });
   return run_->step([&] { return loss(); });
 }
 

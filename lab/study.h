@@ -3,12 +3,15 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "../amp/recipe.h"
 #include "../data/data_loader.h"
 #include "../optim/schedule.h"
 #include "models.h"
+#include "objective.h"
 #include "tasks.h"
+#include "training.h"
 
 namespace gradual::lab {
 
@@ -16,11 +19,14 @@ struct StudyOptions {
   std::int64_t step = 50;  // the step to study, from 0
   std::uint64_t seed = 0;
   std::int64_t batch = 64;
-  int epochs = 10;  // of the whole training, whose learning rate follows a cosine
-  double lr = 2e-3;
+  int epochs = 10;   // of the whole training, whose learning rate follows a cosine
+  double lr = 2e-3;  // 0: the optimizer's own
+  std::string optimizer = "adamw";
+  Loss loss = {};  // by default that of the data
+  Training training = {};
 };
 
-// Trains with AdamW. With equal options it has the bits of the lab's own run; for a recipe that draws random numbers
+// With equal options it has the bits of the lab's own run; for a recipe that draws random numbers
 // only in the first epoch, because the lab's evaluations draw, too. One study at a time per thread: it holds the
 // default generator.
 class Study : Pinned {
@@ -32,12 +38,17 @@ class Study : Pinned {
   // The loss on the step's batch, of this model or of another one.
   Tensor loss() const { return loss(*model_); }
   Tensor loss(nn::Module& model) const;
+  Tensor loss_on(const data::Batch& batch) const { return loss_on(batch, *model_); }
   amp::RunStep step();  // runs the studied step
 
  private:
+  Tensor loss_on(const data::Batch& batch, nn::Module& model) const;
+
   Generator generator_;
   GeneratorScope scope_;
   data::Split data_;
+  Objective objective_;
+  int accumulate_;
   std::shared_ptr<nn::Module> model_;
   std::optional<amp::RecipeRun> run_;
   data::Batch batch_;

@@ -7,6 +7,7 @@
 
 #include "../amp/cast_stats.h"
 #include "conclusions.h"
+#include "objective.h"
 #include "statistics.h"
 
 namespace gradual::lab {
@@ -47,11 +48,20 @@ std::string megabytes(double bytes) {
   return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", bytes / (1 << 20)) : fmt::format("{:.0f} KiB", bytes / 1024);
 }
 
-// The mean, and with several seeds the deviation between them.
-std::string accuracy_cell(const RecipeRuns& row) {
-  const Spread s = row.of(&Result::test_accuracy);
-  const std::string mean = cell(100 * s.mean, 2, "%");
-  return s.count > 1 ? fmt::format("{} ± {:.2f}", mean, 100 * s.deviation) : mean;
+Spread metric_spread(const RecipeRuns& row) {
+  std::vector<double> values;
+  for (const Result* r : row.runs) values.push_back(metric_of(*r));
+  return spread(values);
+}
+
+// The mean of the metric, and with several seeds the deviation between them.
+std::string metric_cell(const RecipeRuns& row) {
+  const Spread s = metric_spread(row);
+  const MetricInfo& metric = row.first().metric;
+  const std::string mean = value_text(metric, s.mean);
+  if (s.count < 2) return mean;
+  if (metric.is_share()) return fmt::format("{} ± {:.2f}", mean, 100 * s.deviation);
+  return fmt::format("{} ± {:.2g}", mean, s.deviation);
 }
 
 // At most `width` characters of a text without multi-byte ones.
@@ -101,22 +111,31 @@ std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
   std::size_t width = 12;
   for (const RecipeRuns& row : rows) width = std::max(width, row.first().recipe.size());
   width = std::min<std::size_t>(width, 20);
-  const std::size_t left = 80 - width - 55;  // of the last column
-  std::string text = fmt::format("{:<{}} {:<18} {:>8}  {:<13} {:>9}  {}\n", "recipe", width, "verdict", "accuracy",
-                                 "vs fp32", "underflow", cut("worst layer", left));
+  std::vector<std::string> differences;
+  std::size_t wide = 13;
   for (const RecipeRuns& row : rows) {
     const std::optional<Difference>& d = row.first().difference;
+    differences.push_back(d ? difference_text(row.first().metric, d->mean, d->half) : "");
+    wide = std::max(wide, differences.back().size() - (d ? 1 : 0));  // "±" has two bytes
+  }
+  const std::size_t left = 80 - width - 55 - std::min<std::size_t>(wide - 13, 8);  // of the last column
+  std::string text =
+      fmt::format("{:<{}} {:<18} {:>8}  {:<{}} {:>9}  {}\n", "recipe", width, "verdict",
+                  cut(rows[0].first().metric.name, 10), "vs fp32", wide, "underflow", cut("worst layer", left));
+  for (const RecipeRuns& row : rows) {
+    const std::string& difference = differences[static_cast<std::size_t>(&row - rows.data())];
     const std::string verdict = fmt::format("{:<18}", cut(verdict_of(row, false), 18));
-    const std::string difference = d ? fmt::format("{:+.2f} ± {:.2f}", 100 * d->mean, 100 * d->half) : "";
-    text += fmt::format("{:<{}} {} {:>8}  {:<13} {:>8}{}  {}\n", cut(row.first().recipe, width), width,
+    text += fmt::format("{:<{}} {} {:>8}  {:<{}} {:>8}{}  {}\n", cut(row.first().recipe, width), width,
                         coloured(row.first().verdict, verdict, colour),
-                        cell(100 * row.of(&Result::test_accuracy).mean, 2, "%"), difference,
+                        value_text(row.first().metric, metric_spread(row).mean), difference, wide,
                         lost_cell(row.of(&Result::underflow_percent).mean), as_if(row) ? "*" : " ",
                         cut(worst_layer(row), left));
   }
   const Result& one = rows[0].first();
-  text += "\nvs fp32: points of accuracy ± the 95% interval";
-  if (one.test_samples > 0)
+  const MetricInfo& metric = one.metric;
+  text += fmt::format("\nvs fp32: {}{} ± the 95% interval", metric.is_share() ? "points of " : "", metric.name);
+  if (!metric.is_share()) text += fmt::format("; {} is better", to_string(metric.better));
+  else if (one.test_samples > 0)
     text += fmt::format("; one test sample is {:.2g} points", 100 / static_cast<double>(one.test_samples));
   text += "\nunderflow: gradients that rounding makes zero\n";
   return text;
@@ -126,17 +145,17 @@ std::string wide_table(const std::vector<RecipeRuns>& rows, bool colour) {
   std::size_t width = 12, accuracy = 9;
   for (const RecipeRuns& row : rows) {
     width = std::max(width, row.first().recipe.size());
-    accuracy = std::max(accuracy, accuracy_cell(row).size() - (row.runs.size() > 1));  // "±" has two bytes
+    accuracy = std::max(accuracy, metric_cell(row).size() - (row.runs.size() > 1));  // "±" has two bytes
   }
   std::string text = fmt::format("{:<{}} {:>{}} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}  {:>9}  {:>7}   {}\n",
-                                 "recipe", width, "accuracy", accuracy, "test loss", "train loss", "ms/step", "peak",
-                                 "scale", "skipped", "underflow", "overflow", "zero", "verdict");
+                                 "recipe", width, rows[0].first().metric.name, accuracy, "test loss", "train loss",
+                                 "ms/step", "peak", "scale", "skipped", "underflow", "overflow", "zero", "verdict");
   for (const RecipeRuns& row : rows) {
     const char* mark = as_if(row) ? "*" : " ";
     const std::string verdict = verdict_of(row, true);
     text += fmt::format(
         "{:<{}} {:>{}} {:>10} {:>10} {:>8} {:>10} {:>7} {:>8} {:>10}{} {:>9}{} {:>7}{}  {}\n", row.first().recipe,
-        width, accuracy_cell(row), accuracy, cell(row.of(&Result::test_loss).mean, 4),
+        width, metric_cell(row), accuracy, cell(row.of(&Result::test_loss).mean, 4),
         cell(row.of(&Result::train_loss).mean, 4), cell(row.of(&Result::ms_per_step).mean, 2),
         megabytes(row.of(&Result::peak_total).mean), scale_text(row.of(&Result::final_scale).mean),
         cell(row.of(&Result::skipped_steps).mean, 1), lost_cell(row.of(&Result::underflow_percent).mean), mark,
@@ -148,12 +167,17 @@ std::string wide_table(const std::vector<RecipeRuns>& rows, bool colour) {
 
 }  // namespace
 
+// The accuracy, or the number of another metric.
+static std::string tried_text(const Finding::Tried& t) {
+  return std::isnan(t.accuracy) ? cell(t.metric, 4) : cell(100 * t.accuracy, 2, "%");
+}
+
 std::string to_string(const Finding& f) {
   std::string text = f.step < 0 ? "" : fmt::format("step {}: ", f.step);
   text += fmt::format("{} [{}]", f.sentence, inspect::to_string(f.cause));
+  if (f.undone) text += fmt::format(". Undone in a trial: {:.0f}% of the failure", 100 * std::max(0.0, *f.undone));
   if (!f.cure.empty()) text += ". Cure: " + f.remedy;
-  if (f.tried)
-    text += fmt::format(". Tried: {}, {}", cell(100 * f.tried->accuracy, 2, "%"), to_string(f.tried->verdict));
+  if (f.tried) text += fmt::format(". Tried: {}, {}", tried_text(*f.tried), to_string(f.tried->verdict));
   return text;
 }
 

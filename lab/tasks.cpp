@@ -1,5 +1,9 @@
 #include "tasks.h"
 
+#include <algorithm>
+#include <optional>
+#include <variant>
+
 #include "../core/files/npy.h"
 #include "../core/files/safetensors.h"
 #include "../core/ops/ops.h"
@@ -8,6 +12,7 @@
 #include "../data/digits.h"
 #include "../data/idx.h"
 #include "../data/text.h"
+#include "built_in_tasks.h"
 
 namespace gradual::lab {
 namespace {
@@ -20,19 +25,64 @@ std::pair<Tensor, Tensor> rows(const Tensor& logits, const Tensor& targets) {
 
 constexpr std::int64_t kMostClasses = 1 << 20;  // a model has an output for each
 
-// Samples of numbers with class numbers.
+constexpr std::int64_t kIgnored = -100;  // of the targets of a sequence
+
+// Samples of numbers with class numbers, or with numbers.
 data::Dataset labelled(const Tensor& inputs, const Tensor& targets, const std::string& name) {
-  if (inputs.dim() < 2 || targets.dim() != 1 || targets.is_floating() || targets.numel() == 0 || inputs.numel() == 0)
-    throwf("{}: inputs {} and targets {} {}; allowed are inputs [N, ..] and integers [N], none of them empty", name,
+  if (inputs.dim() < 2 || targets.dim() < 1 || targets.numel() == 0 || inputs.numel() == 0)
+    throwf("{}: inputs {} and targets {} {}; allowed are inputs [N, ..] and targets [N, ..], none of them empty", name,
            to_string(inputs.sizes()), to_string(targets.dtype()), to_string(targets.sizes()));
-  const Tensor y = targets.to(DType::i64);
-  const std::vector<std::int64_t> labels = y.to_vector<std::int64_t>();
-  for (std::size_t i = 0; i < labels.size(); ++i)
+  const Tensor x = inputs.to(DType::f32);
+  data::Dataset d{x, targets.to(targets.is_floating() ? DType::f32 : DType::i64), 0, name};
+  d.size();  // Error if the two differ in N
+  if (targets.is_floating()) return d;
+  const std::vector<std::int64_t> labels = d.targets.to_vector<std::int64_t>();
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] == kIgnored && targets.dim() > 1) continue;
     if (labels[i] < 0 || labels[i] >= kMostClasses)
       throwf("{}: target {} is {}; allowed are class numbers from 0 to {}", name, i, labels[i], kMostClasses - 1);
-  data::Dataset d{inputs.to(DType::f32), y, static_cast<std::int64_t>(max(y).item()) + 1, name};
-  d.size();  // Error if the two differ in N
+  }
+  d.classes = static_cast<std::int64_t>(max(d.targets).item()) + 1;
   return d;
+}
+
+// A field with the dtype that models read.
+Tensor readable(const Tensor& values) {
+  if (values.is_floating()) return values.to(DType::f32);
+  return values.dtype() == DType::bool_ ? values : values.to(DType::i64);
+}
+
+// Samples of several tensors.
+data::Dataset with_fields(const data::Fields& given, const std::string& name) {
+  data::Dataset d{.name = name};
+  for (const auto& [field, values] : given) {
+    if (values.dim() == 0 || values.numel() == 0)
+      throwf("{}: '{}' is {}; allowed are tensors [N, ..] that are not empty", name, field, to_string(values.sizes()));
+    d.fields.emplace_back(field, readable(values));
+  }
+  d.inputs = d.fields.front().second;
+  d.targets = d.fields.back().second;
+  d.size();  // Error if two differ in N
+  return d;
+}
+
+// "NAME=FILE,NAME=FILE,..": arrays of NumPy.
+data::Fields fields_of(const std::string& list, const std::string& spec) {
+  data::Fields fields;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const std::string one = list.substr(at, end - at);
+    const std::size_t equal = one.find('=');
+    if (equal == std::string::npos || equal == 0 || equal + 1 == one.size())
+      throwf("data '{}': '{}' is no NAME=FILE; allowed are npy:INPUTS,TARGETS and npy:NAME=FILE,NAME=FILE,..", spec,
+             one);
+    const std::string field = one.substr(0, equal);
+    if (std::ranges::find(fields, field, &data::Fields::value_type::first) != fields.end())
+      throwf("data '{}': '{}' is given twice", spec, field);
+    fields.emplace_back(field, load_npy(one.substr(equal + 1)));
+    at = end + 1;
+  }
+  return fields;
 }
 
 // `train` of the samples train and the others test, other ones for each seed.
@@ -46,7 +96,39 @@ LabData four_fifths(const data::Dataset& all) {
   if (all.size() < 2)
     throwf("{}: the number of samples is {}; it must be at least 2, one to train with and one to test", all.name,
            all.size());
-  return parted(all.name, all, all.size() * 4 / 5);
+  LabData data = parted(all.name, all, all.size() * 4 / 5);
+  data.use_loss_of(all);
+  return data;
+}
+
+LabData augmented(const std::string& spec, const data::Split& images) {
+  LabData data = fixed(spec, images);
+  data.augment = [](const data::Batch& batch) { return data::flip_and_crop(batch); };
+  return data;
+}
+
+LabData from_safetensors(const std::string& path, const std::string& spec) {
+  const Safetensors file = load_safetensors(path);
+  const bool plain = file.tensors.size() == 2 && file.tensors.contains("inputs") && file.tensors.contains("targets");
+  if (plain || file.tensors.empty() || !file.unread.empty())
+    return four_fifths(labelled(file.tensor("inputs"), file.tensor("targets"), spec));
+  data::Fields fields;
+  for (const auto& [name, value] : file.tensors) fields.emplace_back(name, std::get<Tensor>(value));
+  return four_fifths(with_fields(fields, spec));
+}
+
+// The data that this program makes; null for another name.
+std::optional<LabData> built_in(const std::string& kind) {
+  if (kind == "digits") return parted(kind, data::digits(), 1437);
+  if (kind == "regression" || kind == "autoencoder") {
+    LabData data = four_fifths(kind == "regression" ? teacher_and_student() : reconstructed_digits());
+    data.model = kind == "regression" ? "mlp" : "autoencoder";
+    return data;
+  }
+  if (kind == "brackets") return four_fifths(bracket_depths());
+  if (kind != "addition") return std::nullopt;
+  const data::Dataset all = data::addition().problems;
+  return parted(kind, all, all.size() * 9 / 10);
 }
 
 }  // namespace
@@ -58,30 +140,30 @@ LabData data_for(const std::string& spec, std::int64_t context) {
   if (context && kind != "text")
     throw_error("data '" + spec + "' have no context option (" + std::to_string(context) +
                 " was given); text:FILE has");
-  if (kind == "digits" && path.empty()) return parted(kind, data::digits(), 1437);
+  if (path.empty())
+    if (std::optional<LabData> made = built_in(kind)) return *made;
   if (kind == "mnist" && !path.empty()) return fixed(spec, data::mnist(path));
-  if (kind == "cifar10" && !path.empty()) {
-    LabData images = fixed(spec, data::cifar10(path));
-    images.augment = [](const data::Batch& batch) { return data::flip_and_crop(batch); };
-    return images;
-  }
+  if (kind == "cifar10" && !path.empty()) return augmented(spec, data::cifar10(path));
+  if (kind == "cifar100" && !path.empty()) return augmented(spec, data::cifar100(path));
   if (kind == "text" && !path.empty()) {
     const data::TextDataset text = context ? data::read_text(path, {.context = context}) : data::read_text(path);
-    return fixed(context ? spec + ", context " + std::to_string(context) : spec, {text.train, text.test});
+    LabData windows = fixed(context ? spec + ", context " + std::to_string(context) : spec, {text.train, text.test});
+    windows.metric = "perplexity";
+    return windows;
   }
-  if (kind == "addition" && path.empty()) {
-    const data::Dataset all = data::addition().problems;
-    return parted(kind, all, all.size() * 9 / 10);
-  }
+  if (kind == "npy" && path.find('=') != std::string::npos)
+    return four_fifths(with_fields(fields_of(path, spec), spec));
   if (const std::size_t comma = path.find(','); kind == "npy" && comma != std::string::npos)
     return four_fifths(labelled(load_npy(path.substr(0, comma)), load_npy(path.substr(comma + 1)), spec));
-  if (kind == "safetensors" && !path.empty()) {
-    const Safetensors file = load_safetensors(path);
-    return four_fifths(labelled(file.tensor("inputs"), file.tensor("targets"), spec));
-  }
-  throw_error("no data '" + spec +
-              "'; allowed are digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS and "
-              "safetensors:FILE");
+  if (kind == "safetensors" && !path.empty()) return from_safetensors(path, spec);
+  throwf("no data '{}'; allowed are {}", spec, kDataNames);
+}
+
+void LabData::use_loss_of(const data::Dataset& d) {
+  const bool is_output = !d.fields.empty();
+  const bool of_numbers = d.classes == 0 && d.targets.defined() && d.targets.is_floating();
+  loss = is_output ? "output" : of_numbers ? "mse" : "cross_entropy";
+  metric = is_output ? "loss" : of_numbers ? "rmse" : "accuracy";
 }
 
 Tensor classification_loss(const Tensor& logits, const Tensor& targets) {

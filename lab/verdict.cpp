@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "../core/support/error.h"
+#include "intervention.h"
 #include "run.h"
 #include "statistics.h"
 
@@ -65,8 +66,8 @@ Verdict where_fp32_fails(const Result& r, const Result& base, const std::optiona
   }
   // Where both end, the accuracies say whether one learned more.
   if (!failure) {
-    const Difference d = accuracy_difference({{&r, &base}});
-    if (!(d.mean > d.half)) return same;
+    const Difference d = metric_difference({{&r, &base}});
+    if (!(r.metric.gain(d.mean) > d.half)) return same;
   }
   return {{.kind = VerdictKind::matches}, {}, fp32};
 }
@@ -94,8 +95,15 @@ Verdict verdict(const Results& results, const Results& references, const Result&
   if (own) return failed(r, *own);
   if (learned_nothing(r, *base) || !r.difference) return failed(r, {.kind = VerdictKind::no_learning});
   const Difference d = *r.difference;
-  Outcome compared{.kind = VerdictKind::matches, .points = 100 * d.mean, .interval = 100 * d.half};
-  if (!(d.mean < -d.half)) return {compared};
+  Outcome compared{.kind = VerdictKind::matches, .interval = d.half};
+  if (r.metric.is_share()) {
+    compared.points = 100 * d.mean;
+    compared.interval = 100 * d.half;
+  } else {
+    compared.change = d.mean;
+    compared.metric = r.metric.name;
+  }
+  if (!(r.metric.gain(d.mean) < -d.half)) return {compared};
   compared.kind = VerdictKind::worse;
   return failed(r, compared);
 }
@@ -104,6 +112,7 @@ Finding from(const inspect::Finding& f, const amp::Recipe& recipe) {
   Finding made{.cause = f.cause, .phase = f.phase, .op = f.op, .site = f.site, .step = f.step};
   made.sentence = f.sentence;
   made.precision = f.precision;
+  made.undone = f.undone;
   for (const inspect::Cure& c : f.cures) made.cures.push_back({inspect::edit(recipe, c.recipe), c.remedy});
   if (made.cures.empty()) return made;
   made.cure = made.cures[0].edit;
@@ -130,7 +139,7 @@ const Result* baseline(const Results& results, const Results& references, const 
 void judge(std::vector<Result>& results, const std::vector<Result>& references) {
   for (Result& r : results) {
     const Pairs pairs = is_baseline(r) ? Pairs() : pairs_with_fp32(results, references, r.recipe);
-    r.difference = pairs.empty() ? std::nullopt : std::optional(accuracy_difference(pairs));
+    r.difference = pairs.empty() ? std::nullopt : std::optional(metric_difference(pairs));
     r.loss_difference = pairs.empty() ? std::nullopt : std::optional(loss_difference(pairs));
     r.verdict = verdict(results, references, r);
   }
@@ -182,8 +191,11 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
     e.skip = observed(recipe, step, step);
   }
   if (stopped) return {};
+  std::vector<inspect::Finding> found = inspect::diagnose(e);
+  if (fp32) weigh(found, make_model, data, recipe, seed, options, result, *fp32);
+  if (options.stop && options.stop()) return {};
   std::vector<Finding> findings;
-  for (const inspect::Finding& f : inspect::diagnose(e)) findings.push_back(from(f, recipe));
+  for (const inspect::Finding& f : found) findings.push_back(from(f, recipe));
   if (findings.empty())
     findings.push_back(unknown(std::string(inspect::cause_info(inspect::Cause::unknown).sentence), !e.fp32_fails));
   return findings;

@@ -11,7 +11,7 @@ namespace gradual::lab {
 
 // Sets the verdict of each run; verdicts.def lists them.
 // A run is compared with fp32's of the same seed, in `results` or in `references` (of a comparison without fp32), and
-// the difference is set; the interval is that of accuracy_difference() in statistics.h. Findings stay where a run
+// the difference is set; the interval is that of metric_difference() in statistics.h. Findings stay where a run
 // fails.
 void judge(std::vector<Result>& results, const std::vector<Result>& references = {});
 

@@ -1,9 +1,11 @@
 #include "norm.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
+#include "../core/kernels/norm_element.h"
 #include "../core/ops/dispatch.h"
 #include "../core/support/throwf.h"
 #include "../core/tensor/modes.h"
@@ -25,20 +27,59 @@ BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const Ba
       min_dims_(min_dims),
       max_dims_(max_dims) {}
 
+namespace {
+
+// Statistics of the numbers of all parts, [C] each but `rest`, and the number of values per channel.
+struct PartsStatistics {
+  Tensor rest;  // this part's numbers less the mean
+  Tensor mean, variance;
+  double count = 0;
+};
+PartsStatistics over_parts(const Tensor& values, const Shape& along, const Shape& others, double own_count) {
+  const SumOverParts& sum_over_parts = *modes().sum_over_parts;
+  const std::int64_t channels = values.size(1);
+  const Tensor own = values.sum(others);
+  const Tensor first = sum_over_parts(cat({own, mul(ones_like(own), own_count)}));
+  PartsStatistics s;
+  s.count = first[channels].item();
+  s.mean = div(first.narrow(0, 0, channels), s.count);
+  s.rest = sub(values, s.mean.reshape(along));
+  s.variance = div(sum_over_parts(square(s.rest).sum(others)), s.count);
+  return s;
+}
+
+// What each channel's numbers are multiplied by in a second attempt (see NormScale); undefined if all are ordinary. All
+// parts have the same statistics, so they agree.
+template <class T> Tensor second_scales(const PartsStatistics& s, double eps) {
+  const NoGrad off;
+  const std::vector<T> means = s.mean.detach().template to_vector<T>();
+  std::vector<T> scales = s.variance.detach().template to_vector<T>();
+  for (std::size_t c = 0; c < scales.size(); ++c)
+    scales[c] = NormScale<T>::of_variance(scales[c] + static_cast<T>(eps), means[c]);
+  const bool ordinary = std::ranges::all_of(scales, [](T by) { return by == 1; });
+  if (ordinary) return {};
+  return from_data(scales, s.mean.sizes(), {.dtype = dtype_of<T>, .device = s.mean.device()});
+}
+
+}  // namespace
+
 // As batch_norm: y, mean, invstd. count: of the values of a channel in this part; then in all parts.
 Outputs BatchNorm::over_parts(const Tensor& x, bool relu, double& count) const {
   Shape along = x.sizes(), others;
   for (int d = 0; d < x.dim(); d += d ? 1 : 2) others.push_back(d), along[d] = 1;  // 0, 2, 3, ..
   const Tensor values = x.dtype() == DType::f64 ? x : x.to(DType::f32);
-  const SumOverParts& sum_over_parts = *modes().sum_over_parts;
-  const Tensor own = values.sum(others);
-  const Tensor first = sum_over_parts(cat({own, mul(ones_like(own), count)}));
-  count = first[x.size(1)].item();
-  const Tensor mean = div(first.narrow(0, 0, x.size(1)), count), rest = sub(values, mean.reshape(along));
-  const Tensor invstd = rsqrt(add(div(sum_over_parts(square(rest).sum(others)), count), options_.eps));
-  Tensor y = mul(rest, (weight.defined() ? mul(invstd, weight) : invstd).reshape(along));
+  PartsStatistics s = nn::over_parts(values, along, others, count);
+  const bool f64 = values.dtype() == DType::f64;
+  const Tensor by = f64 ? second_scales<double>(s, options_.eps) : second_scales<float>(s, options_.eps);
+  if (by.defined()) s = nn::over_parts(mul(values, by.reshape(along)), along, others, count);
+  count = s.count;
+  const Tensor scaled_eps = by.defined() ? mul(mul(by, options_.eps), by) : Tensor();
+  const Tensor invstd = rsqrt(by.defined() ? add(s.variance, scaled_eps) : add(s.variance, options_.eps));
+  Tensor y = mul(s.rest, (weight.defined() ? mul(invstd, weight) : invstd).reshape(along));
   if (bias.defined()) y = add(y, bias.reshape(along));
-  return {{(relu ? gradual::relu(y) : y).to(x.dtype()), mean.detach(), invstd.detach()}};
+  const Tensor mean = by.defined() ? div(s.mean, by) : s.mean;
+  const Tensor unscaled = by.defined() ? mul(invstd, by) : invstd;
+  return {{(relu ? gradual::relu(y) : y).to(x.dtype()), mean.detach(), unscaled.detach()}};
 }
 
 Tensor BatchNorm::run(const Tensor& x, const Fusion* fusion, const Attrs& second) {

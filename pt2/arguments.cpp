@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <climits>
+#include <cmath>
+#include <string>
 
 #include "../core/support/throwf.h"
 
@@ -153,23 +155,37 @@ Tensor binary_as(const Arguments& a, BinaryFn op, int i, int j, DType to) {
 
 }  // namespace
 
-DType result_type(const Arguments& a, int i, int j) {
-  Typed x = typed(a, i);
-  Typed y = typed(a, j);
-  if (x.priority < y.priority) std::swap(x, y);
-  if (x.priority == y.priority) return promote(x.dtype, y.dtype);
-  if (kind_of(y.dtype) <= kind_of(x.dtype)) return x.dtype;
-  return y.priority == 0 && kind_of(y.dtype) == 2 ? a.real() : y.dtype;
+DType result_type(const Arguments& a, std::initializer_list<int> arguments) {
+  std::optional<DType> by_priority[3];
+  for (const int i : arguments) {
+    if (a.none(i)) continue;
+    const Typed t = typed(a, i);
+    std::optional<DType>& of = by_priority[t.priority];
+    of = of ? promote(*of, t.dtype) : t.dtype;
+  }
+  std::optional<DType> result;
+  for (const std::optional<DType>& next : by_priority)  // from numbers up
+    if (next && (!result || kind_of(*result) <= kind_of(*next))) result = next;
+  return result.value_or(a.real());
 }
 
-Tensor binary(const Arguments& a, BinaryFn op, int i, int j) { return binary_as(a, op, i, j, result_type(a, i, j)); }
+Tensor binary(const Arguments& a, BinaryFn op, int i, int j) { return binary_as(a, op, i, j, result_type(a, {i, j})); }
 
 Tensor floating_binary(const Arguments& a, BinaryFn op, int i, int j) {
-  const DType common = result_type(a, i, j);
+  const DType common = result_type(a, {i, j});
   return binary_as(a, op, i, j, is_floating(common) ? common : a.real());
 }
 
 Tensor floating(const Arguments& a, const Tensor& x) { return x.is_floating() ? x : cast(x, a.real()); }
+
+// Gradual's clamp passes the gradient at the bounds.
+Tensor clamp_strictly(const Tensor& x, double low, double high) {
+  if (!x.requires_grad()) return clamp(x, low, high);
+  Tensor y = x;
+  if (low > -INFINITY) y = where(le(y, low), low, y);
+  if (high < INFINITY || low > high) y = where(ge(y, high), high, y);
+  return y;
+}
 
 Tensor as_index(const Tensor& index) { return cast(index, DType::i64); }
 

@@ -2,6 +2,7 @@
 // schemas do and fail with an Error naming the argument, what was given and what is allowed.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,9 +61,10 @@ class Arguments {
   const CallSite& site_;
 };
 
-// The dtype of an operation on arguments i and j by PyTorch's rules: a tensor with dims prevails over a 0-d one, and
-// that over a number, unless the other is of a higher kind (bool < integer < floating).
-DType result_type(const Arguments& a, int i, int j);
+// The dtype of an operation on these arguments by PyTorch's rules: tensors with dims prevail over 0-d ones, and those
+// over numbers, unless the others are of a higher kind (bool < integer < floating). Arguments that are none do not
+// count.
+DType result_type(const Arguments& a, std::initializer_list<int> arguments);
 // op on arguments i and j, cast to `to` where they are tensors of another dtype.
 using BinaryFn = Tensor (*)(const Operand&, const Operand&);
 Tensor binary(const Arguments& a, BinaryFn op, int i = 0, int j = 1);
@@ -70,6 +72,8 @@ Tensor binary(const Arguments& a, BinaryFn op, int i = 0, int j = 1);
 Tensor floating_binary(const Arguments& a, BinaryFn op, int i = 0, int j = 1);
 // x, or x cast to a.real() if it is not floating.
 Tensor floating(const Arguments& a, const Tensor& x);
+// min(max(x, low), high) with PyTorch's gradient: none at and beyond a bound.
+Tensor clamp_strictly(const Tensor& x, double low, double high);
 // `index` as i64.
 Tensor as_index(const Tensor& index);
 

@@ -67,7 +67,7 @@ Value Executor::call(const Step& step) {
 }
 
 // An op that gives new memory may return its argument where it changes nothing (clone, dropout in evaluation). The
-// module's state is written in place, so its numbers are copied then.
+// module's state and the caller's tensors may be written in place, so their numbers are copied then.
 Value Executor::apart_from_state(const Step& step, Value result) {
   const Tensor* const t = tensor_of(result);
   if (!t || step.op->aliasing != Aliasing::none) return result;
@@ -84,10 +84,10 @@ void Executor::run(const Step& step) {
   Value result = apart_from_state(step, call(step));
   if (step.written >= 0) return write(step, result);
   set_outputs(step, std::move(result), run_);
-  if (step.op->aliasing == Aliasing::may_view) note_copy(step);
+  if (!step.shares_known) note_copy(step);
 }
 
-// Notes whether what may be a view is one.
+// Notes whether what may be a view is one, where the file does not say it.
 void Executor::note_copy(const Step& step) {
   const Ref* const of = step.arguments[0].get<Ref>();
   if (!of || step.outputs.empty() || step.outputs[0].values.empty()) return;
@@ -98,7 +98,7 @@ void Executor::note_copy(const Step& step) {
 }
 
 bool Executor::is_copy(const Step& made, int id) const {
-  return made.op->aliasing == Aliasing::may_view && run_.apart[static_cast<std::size_t>(id)];
+  return !made.shares_known && run_.apart[static_cast<std::size_t>(id)];
 }
 
 // The value of the written name becomes the result, in the target's dtype and sizes.

@@ -13,8 +13,9 @@ namespace gradual::pt2 {
 // The state of one call of a model.
 struct Run {
   std::vector<Value> values;
-  std::vector<char> apart;    // by value: a may_view that is a copy
-  std::vector<Tensor> state;  // parameters, buffers and constants, whose memory a later step may write
+  std::vector<char> apart;  // by value: a may_view that is a copy, where the file does not say it
+  // Parameters, buffers, constants and the caller's inputs, whose memory a later step or the caller may write.
+  std::vector<Tensor> state;
   CallSite site;
 
   Value& value(int id) { return values[static_cast<std::size_t>(id)]; }

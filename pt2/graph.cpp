@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -132,16 +133,17 @@ class Reader {
     bool grad = true;
     bool autocast = true;
     int depth = 0;
+    const Json* tensors = nullptr;  // what the graph says about its tensors
   };
 
-  int define(const std::string& name, Scope& scope);
+  int define(const std::string& name, Scope& scope, const Json* tensors = nullptr);
   Value lookup(const std::string& name, const Scope& scope) const;
   Value argument(const Json& arg, const Scope& scope) const;
   Value symbolic(const Json& arg, const Scope& scope, const char* constant) const;
   template <class F> Value list(const Json& items, const F& item) const;
   void node(const Json& json, Scope& scope, Surroundings around);
   void read_node(const Json& json, Scope& scope, Surroundings around);
-  void outputs(const Json& json, Node& node, Scope& scope);
+  void outputs(const Json& json, Node& node, Scope& scope, const Json* tensors);
   bool inlined(const Json& json, const std::string& target, Scope& scope, Surroundings around);
   void input(const Json& spec, const Json& arg, const Json& tensors, Scope& scope);
   void output(const Json& spec, const Scope& scope);
@@ -151,10 +153,43 @@ class Reader {
   std::unordered_set<std::string> known_modules_;
 };
 
-int Reader::define(const std::string& name, Scope& scope) {
+// A size or stride; of a symbolic one what it was in the exporting run.
+std::optional<std::int64_t> size_in_export(const Json& json) {
+  const Json* number = &json;
+  if (json.contains("as_expr")) {
+    const Json& expression = json.at("as_expr");
+    if (!expression.contains("hint") || !expression.at("hint").is_object()) return std::nullopt;
+    number = &expression.at("hint");
+  }
+  if (!number->contains("as_int") || !number->at("as_int").is_number_integer()) return std::nullopt;
+  return number->at("as_int").get<std::int64_t>();
+}
+
+Layout layout_of(const std::string& name, const Json* tensors) {
+  if (!tensors || !tensors->is_object() || !tensors->contains(name)) return {};
+  const Json& meta = tensors->at(name);
+  if (!meta.is_object() || !meta.contains("strides") || !meta.contains("sizes") || !meta.contains("dtype")) return {};
+  Layout layout;
+  for (const Json& n : meta.at("sizes")) {
+    const std::optional<std::int64_t> size = size_in_export(n);
+    if (!size) return {};
+    layout.sizes.push_back(*size);
+  }
+  for (const Json& n : meta.at("strides")) {
+    const std::optional<std::int64_t> stride = size_in_export(n);
+    if (!stride) return {};
+    layout.strides.push_back(*stride);
+  }
+  if (layout.sizes.size() != layout.strides.size()) return {};
+  layout.dtype = meta.at("dtype").get<std::int64_t>();
+  return layout;
+}
+
+int Reader::define(const std::string& name, Scope& scope, const Json* tensors) {
   const int id = static_cast<int>(graph_.values.size());
   if (graph_.values.size() >= kMostNodes) throwf("more than {} values", kMostNodes);
   graph_.values.push_back(name);
+  graph_.layouts.push_back(layout_of(name, tensors));
   if (!scope.emplace(name, Ref{id}).second) throwf("the name {} is defined twice", name);
   return id;
 }
@@ -236,12 +271,12 @@ void Reader::metadata(const Json& json, Node& node) {
   }
 }
 
-void Reader::outputs(const Json& json, Node& node, Scope& scope) {
+void Reader::outputs(const Json& json, Node& node, Scope& scope, const Json* tensors) {
   for (const Json& out : json.at("outputs")) {
     Node::Output output;
     const std::string kind = out.is_object() && out.size() == 1 ? out.begin().key() : "";
     const auto name = [&](const Json& t, const char* key) {
-      output.values.push_back(define(t.at(key).get<std::string>(), scope));
+      output.values.push_back(define(t.at(key).get<std::string>(), scope, tensors));
     };
     if (kind == "as_tensor") {
       name(out.at(kind), "name");
@@ -284,6 +319,7 @@ bool Reader::inlined(const Json& json, const std::string& target, Scope& scope, 
                                                           : std::string();
     if (!key.empty()) inner.emplace(key, given);
   }
+  around.tensors = body.contains("tensor_values") ? &body.at("tensor_values") : nullptr;
   for (const Json& n : body.at("nodes")) node(n, inner, around);
   std::vector<Value> results;
   for (const Json& out : body.at("outputs")) results.push_back(argument(out, inner));
@@ -311,7 +347,7 @@ void Reader::read_node(const Json& json, Scope& scope, Surroundings around) {
   if (json.contains("metadata")) metadata(json.at("metadata"), node);
   for (const Json& in : json.at("inputs"))
     node.inputs.emplace_back(in.at("name").get<std::string>(), argument(in.at("arg"), scope));
-  outputs(json, node, scope);
+  outputs(json, node, scope, around.tensors);
   graph_.nodes.push_back(std::move(node));
   if (graph_.nodes.size() > kMostNodes) throwf("more than {} nodes", kMostNodes);
 }
@@ -367,7 +403,7 @@ void Reader::input(const Json& spec, const Json& arg, const Json& tensors, Scope
     in.dtype = stored_dtype(meta.at("dtype"), in.name);
     in.sizes = sizes_of(meta.at("sizes"));
   }
-  in.value = define(value, scope);
+  in.value = define(value, scope, &tensors);
   graph_.inputs.push_back(std::move(in));
 }
 
@@ -408,7 +444,8 @@ void Reader::read(const Json& program) {
   Scope scope;
   for (std::size_t i = 0; i < inputs.size(); ++i)
     input(inputs[i], graph.at("inputs")[i], graph.at("tensor_values"), scope);
-  for (const Json& n : graph.at("nodes")) node(n, scope, {});
+  const Surroundings around{.tensors = &graph.at("tensor_values")};
+  for (const Json& n : graph.at("nodes")) node(n, scope, around);
   for (const Json& spec : module.at("signature").at("output_specs")) output(spec, scope);
 }
 

@@ -59,6 +59,12 @@ struct Output {
   std::string name;  // of the buffer
 };
 
+// The memory of a tensor in the exporting run: its dtype by the schema's number, its sizes and strides there.
+struct Layout {
+  std::int64_t dtype = 0;  // 0: unknown
+  std::vector<std::int64_t> sizes, strides;
+};
+
 struct ModuleClass {
   std::string path;
   std::string python_class;  // "torch.nn.modules.conv.Conv2d"
@@ -69,6 +75,7 @@ struct Graph {
   std::int64_t schema_major = 0;
   std::int64_t schema_minor = 0;
   std::vector<std::string> values;  // names
+  std::vector<Layout> layouts;      // of each value
   std::vector<Input> inputs;
   std::vector<Node> nodes;
   std::vector<Output> outputs;

@@ -1,6 +1,7 @@
 #include "module.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 
 #include "../autograd/activation_checkpoint.h"
@@ -31,6 +32,7 @@ struct ExportedModule::Program {
   LoadOptions options;
   std::vector<InputInfo> inputs;
   std::vector<int> input_values;
+  std::vector<char> input_written;  // whether a norm updates it as its running statistics
   std::vector<ProgramState> state;
   std::map<int, std::size_t> state_of;            // by value
   std::map<std::string, int> buffer_values;       // by key
@@ -96,7 +98,9 @@ CallSite ExportedModule::Program::site(bool training, const std::vector<Tensor>&
 void ExportedModule::Program::bind(const std::vector<Tensor>& given, Run& run) const {
   for (std::size_t i = 0; i < given.size(); ++i) {
     check_input(name, inputs[i], given[i]);
-    run.value(input_values[i]) = given[i];
+    const Tensor own = input_written[i] ? clone(given[i]) : given[i];
+    run.value(input_values[i]) = own;
+    run.state.push_back(own);
   }
   const bool converted = first_parameter && first_parameter->dtype() != loaded_dtype;
   for (const ProgramState& s : state) {
@@ -320,6 +324,18 @@ static void add_state(const Archive& archive, Graph& graph, Tree& tree, std::vec
   for (const auto& [key, weight] : weights) tree.add(key, weight);  // what no op reads, and further names of tied ones
 }
 
+// Whether a batch norm updates this value in place.
+static bool is_running_statistic(const Plan& plan, int value) {
+  const auto updates = [value](const Step& step) {
+    if (step.op->target != "aten.batch_norm.default") return false;
+    return std::ranges::any_of(std::initializer_list<std::size_t>{3, 4}, [&](std::size_t i) {
+      const Ref* const of = i < step.arguments.size() ? step.arguments[i].get<Ref>() : nullptr;
+      return of && of->id == value;
+    });
+  };
+  return std::ranges::any_of(plan.steps, updates);
+}
+
 // Reads the whole archive.
 std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions& options) {
   auto program = std::make_unique<ExportedModule::Program>();
@@ -347,6 +363,7 @@ std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions&
     p.inputs.push_back({in.name, in.dtype, in.sizes});
     p.input_values.push_back(in.value);
   }
+  for (const int value : p.input_values) p.input_written.push_back(is_running_statistic(p.plan, value));
   for (const ModuleClass& of : p.graph.modules) tree.module(of.path);
   for (const Step& step : p.plan.steps) {
     std::vector<nn::Module*>& scopes = p.modules.emplace_back();

@@ -42,12 +42,12 @@ Value selu(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   return where(gt(x, 0), mul(x, kScale), mul(expm1(negative_part(x)), kAlpha * kScale));
 }
-Value hardtanh(const Arguments& a) { return clamp(a.tensor(0), a.number(1), a.number(2)); }
-Value relu6(const Arguments& a) { return clamp(a.tensor(0), 0, 6); }
+Value hardtanh(const Arguments& a) { return clamp_strictly(a.tensor(0), a.number(1), a.number(2)); }
+Value relu6(const Arguments& a) { return clamp_strictly(a.tensor(0), 0, 6); }
 // Howard et al. 2019.
-Tensor hard_gate(const Tensor& x) { return div(clamp(add(x, 3), 0, 6), 6); }
+Tensor hard_gate(const Tensor& x) { return div(clamp_strictly(add(x, 3), 0, 6), 6); }
 Value hardsigmoid(const Arguments& a) { return hard_gate(a.tensor(0)); }
-Value hardswish(const Arguments& a) { return div(mul(a.tensor(0), clamp(add(a.tensor(0), 3), 0, 6)), 6); }
+Value hardswish(const Arguments& a) { return div(mul(a.tensor(0), clamp_strictly(add(a.tensor(0), 3), 0, 6)), 6); }
 // log(1 + exp(beta x)) / beta, and x itself above the threshold.
 Value softplus_row(const Arguments& a) {
   const Tensor& x = a.tensor(0);
@@ -74,7 +74,7 @@ Value softshrink(const Arguments& a) {
 Value softsign(const Arguments& a) { return div(a.tensor(0), add(abs(a.tensor(0)), 1)); }
 Value logit(const Arguments& a) {
   Tensor x = a.tensor(0);
-  if (!a.none(1)) x = clamp(x, a.number(1), 1 - a.number(1));
+  if (!a.none(1)) x = clamp(x, a.number(1), 1 - a.number(1));  // the bounds pass the gradient here
   return log(div(x, sub(1, x)));
 }
 

@@ -1,15 +1,23 @@
 // Elementwise ops, comparisons and products.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <numbers>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "../core/ops/derived_ops.h"
 #include "../core/support/throwf.h"
+#include "host_functions.h"
 #include "ops_table.h"
 
 namespace gradual::pt2 {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kPi = std::numbers::pi;
 
 // Of a function that gives floats: integers and bool become floats before.
 template <Tensor (*f)(const Tensor&, Loc)> Value of_float(const Arguments& a) {
@@ -25,67 +33,56 @@ template <Tensor (*f)(const Tensor&, Loc)> Value rounding(const Arguments& a) {
 }
 template <BinaryFn f> Value two(const Arguments& a) { return binary(a, f); }
 
-// other * alpha, without a product where alpha is 1.
-Operand scaled(const Arguments& a, int i, int alpha, Tensor& storage) {
-  const double by = a.number(alpha);
-  if (!a.is_tensor(i)) return {a.number(i) * by};
-  if (by == 1) return {a.tensor(i)};
-  storage = mul(a.tensor(i), by);
-  return {storage};
+// Argument i as a tensor of this dtype.
+Tensor as_tensor(const Arguments& a, int i, DType to) {
+  if (a.is_tensor(i)) return cast(a.tensor(i), to);
+  if (!is_floating(to)) return cast(from_data(std::vector<std::int64_t>{a.integer(i)}, {}), to).to(a.device());
+  return full({}, a.number(i), TensorOptions{.dtype = to, .device = a.device()});
 }
 
+// self and other * alpha, in their common dtype.
 template <BinaryFn f> Value with_alpha(const Arguments& a) {
   if (a.number(2) == 1) return binary(a, f);
-  const DType to = result_type(a, 0, 1);
-  Tensor product;
-  const Operand other = scaled(a, 1, 2, product);
-  const Tensor self =
-      a.is_tensor(0) ? cast(a.tensor(0), to) : full({}, a.number(0), TensorOptions{.dtype = to, .device = a.device()});
-  if (other.is_number()) return f(self, other);
-  return f(self, cast(*other.tensor, to));
+  const DType to = result_type(a, {0, 1});
+  const Tensor self = as_tensor(a, 0, to);
+  if (!a.is_tensor(1)) return f(self, a.number(1) * a.number(2));
+  return f(self, mul(cast(a.tensor(1), to), a.number(2)));
 }
 
 Value rsub(const Arguments& a) {
-  const DType to = result_type(a, 0, 1);
-  const Tensor self = cast(mul(a.tensor(0), a.number(2)), to);
+  const DType to = result_type(a, {0, 1});
+  Tensor self = as_tensor(a, 0, to);
+  if (a.number(2) != 1) self = mul(self, a.number(2));
   if (!a.is_tensor(1)) return sub(a.number(1), self);
   return sub(cast(a.tensor(1), to), self);
 }
 
 Value divide(const Arguments& a) { return floating_binary(a, div); }
 
-Tensor toward_zero(const Tensor& x) { return trunc(x); }
-
-// Quotients of integers are exact in f64 up to 2^53.
-Tensor rounded_quotient(const Arguments& a, Tensor (*round_by)(const Tensor&)) {
-  const DType to = result_type(a, 0, 1);
-  if (is_floating(to)) return round_by(binary(a, div));
-  const auto wide = [&](int i) {
-    return a.is_tensor(i) ? cast(a.tensor(i), DType::f64) : full({}, a.number(i), DType::f64);
-  };
-  return cast(round_by(div(wide(0), wide(1))), to);
+// The operands of a rounded quotient: one dtype, one shape.
+std::pair<Tensor, Tensor> quotient_operands(const Arguments& a) {
+  const DType common = result_type(a, {0, 1});
+  const DType to = common == DType::bool_ ? DType::i64 : common;
+  const Tensor x = as_tensor(a, 0, to);
+  const Tensor y = as_tensor(a, 1, to);
+  const Shape sizes = broadcast_shapes(x.sizes(), y.sizes(), "a quotient");
+  return {expand(x, sizes), expand(y, sizes)};
+}
+template <Toward by> Value quotient(const Arguments& a) {
+  const auto [x, y] = quotient_operands(a);
+  return rounded_quotient(x, y, by);
+}
+template <Toward by> Value rest(const Arguments& a) {
+  const auto [x, y] = quotient_operands(a);
+  return remainder_of(x, y, by);
 }
 
 Value divide_mode(const Arguments& a) {
   if (a.none(2)) return divide(a);
   const std::string& mode = a.text(2);
-  if (mode == "floor") return rounded_quotient(a, [](const Tensor& q) { return floor(q); });
-  if (mode == "trunc") return rounded_quotient(a, toward_zero);
+  if (mode == "floor") return quotient<Toward::floor>(a);
+  if (mode == "trunc") return quotient<Toward::zero>(a);
   a.fail(2, "floor, trunc or none");
-}
-Value floor_divide(const Arguments& a) {
-  return rounded_quotient(a, [](const Tensor& q) { return floor(q); });
-}
-// x - floor(x / y) y, with the sign of y.
-Value remainder(const Arguments& a) {
-  const Tensor q = rounded_quotient(a, [](const Tensor& t) { return floor(t); });
-  return sub(cast(a.tensor(0), q.dtype()),
-             mul(q, a.is_tensor(1) ? Operand(cast(a.tensor(1), q.dtype())) : Operand(a.number(1))));
-}
-Value fmod(const Arguments& a) {
-  const Tensor q = rounded_quotient(a, toward_zero);
-  return sub(cast(a.tensor(0), q.dtype()),
-             mul(q, a.is_tensor(1) ? Operand(cast(a.tensor(1), q.dtype())) : Operand(a.number(1))));
 }
 
 Value power(const Arguments& a) {
@@ -99,49 +96,131 @@ Value power(const Arguments& a) {
   return binary(a, pow);
 }
 
-Value clamp_range(const Arguments& a) {
-  return clamp(a.tensor(0), a.optional_number(1).value_or(-kInfinity), a.optional_number(2).value_or(kInfinity));
+// Arguments `low` and `high`, of which one may be none (-1: not an argument).
+Value clamped(const Arguments& a, int low, int high) {
+  DType to = result_type(a, {0});
+  if (low >= 0) to = result_type(a, {0, low});
+  if (high >= 0) to = low >= 0 ? result_type(a, {0, low, high}) : result_type(a, {0, high});
+  const Tensor x = cast(a.tensor(0), to);
+  const auto bound = [&](int i, double otherwise) {
+    return i < 0 ? otherwise : a.optional_number(i).value_or(otherwise);
+  };
+  const double least = bound(low, -kInfinity);
+  const double most = bound(high, kInfinity);
+  return clamp_strictly(x, least, most);
 }
+Value clamp_range(const Arguments& a) { return clamped(a, 1, 2); }
+Value clamp_low(const Arguments& a) { return clamped(a, 1, -1); }
+Value clamp_high(const Arguments& a) { return clamped(a, -1, 1); }
+
+// Bounds that are tensors. Where a bound is met, half of the gradient is the bound's.
 Value clamp_tensor(const Arguments& a) {
-  Tensor x = a.tensor(0);
-  if (!a.none(1)) x = maximum(x, a.tensor(1));
-  if (!a.none(2)) x = minimum(x, a.tensor(2));
+  const DType to = result_type(a, {0, 1, 2});
+  Tensor x = cast(a.tensor(0), to);
+  if (!a.none(1)) x = maximum(x, cast(a.tensor(1), to));
+  if (!a.none(2)) x = minimum(x, cast(a.tensor(2), to));
   return x;
 }
-Value clamp_low(const Arguments& a) { return clamp(a.tensor(0), a.number(1), kInfinity); }
-Value clamp_high(const Arguments& a) { return clamp(a.tensor(0), -kInfinity, a.number(1)); }
 
 // self + value * a op b.
 template <BinaryFn f> Value addc(const Arguments& a) {
-  Tensor t = f(a.tensor(1), a.tensor(2));
-  if (a.number(3) != 1) t = mul(t, a.number(3));
-  return add(a.tensor(0), t);
+  const DType to = result_type(a, {0, 1, 2});
+  if (!is_floating(to) && f == static_cast<BinaryFn>(div)) a.fail(1, "floating for a division");
+  Tensor left = cast(a.tensor(1), to);
+  if (a.number(3) != 1) left = mul(left, a.number(3));
+  return add(cast(a.tensor(0), to), f(left, cast(a.tensor(2), to)));
 }
 
+// From the nearer end, so that a weight of 0 or 1 gives an end itself.
 Value lerp(const Arguments& a) {
-  const Tensor difference = sub(a.tensor(1), a.tensor(0));
-  return add(a.tensor(0), mul(difference, a.operand(2)));
+  const DType to = result_type(a, {0, 1, 2});
+  const Tensor start = cast(a.tensor(0), to);
+  const Tensor end = cast(a.tensor(1), to);
+  const Tensor difference = sub(end, start);
+  const auto from_start = [&](const Operand& w) { return add(start, mul(w, difference)); };
+  const auto from_end = [&](const Operand& w) { return sub(end, mul(difference, sub(1, w))); };
+  if (!a.is_tensor(2)) {
+    const double w = a.number(2);
+    return std::abs(w) < 0.5 ? from_start(w) : sub(end, mul(difference, 1 - w));
+  }
+  const Tensor w = cast(a.tensor(2), to);
+  return where(lt(abs(w), 0.5), from_start(w), from_end(w));
 }
 
-// Bitwise ops on masks; the library has none on integers.
-bool mask(const Arguments& a, int i) {
-  return a.is_tensor(i) ? a.tensor(i).dtype() == DType::bool_ : a[i].get<bool>() != nullptr;
-}
-template <BinaryFn f> Value bitwise(const Arguments& a) {
+// Bitwise ops: on masks logical ones, on integers by the host.
+using IntegerFn = std::int64_t (*)(std::int64_t, std::int64_t);
+Tensor of_integers(const Arguments& a, DType to, IntegerFn f) {
   for (const int i : {0, 1})
-    if (!mask(a, i)) a.fail(i, "a bool; bitwise ops on integers are not supported");
-  return f(a.operand(0), a.operand(1));
+    if (a.is_tensor(i) ? a.tensor(i).is_floating() : a.is_floating_number(i)) a.fail(i, "an integer or a bool");
+  const Tensor x = as_tensor(a, 0, to);
+  const Tensor y = as_tensor(a, 1, to);
+  const Shape sizes = broadcast_shapes(x.sizes(), y.sizes(), "a bitwise op");
+  return host_integers(expand(x, sizes), expand(y, sizes), f);
 }
+template <BinaryFn on_masks, IntegerFn on_integers> Value bitwise(const Arguments& a) {
+  const DType to = result_type(a, {0, 1});
+  if (to == DType::bool_) return on_masks(a.operand(0), a.operand(1));
+  return of_integers(a, to, on_integers);
+}
+template <IntegerFn f> Value shifted(const Arguments& a) { return of_integers(a, result_type(a, {0, 1}), f); }
+std::int64_t and_of(std::int64_t x, std::int64_t y) { return x & y; }
+std::int64_t or_of(std::int64_t x, std::int64_t y) { return x | y; }
+std::int64_t xor_of(std::int64_t x, std::int64_t y) { return x ^ y; }
+constexpr std::int64_t kBits = 64;
+std::int64_t left_of(std::int64_t x, std::int64_t by) {
+  return by < 0 || by >= kBits ? 0 : static_cast<std::int64_t>(static_cast<std::uint64_t>(x) << by);
+}
+std::int64_t right_of(std::int64_t x, std::int64_t by) { return x >> (by < 0 || by >= kBits ? kBits - 1 : by); }
 Value bitwise_not(const Arguments& a) {
-  if (!mask(a, 0)) a.fail(0, "a bool; bitwise ops on integers are not supported");
-  return logical_not(a.tensor(0));
+  const Tensor& x = a.tensor(0);
+  if (x.dtype() == DType::bool_) return logical_not(x);
+  if (x.is_floating()) a.fail(0, "an integer or a bool");
+  return host_integers(x, x, [](std::int64_t n, std::int64_t) { return ~n; });
+}
+Value angle_of(const Arguments& a) {
+  const DType common = result_type(a, {0, 1});
+  const DType to = is_floating(common) ? common : a.real();
+  const Tensor y = as_tensor(a, 0, to);
+  const Tensor x = as_tensor(a, 1, to);
+  const Shape sizes = broadcast_shapes(y.sizes(), x.sizes(), "atan2");
+  return host_atan2(expand(y, sizes), expand(x, sizes));
 }
 
 Value tangent(const Arguments& a) {
   const Tensor x = floating(a, a.tensor(0));
   return div(sin(x), cos(x));
 }
-Value erfc(const Arguments& a) { return sub(1.0, erf(floating(a, a.tensor(0)))); }
+
+// --- functions of the host -------------------------------------------------------------------------------------------
+
+template <double (*f)(double), Tensor (*slope)(const Tensor&)> Value by_host(const Arguments& a) {
+  return host_function(floating(a, a.tensor(0)), f, slope);
+}
+// Library functions of C++ are overloaded; these have one form.
+double erfc_of(double x) { return std::erfc(x); }
+double atan_of(double x) { return std::atan(x); }
+double asin_of(double x) { return std::asin(x); }
+double acos_of(double x) { return std::acos(x); }
+double asinh_of(double x) { return std::asinh(x); }
+double acosh_of(double x) { return std::acosh(x); }
+double atanh_of(double x) { return std::atanh(x); }
+double log10_of(double x) { return std::log10(x); }
+double sinc_of(double x) { return x == 0 ? 1 : std::sin(kPi * x) / (kPi * x); }
+Tensor erfc_slope(const Tensor& x) { return mul(exp(neg(square(x))), -2 / std::sqrt(kPi)); }
+Tensor atan_slope(const Tensor& x) { return reciprocal(add(square(x), 1)); }
+Tensor asin_slope(const Tensor& x) { return rsqrt(sub(1, square(x))); }
+Tensor acos_slope(const Tensor& x) { return neg(asin_slope(x)); }
+Tensor asinh_slope(const Tensor& x) { return rsqrt(add(square(x), 1)); }
+Tensor acosh_slope(const Tensor& x) { return rsqrt(sub(square(x), 1)); }
+Tensor atanh_slope(const Tensor& x) { return reciprocal(sub(1, square(x))); }
+Tensor log10_slope(const Tensor& x) { return reciprocal(mul(x, std::log(10.0))); }
+Tensor sinc_slope(const Tensor& x) {
+  const Tensor there = eq(x, 0);
+  const Tensor angle = mul(where(there, 1, x), kPi);
+  const Tensor slope = div(sub(mul(cos(angle), angle), sin(angle)), mul(square(angle), 1 / kPi));
+  return where(there, 0, slope);
+}
+
 Value sinh(const Arguments& a) {
   const Tensor x = floating(a, a.tensor(0));
   return mul(sub(expm1(x), expm1(neg(x))), 0.5);
@@ -155,6 +234,50 @@ Value same(const Arguments& a) { return a.tensor(0); }
 Value round_decimals(const Arguments& a) {
   const double by = std::pow(10.0, a.number(1));
   return div(round(mul(a.tensor(0), by)), by);
+}
+// log(exp x + exp y): the larger one and what the other adds.
+Value log_add_exp(const Arguments& a) {
+  const DType to = result_type(a, {0, 1});
+  const Tensor x = as_tensor(a, 0, to);
+  const Tensor y = as_tensor(a, 1, to);
+  const Tensor difference = sub(x, y);
+  const Tensor apart = where(eq(x, y), 0, abs(difference));  // of equal infinities too
+  return add(maximum(x, y), log1p(exp(neg(apart))));
+}
+// x log y, and 0 where x is 0 and y is not NaN.
+Value x_log_y(const Arguments& a) {
+  const DType common = result_type(a, {0, 1});
+  const DType to = is_floating(common) ? common : a.real();
+  const Tensor x = as_tensor(a, 0, to);
+  const Tensor y = as_tensor(a, 1, to);
+  return where(logical_and(eq(x, 0), logical_not(isnan(y))), 0, mul(x, log(y)));
+}
+// The magnitude of self with the sign of other; -0 is negative.
+Value copy_sign(const Arguments& a) {
+  const DType common = result_type(a, {0, 1});
+  const DType to = is_floating(common) ? common : a.real();
+  const Tensor x = as_tensor(a, 0, to);
+  const Tensor y = as_tensor(a, 1, to);
+  const Tensor negative = logical_or(lt(y, 0), lt(reciprocal(y), 0));
+  const Tensor other_side = ne(where(negative, ones_like(x), 0), where(lt(x, 0), ones_like(x), 0));
+  const Tensor signed_x = where(other_side, neg(x), x);
+  return where(eq(x, 0), signed_x.detach(), signed_x);  // PyTorch's gradient at 0 is 0
+}
+// The larger (smaller) one; a number where the other is NaN.
+template <BinaryFn better> Value number_of_two(const Arguments& a) {
+  const DType to = result_type(a, {0, 1});
+  const Tensor x = as_tensor(a, 0, to);
+  const Tensor y = as_tensor(a, 1, to);
+  return where(isnan(y), x, where(isnan(x), y, better(x, y)));
+}
+Value hypotenuse(const Arguments& a) {
+  const DType to = result_type(a, {0, 1});
+  const Tensor x = as_tensor(a, 0, to);
+  const Tensor y = as_tensor(a, 1, to);
+  return norm(stack({expand(x, broadcast_shapes(x.sizes(), y.sizes(), "hypot")),
+                     expand(y, broadcast_shapes(x.sizes(), y.sizes(), "hypot"))},
+                    0),
+              2, {0});
 }
 Value nan_to_num(const Arguments& a) {
   const Tensor& x = a.tensor(0);
@@ -196,6 +319,51 @@ Value add_vector_product(const Arguments& a) {
 Value outer(const Arguments& a) { return mul(unsqueeze(a.tensor(0), 1), unsqueeze(a.tensor(1), 0)); }
 Value einsum_row(const Arguments& a) { return einsum(a.text(0), a.tensors(1)); }
 
+Value kron(const Arguments& a) {
+  Tensor x = a.tensor(0);
+  Tensor y = a.tensor(1);
+  while (x.dim() < y.dim()) x = unsqueeze(x, 0);
+  while (y.dim() < x.dim()) y = unsqueeze(y, 0);
+  Shape outer_sizes;
+  Shape inner_sizes;
+  Shape sizes;
+  for (int d = 0; d < x.dim(); ++d) {
+    outer_sizes.push_back(x.size(d));
+    outer_sizes.push_back(1);
+    inner_sizes.push_back(1);
+    inner_sizes.push_back(y.size(d));
+    sizes.push_back(x.size(d) * y.size(d));
+  }
+  return reshape(mul(reshape(x, outer_sizes), reshape(y, inner_sizes)), sizes);
+}
+// self other dims_self dims_other
+Value tensordot(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const Tensor& y = a.tensor(1);
+  const auto order = [&](const Tensor& t, int dims, bool summed_last, Shape& rest, std::int64_t& count) {
+    Shape front;
+    Shape chosen;
+    for (const std::int64_t d : a.sizes(dims)) chosen.push_back(wrap_dim(d, t.dim(), "tensordot"));
+    count = 1;
+    for (const std::int64_t d : chosen) count *= t.size(static_cast<int>(d));
+    for (int d = 0; d < t.dim(); ++d) {
+      if (std::ranges::find(chosen, d) != chosen.end()) continue;
+      front.push_back(d);
+      rest.push_back(t.size(d));
+    }
+    Shape all = summed_last ? front : chosen;
+    for (const std::int64_t d : summed_last ? chosen : front) all.push_back(d);
+    return permute(t, all);
+  };
+  Shape sizes;
+  std::int64_t left = 0;
+  std::int64_t right = 0;
+  const Tensor rows = order(x, 2, true, sizes, left);
+  const Tensor columns = order(y, 3, false, sizes, right);
+  if (left != right) a.fail(3, "dims of the same sizes as those of self");
+  return reshape(matmul(reshape(rows, {-1, left}), reshape(columns, {right, -1})), sizes);
+}
+
 // Rows of self [S, in], sorted by expert, times the weight [E, in, out] of their expert; `offs` are the experts' ends.
 Value grouped_product(const Arguments& a) {
   const Tensor& x = a.tensor(0);
@@ -231,12 +399,13 @@ constexpr OpRow kRows[] = {
     {"aten.true_divide.Tensor", "self other", divide},
     {"aten.div.Tensor_mode", "self other rounding_mode", divide_mode},
     {"aten.div.Scalar_mode", "self other rounding_mode", divide_mode},
-    {"aten.floor_divide.default", "self other", floor_divide},
-    {"aten.floor_divide.Scalar", "self other", floor_divide},
-    {"aten.remainder.Tensor", "self other", remainder},
-    {"aten.remainder.Scalar", "self other", remainder},
-    {"aten.fmod.Tensor", "self other", fmod},
-    {"aten.fmod.Scalar", "self other", fmod},
+    {"aten.floor_divide.default", "self other", quotient<Toward::floor>},
+    {"aten.floor_divide.Scalar", "self other", quotient<Toward::floor>},
+    {"aten.remainder.Tensor", "self other", rest<Toward::floor>},
+    {"aten.remainder.Scalar", "self other", rest<Toward::floor>},
+    {"aten.remainder.Scalar_Tensor", "self other", rest<Toward::floor>},
+    {"aten.fmod.Tensor", "self other", rest<Toward::zero>},
+    {"aten.fmod.Scalar", "self other", rest<Toward::zero>},
     {"aten.pow.Tensor_Scalar", "self exponent", power},
     {"aten.pow.Tensor_Tensor", "self exponent", power},
     {"aten.pow.Scalar", "self exponent", power},
@@ -249,6 +418,18 @@ constexpr OpRow kRows[] = {
     {"aten.clip.default", "self min=None max=None", clamp_range},
     {"aten.clamp_min.default", "self min", clamp_low},
     {"aten.clamp_max.default", "self max", clamp_high},
+    {"aten.clamp_min.Tensor", "self min", two<maximum>},
+    {"aten.clamp_max.Tensor", "self max", two<minimum>},
+    {"aten.clip.Tensor", "self min=None max=None", clamp_tensor},
+    {"aten.fmax.default", "self other", number_of_two<maximum>},
+    {"aten.fmin.default", "self other", number_of_two<minimum>},
+    {"aten.logaddexp.default", "self other", log_add_exp},
+    {"aten.xlogy.Tensor", "self other", x_log_y},
+    {"aten.xlogy.Scalar_Other", "self other", x_log_y},
+    {"aten.xlogy.Scalar_Self", "self other", x_log_y},
+    {"aten.copysign.Tensor", "self other", copy_sign},
+    {"aten.copysign.Scalar", "self other", copy_sign},
+    {"aten.hypot.default", "self other", hypotenuse},
     {"aten.addcmul.default", "self tensor1 tensor2 value=1", addc<mul>},
     {"aten.addcdiv.default", "self tensor1 tensor2 value=1", addc<div>},
     {"aten.lerp.Scalar", "self end weight", lerp},
@@ -281,7 +462,18 @@ constexpr OpRow kRows[] = {
     {"aten.sinh.default", "self", sinh},
     {"aten.cosh.default", "self", cosh},
     {"aten.erf.default", "self", of_float<erf>},
-    {"aten.erfc.default", "self", erfc},
+    {"aten.erfc.default", "self", by_host<erfc_of, erfc_slope>},
+    {"aten.special_erfc.default", "self", by_host<erfc_of, erfc_slope>},
+    {"aten.atan.default", "self", by_host<atan_of, atan_slope>},
+    {"aten.asin.default", "self", by_host<asin_of, asin_slope>},
+    {"aten.acos.default", "self", by_host<acos_of, acos_slope>},
+    {"aten.asinh.default", "self", by_host<asinh_of, asinh_slope>},
+    {"aten.acosh.default", "self", by_host<acosh_of, acosh_slope>},
+    {"aten.atanh.default", "self", by_host<atanh_of, atanh_slope>},
+    {"aten.log10.default", "self", by_host<log10_of, log10_slope>},
+    {"aten.sinc.default", "self", by_host<sinc_of, sinc_slope>},
+    {"aten.special_expm1.default", "self", of_float<expm1>},
+    {"aten.special_log1p.default", "self", of_float<log1p>},
     {"aten.nan_to_num.default", "self nan=None posinf=None neginf=None", nan_to_num},
     {"aten.eq.Tensor", "self other", compare<eq>},
     {"aten.eq.Scalar", "self other", compare<eq>},
@@ -304,17 +496,28 @@ constexpr OpRow kRows[] = {
     {"aten.logical_or.default", "self other", two<logical_or>},
     {"aten.logical_xor.default", "self other", two<logical_xor>},
     {"aten.logical_not.default", "self", of_number<logical_not>},
-    {"aten.bitwise_and.Tensor", "self other", bitwise<logical_and>},
-    {"aten.bitwise_and.Scalar", "self other", bitwise<logical_and>},
-    {"aten.bitwise_or.Tensor", "self other", bitwise<logical_or>},
-    {"aten.bitwise_or.Scalar", "self other", bitwise<logical_or>},
-    {"aten.bitwise_xor.Tensor", "self other", bitwise<logical_xor>},
+    {"aten.bitwise_and.Tensor", "self other", bitwise<logical_and, and_of>},
+    {"aten.bitwise_and.Scalar", "self other", bitwise<logical_and, and_of>},
+    {"aten.bitwise_or.Tensor", "self other", bitwise<logical_or, or_of>},
+    {"aten.bitwise_or.Scalar", "self other", bitwise<logical_or, or_of>},
+    {"aten.bitwise_xor.Tensor", "self other", bitwise<logical_xor, xor_of>},
     {"aten.bitwise_not.default", "self", bitwise_not},
-    {"aten.__and__.Tensor", "self other", bitwise<logical_and>},
-    {"aten.__and__.Scalar", "self other", bitwise<logical_and>},
-    {"aten.__or__.Tensor", "self other", bitwise<logical_or>},
-    {"aten.__or__.Scalar", "self other", bitwise<logical_or>},
-    {"aten.__xor__.Tensor", "self other", bitwise<logical_xor>},
+    {"aten.__and__.Tensor", "self other", bitwise<logical_and, and_of>},
+    {"aten.__and__.Scalar", "self other", bitwise<logical_and, and_of>},
+    {"aten.__or__.Tensor", "self other", bitwise<logical_or, or_of>},
+    {"aten.__or__.Scalar", "self other", bitwise<logical_or, or_of>},
+    {"aten.__xor__.Tensor", "self other", bitwise<logical_xor, xor_of>},
+    {"aten.__xor__.Scalar", "self other", bitwise<logical_xor, xor_of>},
+    {"aten.bitwise_xor.Scalar", "self other", bitwise<logical_xor, xor_of>},
+    {"aten.__lshift__.Scalar", "self other", shifted<left_of>},
+    {"aten.__lshift__.Tensor", "self other", shifted<left_of>},
+    {"aten.__rshift__.Scalar", "self other", shifted<right_of>},
+    {"aten.__rshift__.Tensor", "self other", shifted<right_of>},
+    {"aten.bitwise_left_shift.Tensor", "self other", shifted<left_of>},
+    {"aten.bitwise_left_shift.Tensor_Scalar", "self other", shifted<left_of>},
+    {"aten.bitwise_right_shift.Tensor", "self other", shifted<right_of>},
+    {"aten.bitwise_right_shift.Tensor_Scalar", "self other", shifted<right_of>},
+    {"aten.atan2.default", "self other", angle_of},
     {"aten.matmul.default", "self other", matmul_any},
     {"aten.mm.default", "self mat2", product},
     {"aten.bmm.default", "self mat2", product},
@@ -329,6 +532,16 @@ constexpr OpRow kRows[] = {
        return add(mul(a.tensor(0), a.number(3)), mul(out, a.number(4)));
      }},
     {"aten.addmv.default", "self mat vec beta=1 alpha=1", add_vector_product},
+    {"aten.kron.default", "self other", kron},
+    {"aten.tensordot.default", "self other dims_self dims_other", tensordot},
+    {"aten.ger.default", "self vec2", outer},
+    {"aten.inner.default", "self other",
+     [](const Arguments& a) -> Value {
+       const bool rows = a.tensor(0).dim() > 0 && a.tensor(1).dim() > 0;
+       if (!rows) return mul(a.tensor(0), a.tensor(1));
+       return a.tensor(1).dim() == 1 ? Value(sum(mul(a.tensor(0), a.tensor(1)), {-1}))
+                                     : Value(linear(a.tensor(0), a.tensor(1)));
+     }},
     {"aten.einsum.default", "equation tensors path=None", einsum_row},
     {"transformers.grouped_mm_fallback.default", "input weight offs", grouped_product},
 };

@@ -1,7 +1,11 @@
 // Pools, padding and interpolation.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "../core/ops/derived_ops.h"
 #include "../core/support/throwf.h"
@@ -50,9 +54,32 @@ Tensor padded(const Tensor& x, const Window& w, double value, bool borders) {
   return pad(x, before, after, value);
 }
 
+// The largest of the shifted images that the window's places see; of equals the first.
+std::pair<Tensor, Tensor> dilated_max(const Arguments& a, const Tensor& x, const Size2& dilation) {
+  if (a.flag(5)) a.fail(5, "false where the window is dilated");
+  const Window w = window(a, x, 1, false);
+  const Tensor wide = padded(x, w, -std::numeric_limits<double>::infinity(), true);
+  std::int64_t count[2] = {0, 0};
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t reach = dilation[i] * (w.kernel[i] - 1) + 1;
+    if (dilation[i] < 1 || wide.size(2 + i) < reach) a.fail(4, "at least 1, and a window within the image");
+    count[i] = (wide.size(2 + i) - reach) / w.stride[i] + 1;
+  }
+  std::vector<Tensor> taps;
+  for (std::int64_t i = 0; i < w.kernel[0]; ++i) {
+    const std::int64_t top = i * dilation[0];
+    const Tensor lines = slice(wide, 2, {top, top + (count[0] - 1) * w.stride[0] + 1, w.stride[0]});
+    for (std::int64_t j = 0; j < w.kernel[1]; ++j) {
+      const std::int64_t left = j * dilation[1];
+      taps.push_back(slice(lines, 3, {left, left + (count[1] - 1) * w.stride[1] + 1, w.stride[1]}));
+    }
+  }
+  return {max_with_indices(stack(taps, 0), 0, false).values, {}};
+}
+
 // self kernel_size stride padding dilation ceil_mode
 std::pair<Tensor, Tensor> max_pool(const Arguments& a, const Tensor& x) {
-  if (const Size2 dilation = a.pair(4, 1); dilation[0] != 1 || dilation[1] != 1) a.fail(4, "1");
+  if (const Size2 dilation = a.pair(4, 1); dilation[0] != 1 || dilation[1] != 1) return dilated_max(a, x, dilation);
   const Window w = window(a, x, 1, a.flag(5));
   if (w.extra[0] == 0 && w.extra[1] == 0) return max_pool2d_with_indices(x, {w.kernel, w.stride, w.padding});
   const Tensor wide = padded(x, w, -std::numeric_limits<double>::infinity(), true);
@@ -63,7 +90,7 @@ Value max_pool_row(const Arguments& a) {
 }
 Value max_pool_indices(const Arguments& a) {
   const auto [y, indices] = max_pool(a, a.tensor(0));
-  if (!indices.defined()) a.fail(5, "false where the indices are read");
+  if (!indices.defined()) a.fail(5, "false, with a window that is not dilated, where the indices are read");
   return list_of({y, indices});
 }
 // self kernel_size stride padding ceil_mode count_include_pad divisor_override
@@ -121,11 +148,13 @@ Value adaptive_avg(const Arguments& a) {
     return adaptive_avg_pool2d(x, size[0], size[1]);
   });
 }
+// Without the places, which no op of the table reads.
 Value adaptive_max(const Arguments& a) {
-  return list_of({batched(a.tensor(0), [&](const Tensor& x) {
+  const Tensor y = batched(a.tensor(0), [&](const Tensor& x) {
     const Size2 size = output_size(a, x);
     return adaptive_max_pool2d(x, size[0], size[1]);
-  })});
+  });
+  return Value::List{y, {}};
 }
 Value adaptive_avg1d(const Arguments& a) {
   const std::vector<std::int64_t> size = a.integers(1);
@@ -188,9 +217,14 @@ Value replication_pad(const Arguments& a) { return padded_by(a.tensor(0), a.inte
 // --- interpolation ---------------------------------------------------------------------------------------------------
 
 struct Target {
-  Size2 size = 0;
-  double scale[2] = {0, 0};  // source pixels a target pixel
+  std::int64_t size[3] = {0, 0, 0};
+  double scale[3] = {0, 0, 0};  // source pixels a target pixel
 };
+int spatial_dims(const Arguments& a) {
+  const int n = a.tensor(0).dim() - 2;
+  if (n < 1 || n > 3) a.fail(0, "signals, images or volumes [N, C, ..]");
+  return n;
+}
 
 // A scale factor of argument i.
 double scale_factor(const Arguments& a, int i, const Value& v) {
@@ -208,12 +242,15 @@ Target target(const Arguments& a, const Tensor& x, int factors, bool corners) {
   std::vector<double> by;
   if (const Value::List* list = a[factors].get<Value::List>())
     for (const Value& v : *list) by.push_back(scale_factor(a, factors, v));
-  if (a.none(1) && by.size() != 2) a.fail(factors, "two scale factors, where no size is given");
-  for (int i = 0; i < 2; ++i) {
+  const int dims = spatial_dims(a);
+  const std::vector<std::int64_t> sizes = a.integers(1);
+  if (a.none(1) && std::ssize(by) != dims) a.fail(factors, "a scale factor for each dim, where no size is given");
+  if (!a.none(1) && std::ssize(sizes) != dims) a.fail(1, "a size for each dim");
+  for (int i = 0; i < dims; ++i) {
+    const auto at = static_cast<std::size_t>(i);
     if (x.size(2 + i) < 1) a.fail(0, "images of at least one pixel");
     const auto n = static_cast<double>(x.size(2 + i));
-    t.size[i] =
-        a.none(1) ? static_cast<std::int64_t>(std::floor(n * by[static_cast<std::size_t>(i)])) : a.pair(1, 1)[i];
+    t.size[i] = a.none(1) ? static_cast<std::int64_t>(std::floor(n * by[at])) : sizes[at];
     const auto size = static_cast<double>(t.size[i]);
     if (corners) t.scale[i] = size > 1 ? (n - 1) / (size - 1) : 0;
     else t.scale[i] = a.none(1) ? 1 / by[static_cast<std::size_t>(i)] : n / size;
@@ -226,18 +263,23 @@ Tensor rows_at(const Tensor& x, int dim, const std::vector<std::int64_t>& places
   return index_select(x, dim, from_data(places, {count}, {.dtype = DType::i64}).to(x.device()));
 }
 
-Value nearest(const Arguments& a) {
+// `middle` is where in a pixel the point is: 0 as PyTorch's nearest has it, 0.5 exactly.
+Tensor nearest_at(const Arguments& a, double middle) {
   Tensor x = a.tensor(0);
   const Target t = target(a, x, 2, false);
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < spatial_dims(a); ++i) {
     const std::int64_t n = x.size(2 + i);
     std::vector<std::int64_t> places;
     for (std::int64_t k = 0; k < t.size[i]; ++k)
-      places.push_back(std::min(n - 1, static_cast<std::int64_t>(std::floor(static_cast<double>(k) * t.scale[i]))));
+      places.push_back(
+          std::min(n - 1, static_cast<std::int64_t>(std::floor((static_cast<double>(k) + middle) * t.scale[i]))));
     x = rows_at(x, 2 + i, places);
   }
   return x;
 }
+
+Value nearest(const Arguments& a) { return nearest_at(a, 0); }
+Value nearest_exact(const Arguments& a) { return nearest_at(a, 0.5); }
 
 // Along one dim: the sum over taps of rows times weights.
 struct Taps {
@@ -247,7 +289,7 @@ struct Taps {
 Tensor tapped(const Tensor& x, int dim, const std::vector<Taps>& taps) {
   Tensor y;
   for (const Taps& tap : taps) {
-    Shape along = Shape::filled(4, 1);
+    Shape along = Shape::filled(x.dim(), 1);
     along[dim] = static_cast<std::int64_t>(tap.weights.size());
     const Tensor term = mul(rows_at(x, dim, tap.places), from_data(tap.weights, along, options_of(x)));
     y = y.defined() ? add(y, term) : term;
@@ -265,7 +307,7 @@ Value bilinear_up(const Arguments& a) {
   Tensor x = a.tensor(0);
   const bool corners = a.flag(2);
   const Target t = target(a, x, 3, corners);
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < spatial_dims(a); ++i) {
     const std::int64_t n = x.size(2 + i);
     Taps low;
     Taps high;
@@ -311,6 +353,48 @@ Value bicubic_up(const Arguments& a) {
   return x;
 }
 
+// Antialiased: a filter of `reach` target pixels on each side, stretched where the image shrinks, its weights scaled to a
+// sum of 1.
+Tensor antialiased(const Arguments& a, double reach, double (*filter)(double)) {
+  Tensor x = a.tensor(0);
+  const Target t = target(a, x, 3, a.flag(2));
+  for (int i = 0; i < 2; ++i) {
+    const std::int64_t n = x.size(2 + i);
+    const double stretch = std::max(1.0, t.scale[i]);
+    const double support = reach * stretch;
+    const auto most = static_cast<std::size_t>(std::ceil(support)) * 2 + 1;
+    std::vector<Taps> taps(most);
+    for (std::int64_t k = 0; k < t.size[i]; ++k) {
+      const double center = t.scale[i] * (static_cast<double>(k) + 0.5);
+      const auto first = std::max<std::int64_t>(0, static_cast<std::int64_t>(center - support + 0.5));
+      const auto last = std::min<std::int64_t>(n, static_cast<std::int64_t>(center + support + 0.5));
+      std::vector<double> weights(most);
+      double total = 0;
+      for (std::int64_t j = first; j < last && j - first < std::ssize(weights); ++j) {
+        const double w = filter((static_cast<double>(j) - center + 0.5) / stretch);
+        weights[static_cast<std::size_t>(j - first)] = w;
+        total += w;
+      }
+      for (std::size_t j = 0; j < most; ++j) {
+        taps[j].places.push_back(std::min(n - 1, first + static_cast<std::int64_t>(j)));
+        taps[j].weights.push_back(total == 0 ? 0 : weights[j] / total);
+      }
+    }
+    x = tapped(x, 2 + i, taps);
+  }
+  return x;
+}
+double triangle(double d) { return std::max(0.0, 1 - std::abs(d)); }
+// Keys 1981 with a = -0.5, which PyTorch takes where it antialiases.
+double sharp_cubic(double d) {
+  constexpr double kA = -0.5;
+  const double x = std::abs(d);
+  if (x < 1) return ((kA + 2) * x - (kA + 3)) * x * x + 1;
+  return x < 2 ? (((x - 5) * x + 8) * x - 4) * kA : 0;
+}
+Value bilinear_antialiased(const Arguments& a) { return antialiased(a, 1, triangle); }
+Value bicubic_antialiased(const Arguments& a) { return antialiased(a, 2, sharp_cubic); }
+
 Value pixel_shuffle(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   const std::int64_t r = a.integer(1);
@@ -354,6 +438,15 @@ constexpr OpRow kRows[] = {
     {"aten.replication_pad2d.default", "self padding", replication_pad},
     {"aten.upsample_nearest2d.vec", "input output_size scale_factors", nearest},
     {"aten.upsample_bilinear2d.vec", "input output_size align_corners scale_factors", bilinear_up},
+    {"aten.upsample_nearest1d.vec", "input output_size scale_factors", nearest},
+    {"aten.upsample_nearest3d.vec", "input output_size scale_factors", nearest},
+    {"aten._upsample_nearest_exact1d.vec", "input output_size scale_factors", nearest_exact},
+    {"aten._upsample_nearest_exact2d.vec", "input output_size scale_factors", nearest_exact},
+    {"aten._upsample_nearest_exact3d.vec", "input output_size scale_factors", nearest_exact},
+    {"aten.upsample_linear1d.vec", "input output_size align_corners scale_factors", bilinear_up},
+    {"aten.upsample_trilinear3d.vec", "input output_size align_corners scale_factors", bilinear_up},
+    {"aten._upsample_bilinear2d_aa.vec", "input output_size align_corners scale_factors", bilinear_antialiased},
+    {"aten._upsample_bicubic2d_aa.vec", "input output_size align_corners scale_factors", bicubic_antialiased},
     {"aten.upsample_bicubic2d.vec", "input output_size align_corners scale_factors", bicubic_up},
     {"aten.pixel_shuffle.default", "self upscale_factor", pixel_shuffle},
     {"aten.pixel_unshuffle.default", "self downscale_factor", pixel_unshuffle},

@@ -1,5 +1,8 @@
 // Lookup and writing by indices and masks.
 #include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "../core/ops/derived_ops.h"
 #include "../core/support/throwf.h"
@@ -247,7 +250,7 @@ Value scatter_value(const Arguments& a) {
 
 Value where_rows(const Arguments& a) {
   const Tensor condition = a.tensor(0).dtype() == DType::bool_ ? a.tensor(0) : ne(a.tensor(0), 0);
-  const DType to = result_type(a, 1, 2);
+  const DType to = result_type(a, {1, 2});
   const auto operand = [&](int i, Tensor& storage) -> Operand {
     if (!a.is_tensor(i)) return {a.number(i)};
     storage = cast(a.tensor(i), to);
@@ -262,7 +265,7 @@ Value where_rows(const Arguments& a) {
   return where(condition, x, y);
 }
 Value where_numbers(const Arguments& a) {
-  const DType to = result_type(a, 1, 2);
+  const DType to = result_type(a, {1, 2});
   const Tensor x = full({}, a.number(1), TensorOptions{.dtype = to, .device = a.device()});
   return where(a.tensor(0), x, Operand(a.number(2)));
 }
@@ -280,6 +283,133 @@ Value nonzero(const Arguments& a) {
 }
 Value nonzero_numpy(const Arguments& a) {
   return list_of(true_places(a.tensor(0).dtype() == DType::bool_ ? a.tensor(0) : ne(a.tensor(0), 0)));
+}
+
+// x with row k of `source` along dim in place of row index[k]; of equal ones the last.
+Value index_copy_row(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const int dim = wrap_dim(a.integer(1), x.dim(), "index_copy");
+  const Tensor& source = a.tensor(3);
+  const std::vector<std::int64_t> places = as_index(a.tensor(2)).to_vector<std::int64_t>();
+  const std::int64_t n = x.size(dim);
+  if (source.dim() != x.dim() || source.size(dim) != std::ssize(places)) a.fail(3, "a row for each index");
+  std::vector<std::int64_t> from(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) from[static_cast<std::size_t>(i)] = i;
+  for (std::size_t k = 0; k < places.size(); ++k) {
+    if (places[k] < 0 || places[k] >= n) throwf("index {} is out of range; allowed are 0 to {}", places[k], n - 1);
+    from[static_cast<std::size_t>(places[k])] = n + static_cast<std::int64_t>(k);
+  }
+  const Tensor chosen = from_data(from, {n}, {.dtype = DType::i64}).to(x.device());
+  return index_select(cat({x, cast(source, x.dtype())}, dim), dim, chosen);
+}
+// self dim index value
+Value index_fill_row(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const int dim = wrap_dim(a.integer(1), x.dim(), "index_fill");
+  const Tensor index = wrapped(reshape(a.tensor(2), {-1}), x.size(dim));
+  const TensorOptions real{.dtype = DType::f32, .device = x.device()};
+  const Tensor count = index_add(ones(index.sizes(), real), 0, index, x.size(dim));
+  Shape along = Shape::filled(x.dim(), 1);
+  along[dim] = x.size(dim);
+  const Tensor chosen = reshape(gt(count, 0), along);
+  const Tensor value = a.is_tensor(3) ? cast(a.tensor(3), x.dtype()) : full({}, a.number(3), options_of(x));
+  return where(chosen, value, x);
+}
+// self dim index src reduce include_self
+Value scatter_reduce_row(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const int dim = wrap_dim(a.integer(1), x.dim(), "scatter_reduce");
+  const Tensor index = as_index(a.tensor(2));
+  const std::string& how = a.text(4);
+  if (how != "sum" && how != "mean") a.fail(4, "sum or mean");
+  check_fits(index, x, dim);
+  const Tensor source = narrow_to(cast(a.tensor(3), x.dtype()), index.sizes());
+  const Tensor counts = scatter_add(zeros(x.sizes(), options_of(x)), dim, index, ones(index.sizes(), options_of(x)));
+  const Tensor base = a.flag(5) ? x : where(gt(counts, 0), 0, x);
+  const Tensor total = scatter_add(base, dim, index, source);
+  if (how == "sum") return total;
+  const Tensor number = a.flag(5) ? add(counts, 1) : where(gt(counts, 0), counts, 1);
+  return div(total, number);
+}
+Value take_row(const Arguments& a) {
+  const Tensor index = as_index(a.tensor(1));
+  const Tensor flat = reshape(a.tensor(0), {-1});
+  return reshape(index_select(flat, 0, reshape(wrapped(index, flat.numel()), {-1})), index.sizes());
+}
+// The elements of `source` in order, where the mask is true.
+Value masked_scatter_row(const Arguments& a) {
+  const Shape sizes = broadcast_shapes(a.tensor(0).sizes(), a.tensor(1).sizes(), "masked_scatter");
+  const Tensor mask = contiguous(expand(a.tensor(1), sizes));
+  const Tensor source = reshape(a.tensor(2), {-1});
+  const Tensor flags = reshape(cast(mask, DType::i64), {-1});
+  if (sum(flags).item<std::int64_t>() > source.numel()) a.fail(2, "an element for each one of the mask");
+  if (source.numel() == 0) return expand(a.tensor(0), sizes);
+  const Tensor place = mul(sub(cumsum(flags, 0), 1), flags);
+  return where(mask, reshape(index_select(source, 0, place), sizes), expand(a.tensor(0), sizes));
+}
+
+// How many of the sorted boundaries are below x, with `right` at most x.
+Tensor places_in(const Tensor& boundaries, const Tensor& x, bool right) {
+  const Tensor edges = boundaries.dim() == 1 ? boundaries : unsqueeze(boundaries, -2);
+  const Tensor value = unsqueeze(x, -1);
+  const Tensor passed = right ? logical_not(gt(edges, value)) : logical_not(ge(edges, value));
+  return sum(cast(passed, DType::i64), {-1});
+}
+Value bucketize_row(const Arguments& a) {
+  const Tensor places = places_in(a.tensor(1), a.tensor(0), a.flag(3));
+  return a.flag(2) ? cast(places, DType::i32) : places;
+}
+// sorted_sequence self out_int32 right side sorter
+Value search_sorted(const Arguments& a) {
+  if (!a.none(5)) a.fail(5, "none; a sorter is not supported");
+  const bool right = a.flag(3) || (!a.none(4) && a.text(4) == "right");
+  const Tensor x = a.is_tensor(1)
+                       ? a.tensor(1)
+                       : full({}, a.number(1), TensorOptions{.dtype = a.tensor(0).dtype(), .device = a.device()});
+  const Tensor places = places_in(a.tensor(0), x, right);
+  return a.flag(2) ? cast(places, DType::i32) : places;
+}
+
+// self repeats dim output_size: row i repeats[i] times.
+Value repeat_rows(const Arguments& a) {
+  const Tensor x = a.none(2) ? reshape(a.tensor(0), {-1}) : a.tensor(0);
+  const int dim = a.none(2) ? 0 : wrap_dim(a.integer(2), x.dim(), "repeat_interleave");
+  const std::vector<std::int64_t> times = as_index(a.tensor(1)).to_vector<std::int64_t>();
+  if (std::ssize(times) != x.size(dim) && times.size() != 1) a.fail(1, "a count for each row");
+  std::vector<std::int64_t> rows;
+  for (std::int64_t i = 0; i < x.size(dim); ++i) {
+    const std::int64_t count = times[times.size() == 1 ? 0 : static_cast<std::size_t>(i)];
+    if (count < 0) a.fail(1, "counts of at least 0");
+    rows.insert(rows.end(), static_cast<std::size_t>(count), i);
+  }
+  return index_select(x, dim, from_data(rows, {std::ssize(rows)}, {.dtype = DType::i64}).to(x.device()));
+}
+
+// weight indices offsets scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx
+Value embedding_bag_row(const Arguments& a) {
+  if (a.flag(3)) a.fail(3, "false; gradients scaled by frequency are not supported");
+  const std::int64_t mode = a.integer(4);
+  if (mode != 0 && mode != 1) a.fail(4, "0 (sum) or 1 (mean)");
+  const Tensor index = as_index(a.tensor(1));
+  std::vector<std::int64_t> offsets = as_index(a.tensor(2)).to_vector<std::int64_t>();
+  if (a.flag(7) && !offsets.empty()) offsets.pop_back();
+  std::vector<std::int64_t> bags(static_cast<std::size_t>(index.numel()));
+  for (std::size_t b = 0; b < offsets.size(); ++b) {
+    const std::int64_t end = b + 1 < offsets.size() ? offsets[b + 1] : index.numel();
+    if (offsets[b] < 0 || offsets[b] > end || end > index.numel()) a.fail(2, "starts that do not fall");
+    for (std::int64_t i = offsets[b]; i < end; ++i) bags[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(b);
+  }
+  const Tensor bag = from_data(bags, {index.numel()}, {.dtype = DType::i64}).to(index.device());
+  Tensor rows = embedding(a.tensor(0), index);
+  Tensor used = ones(index.sizes(), options_of(rows));
+  const std::int64_t padding = a.optional_integer(8).value_or(-1);
+  if (padding >= 0) used = cast(ne(index, static_cast<double>(padding)), rows.dtype());
+  if (padding >= 0) rows = mul(rows, unsqueeze(used, -1));
+  if (!a.none(6)) rows = mul(rows, unsqueeze(a.tensor(6), -1));
+  Tensor y = index_add(rows, 0, bag, std::ssize(offsets));
+  const Tensor counts = index_add(used, 0, bag, std::ssize(offsets));
+  if (mode == 1) y = div(y, unsqueeze(where(gt(counts, 0), counts, 1), -1));
+  return list_of({y, bag, cast(counts, DType::i64), zeros({0}, {.dtype = DType::i64})});
 }
 
 // The padding entry gets no gradient.
@@ -318,6 +448,26 @@ constexpr OpRow kRows[] = {
     {"aten.nonzero.default", "self", nonzero},
     {"aten.nonzero_numpy.default", "self", nonzero_numpy},
     {"aten.embedding.default", "weight indices padding_idx=-1 scale_grad_by_freq=False sparse=False", embedding_row},
+    {"aten.index_copy.default", "self dim index source", index_copy_row},
+    {"aten.index_fill.int_Scalar", "self dim index value", index_fill_row},
+    {"aten.index_fill.int_Tensor", "self dim index value", index_fill_row},
+    {"aten.scatter_reduce.two", "self dim index src reduce include_self=True", scatter_reduce_row},
+    {"aten.take.default", "self index", take_row},
+    {"aten.masked_scatter.default", "self mask source", masked_scatter_row},
+    {"aten.bucketize.Tensor", "self boundaries out_int32=False right=False", bucketize_row},
+    {"aten.searchsorted.Tensor", "sorted_sequence self out_int32=False right=False side=None sorter=None",
+     search_sorted},
+    {"aten.searchsorted.Scalar", "sorted_sequence self out_int32=False right=False side=None sorter=None",
+     search_sorted},
+    {"aten.repeat_interleave.self_Tensor", "self repeats dim=None output_size=None", repeat_rows},
+    {"aten.embedding_bag.padding_idx",
+     "weight indices offsets scale_grad_by_freq mode sparse per_sample_weights include_last_offset padding_idx",
+     embedding_bag_row},
+    {"aten.embedding_bag.default",
+     "weight indices offsets scale_grad_by_freq=False mode=0 sparse=False per_sample_weights=None "
+     "include_last_offset=False padding_idx=-1",
+     embedding_bag_row},
+    {"aten.argwhere.default", "self", nonzero},
     {"aten.one_hot.default", "self num_classes=-1", one_hot_row},
 };
 

@@ -1,6 +1,8 @@
 // Layers: linear, convolutions, norms, dropout, attention.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
 #include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
@@ -99,6 +101,53 @@ Value convolution(const Arguments& a) {
   if (n == 1) a.fail(6, "false for one dim");
   return conv_transpose2d(a.tensor(0), a.tensor(1), a.optional_tensor(2),
                           {a.pair(3, 1), a.pair(4, 0), a.pair(7, 0), a.pair(5, 1), a.integer(8)});
+}
+
+// A convolution of volumes as one of images: the slices that a window spans become channels.
+// input weight bias stride padding dilation groups
+Value conv3d_row(const Arguments& a) {
+  const bool single = a.tensor(0).dim() == 4;
+  Tensor x = single ? unsqueeze(a.tensor(0), 0) : a.tensor(0);
+  const Tensor& w = a.tensor(1);
+  const auto three = [&](int i, std::int64_t otherwise) {
+    std::vector<std::int64_t> given = a.integers(i);
+    if (given.empty()) given = {otherwise};
+    if (given.size() == 1) given.resize(3, given[0]);
+    if (given.size() != 3) a.fail(i, "one or three integers");
+    return given;
+  };
+  const std::vector<std::int64_t> stride = three(3, 1);
+  const std::vector<std::int64_t> padding = three(4, 0);
+  const std::vector<std::int64_t> dilation = three(5, 1);
+  if (x.dim() != 5 || w.dim() != 5) a.fail(0, "volumes [N, C, D, H, W]");
+  if (stride[0] < 1 || dilation[0] < 1 || padding[0] < 0) a.fail(3, "strides and dilations of at least 1");
+  if (padding[0] > 0) x = pad(x, {0, 0, padding[0], 0, 0}, {0, 0, padding[0], 0, 0});
+  const std::int64_t reach = dilation[0] * (w.size(2) - 1) + 1;
+  const std::int64_t depth = x.size(2) < reach ? 0 : (x.size(2) - reach) / stride[0] + 1;
+  if (depth < 1) a.fail(0, "as deep as the window");
+  std::vector<Tensor> taps;
+  for (std::int64_t k = 0; k < w.size(2); ++k) {
+    const std::int64_t start = k * dilation[0];
+    taps.push_back(slice(x, 2, {start, start + (depth - 1) * stride[0] + 1, stride[0]}));
+  }
+  const Tensor slices = permute(stack(taps, 2), {0, 3, 1, 2, 4, 5});  // [N, depth, C, taps, H, W]
+  const Tensor images = reshape(slices, {x.size(0) * depth, x.size(1) * w.size(2), x.size(3), x.size(4)});
+  const Tensor kernel = reshape(w, {w.size(0), w.size(1) * w.size(2), w.size(3), w.size(4)});
+  const Conv2dOptions options{
+      {stride[1], stride[2]}, {padding[1], padding[2]}, {dilation[1], dilation[2]}, a.integer(6)};
+  const Tensor y = conv2d(images, kernel, a.optional_tensor(2), options);
+  const Tensor volumes = transpose(reshape(y, {x.size(0), depth, y.size(1), y.size(2), y.size(3)}), 1, 2);
+  return single ? squeeze(volumes, 0) : volumes;
+}
+
+// v g dim: v scaled so that its norm over the other dims is g (Salimans and Kingma 2016).
+Value weight_norm(const Arguments& a) {
+  const Tensor& v = a.tensor(0);
+  Shape others;
+  const int kept = wrap_dim(a.integer(2), v.dim(), "weight_norm");
+  for (int d = 0; d < v.dim(); ++d)
+    if (d != kept) others.push_back(d);
+  return mul(v, div(a.tensor(1), norm(v, 2, others, true)));
 }
 
 // --- norms -----------------------------------------------------------------------------------------------------------
@@ -210,6 +259,8 @@ constexpr OpRow kRows[] = {
     {"aten.conv2d.padding", "input weight bias=None stride=1 padding='valid' dilation=1 groups=1", conv_padding},
     {"aten.conv1d.default", "input weight bias=None stride=1 padding=0 dilation=1 groups=1", conv1d_row},
     {"aten.conv1d.padding", "input weight bias=None stride=1 padding='valid' dilation=1 groups=1", conv_padding},
+    {"aten.conv3d.default", "input weight bias=None stride=1 padding=0 dilation=1 groups=1", conv3d_row},
+    {"aten._weight_norm.default", "v g dim=0", weight_norm},
     {"aten.conv_transpose2d.input", "input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1",
      conv_transpose2d_row},
     {"aten.conv_transpose1d.default", "input weight bias=None stride=1 padding=0 output_padding=0 groups=1 dilation=1",

@@ -1,7 +1,10 @@
 // Losses.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <numbers>
+#include <utility>
 
 #include "../core/ops/derived_ops.h"
 #include "../core/support/throwf.h"
@@ -39,6 +42,17 @@ Tensor weighted_nll(const Tensor& log_p, const Tensor& classes, const Tensor& we
   return by == Reduction::sum ? sum(each) : div(sum(each), sum(w));
 }
 
+// -sum over classes of weight * log_p of each row, 0 for the ignored class; the mean is over the targets' weights.
+Tensor weighted_smoothing(const Tensor& log_p, const Tensor& classes, const Tensor& weight, std::int64_t ignored,
+                          Reduction by) {
+  const Tensor used = ne(classes, static_cast<double>(ignored));
+  const Tensor each = where(used, neg(sum(mul(log_p, weight), {1})), 0);
+  if (by == Reduction::none) return each;
+  if (by == Reduction::sum) return sum(each);
+  const Tensor of_targets = index_select(weight, 0, where(used, classes, 0));
+  return div(sum(each), sum(where(used, of_targets, 0)));
+}
+
 // input target weight reduction ignore_index label_smoothing
 Value cross_entropy_row(const Arguments& a) {
   const Tensor& x = a.tensor(0);
@@ -68,9 +82,12 @@ Value cross_entropy_row(const Arguments& a) {
     const double rows = static_cast<double>(std::max<std::int64_t>(1, log_p.size(0)));
     return by == Reduction::sum ? sum(each) : div(sum(each), rows);
   }
-  if (smoothing > 0 && weight.defined()) a.fail(5, "0 where classes have weights");
   const Tensor flat = reshape(as_index(target), {-1});
-  const Tensor loss = weighted_nll(log_p, flat, weight, a.integer(4), by);
+  Tensor loss = weighted_nll(log_p, flat, weight, a.integer(4), by);
+  if (smoothing > 0) {
+    const Tensor smooth = weighted_smoothing(log_p, flat, weight, a.integer(4), by);
+    loss = add(mul(loss, 1 - smoothing), mul(smooth, smoothing / static_cast<double>(classes)));
+  }
   return by == Reduction::none ? reshape(loss, target.sizes()) : loss;
 }
 // self target weight reduction ignore_index
@@ -133,8 +150,69 @@ Value kl(const Arguments& a) {
 }
 // input1 input2 target margin reduction
 Value margin_ranking(const Arguments& a) {
-  const Tensor each = clamp(add(mul(neg(a.tensor(2)), sub(a.tensor(0), a.tensor(1))), a.number(3)), 0, INFINITY);
+  const Tensor each =
+      clamp_strictly(add(mul(neg(a.tensor(2)), sub(a.tensor(0), a.tensor(1))), a.number(3)), 0, INFINITY);
   return reduced_loss(each, reduction(a, 4));
+}
+
+// input target log_input full eps reduction
+Value poisson_nll(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const Tensor& y = a.tensor(1);
+  Tensor each = a.flag(2) ? sub(exp(x), mul(y, x)) : sub(x, mul(y, log(add(x, a.number(4)))));
+  if (a.flag(3)) {  // Stirling's approximation of log(y!)
+    const Tensor large = where(gt(y, 1), y, 1);
+    const Tensor rest = add(sub(mul(large, log(large)), large), mul(log(mul(large, 2 * std::numbers::pi)), 0.5));
+    each = add(each, where(gt(y, 1), rest, 0));
+  }
+  return reduced_loss(each, reduction(a, 5));
+}
+// log(1 + exp(-y x)).
+Value soft_margin(const Arguments& a) {
+  return reduced_loss(softplus(neg(mul(a.tensor(1), a.tensor(0)))), reduction(a, 2));
+}
+// self target margin reduction
+Value hinge_embedding(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const Tensor apart = where(ne(a.tensor(1), 1), clamp_strictly(sub(a.number(2), x), 0, INFINITY), 0);
+  return reduced_loss(add(apart, where(ne(a.tensor(1), -1), x, 0)), reduction(a, 3));
+}
+Tensor pair_distance(const Tensor& x, const Tensor& y, double p, double eps, bool keep = false) {
+  return norm(add(sub(x, y), eps), p, {-1}, keep);
+}
+// anchor positive negative margin p eps swap reduction
+Value triplet_margin(const Arguments& a) {
+  const double p = a.number(4);
+  const double eps = a.number(5);
+  const Tensor near = pair_distance(a.tensor(0), a.tensor(1), p, eps);
+  Tensor far = pair_distance(a.tensor(0), a.tensor(2), p, eps);
+  if (a.flag(6)) far = minimum(far, pair_distance(a.tensor(1), a.tensor(2), p, eps));
+  return reduced_loss(clamp_strictly(add(sub(near, far), a.number(3)), 0, INFINITY), reduction(a, 7));
+}
+// input1 input2 target margin reduction
+Value cosine_embedding(const Arguments& a) {
+  constexpr double kEps = 1e-12;
+  const Tensor& x = a.tensor(0);
+  const Tensor& y = a.tensor(1);
+  const Tensor lengths = mul(add(sum(square(x), {-1}), kEps), add(sum(square(y), {-1}), kEps));
+  const Tensor cosine = div(sum(mul(x, y), {-1}), sqrt(lengths));
+  const Tensor apart = where(eq(a.tensor(2), -1), clamp_strictly(sub(cosine, a.number(3)), 0, INFINITY), 0);
+  return reduced_loss(add(where(eq(a.tensor(2), 1), sub(1, cosine), 0), apart), reduction(a, 4));
+}
+// self target p margin weight reduction
+Value multi_margin(const Arguments& a) {
+  const Tensor x = a.tensor(0).dim() == 1 ? unsqueeze(a.tensor(0), 0) : a.tensor(0);
+  const Tensor index = reshape(as_index(a.tensor(1)), {-1});
+  const double p = a.number(2);
+  if (p != 1 && p != 2) a.fail(2, "1 or 2");
+  const Tensor gap = add(sub(x, gather(x, 1, unsqueeze(index, 1))), a.number(3));
+  Tensor each = clamp_strictly(gap, 0, INFINITY);
+  if (p == 2) each = square(each);
+  if (!a.none(4)) each = mul(each, unsqueeze(index_select(a.tensor(4), 0, index), 1));
+  const Tensor own = eq(one_hot(index, x.size(1)), 1);
+  const Tensor rows = div(sum(where(own, 0, each), {1}), static_cast<double>(x.size(1)));
+  const Tensor loss = reduced_loss(rows, reduction(a, 5));
+  return loss.dim() == 0 ? loss : reshape(loss, a.tensor(1).sizes());
 }
 
 constexpr OpRow kRows[] = {
@@ -151,6 +229,17 @@ constexpr OpRow kRows[] = {
     {"aten.binary_cross_entropy_with_logits.default", "self target weight=None pos_weight=None reduction=1",
      bce_logits},
     {"aten.kl_div.default", "self target reduction=1 log_target=False", kl},
+    {"aten.poisson_nll_loss.default", "input target log_input full eps reduction", poisson_nll},
+    {"aten.soft_margin_loss.default", "self target reduction=1", soft_margin},
+    {"aten.hinge_embedding_loss.default", "self target margin=1.0 reduction=1", hinge_embedding},
+    {"aten.triplet_margin_loss.default", "anchor positive negative margin=1.0 p=2 eps=1e-06 swap=False reduction=1",
+     triplet_margin},
+    {"aten.cosine_embedding_loss.default", "input1 input2 target margin=0.0 reduction=1", cosine_embedding},
+    {"aten.multi_margin_loss.default", "self target p=1 margin=1 weight=None reduction=1", multi_margin},
+    {"aten.pairwise_distance.default", "x1 x2 p=2 eps=1e-06 keepdim=False",
+     [](const Arguments& a) -> Value {
+       return pair_distance(a.tensor(0), a.tensor(1), a.number(2), a.number(3), a.flag(4));
+     }},
     {"aten.margin_ranking_loss.default", "input1 input2 target margin=0.0 reduction=1", margin_ranking},
 };
 

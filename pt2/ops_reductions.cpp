@@ -1,7 +1,9 @@
 // Reductions, sums along a dim, and orders.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "../core/ops/derived_ops.h"
 #include "../core/support/throwf.h"
@@ -39,9 +41,20 @@ Value std_dims(const Arguments& a) { return stddev(a.tensor(0), a.sizes(1), a.fl
 Value std_correction(const Arguments& a) {
   return stddev(a.tensor(0), a.sizes(1), a.flag(3), a.optional_number(2).value_or(1));
 }
-Value var_mean(const Arguments& a) {
-  const Tensor spread = var(a.tensor(0), a.sizes(1), a.flag(3), a.optional_number(2).value_or(1));
-  return list_of({spread, mean(a.tensor(0), a.sizes(1), a.flag(3))});
+
+// The spread and the mean; `deviation`: the standard deviation, else the variance.
+template <bool deviation> Value spread_and_mean(const Tensor& x, const Shape& dims, double correction, bool keep) {
+  const Tensor spread = deviation ? stddev(x, dims, keep, correction) : var(x, dims, keep, correction);
+  return list_of({spread, mean(x, dims, keep)});
+}
+template <bool deviation> Value spread_correction(const Arguments& a) {
+  return spread_and_mean<deviation>(a.tensor(0), a.sizes(1), a.optional_number(2).value_or(1), a.flag(3));
+}
+template <bool deviation> Value spread_dims(const Arguments& a) {
+  return spread_and_mean<deviation>(a.tensor(0), a.sizes(1), correction_of(a.flag(2)), a.flag(3));
+}
+template <bool deviation> Value spread_all(const Arguments& a) {
+  return spread_and_mean<deviation>(a.tensor(0), {}, correction_of(a.flag(1)), false);
 }
 
 Value vector_norm(const Arguments& a) { return norm(in_dtype(a, 4), a.number(1), a.sizes(2), a.flag(3)); }
@@ -147,6 +160,58 @@ Value bincount(const Arguments& a) {
   return from_data(counts, {std::ssize(counts)}).to(a.tensor(0).device());
 }
 
+Value count_nonzero(const Arguments& a) { return sum(cast(ne(a.tensor(0), 0), DType::i64), a.sizes(1)); }
+
+// The element of this rank along dim, of equals the first.
+Value ranked(const Tensor& x, std::int64_t rank, int dim, bool keep) {
+  const ValuesAndIndices sorted = sort(x, dim);
+  const Tensor values = narrow(sorted.values, dim, rank, 1);
+  const Tensor indices = narrow(sorted.indices, dim, rank, 1);
+  if (keep) return list_of({values, indices});
+  return list_of({squeeze(values, dim), squeeze(indices, dim)});
+}
+
+// The largest (smallest) element so far, of equals the last. The host finds the places.
+Value running(const Arguments& a, bool largest) {
+  const Tensor& x = a.tensor(0);
+  if (x.dim() == 0) return list_of({x, zeros({}, TensorOptions{.dtype = DType::i64, .device = x.device()})});
+  const int dim = wrap_dim(a.integer(1), x.dim(), "cummax");
+  const Tensor rows = transpose(x, dim, -1);
+  const std::int64_t n = rows.size(-1);
+  const std::vector<double> values = rows.detach().to_vector<double>();
+  std::vector<std::int64_t> places(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i) % n;
+    places[i] = at;
+    if (at == 0) continue;
+    const double best = values[i - static_cast<std::size_t>(at - places[i - 1])];
+    const bool better = std::isnan(values[i]) || (largest ? values[i] >= best : values[i] <= best);
+    if (!better) places[i] = places[i - 1];
+  }
+  const Tensor found = from_data(places, rows.sizes(), {.dtype = DType::i64}).to(x.device());
+  const Tensor index = contiguous(transpose(found, dim, -1));
+  return list_of({gather(x, dim, index), index});
+}
+
+// log(sum exp) of the elements so far, one after the other.
+Value log_cumulated(const Arguments& a) {
+  const Tensor x = floating(a, a.tensor(0));
+  if (x.dim() == 0) return x;
+  const int dim = a.dim(1);
+  std::vector<Tensor> sums;
+  for (std::int64_t i = 0; i < x.size(dim); ++i) {
+    const Tensor next = select(x, dim, i);
+    sums.push_back(i == 0 ? next : logsumexp(stack({sums.back(), next}, 0), {0}));
+  }
+  return sums.empty() ? x : stack(sums, dim);
+}
+
+// Between the rows of x1 [.., P, M] and x2 [.., R, M].
+Value distances(const Arguments& a) {
+  const Tensor difference = sub(unsqueeze(a.tensor(0), -2), unsqueeze(a.tensor(1), -3));
+  return norm(difference, a.number(2), {-1});
+}
+
 constexpr OpRow kRows[] = {
     {"aten.sum.default", "self dtype=None", sum_all},
     {"aten.sum.dim_IntList", "self dim keepdim=False dtype=None", sum_dims},
@@ -158,7 +223,52 @@ constexpr OpRow kRows[] = {
     {"aten.std.default", "self unbiased=True", std_all},
     {"aten.std.dim", "self dim unbiased=True keepdim=False", std_dims},
     {"aten.std.correction", "self dim=None correction=None keepdim=False", std_correction},
-    {"aten.var_mean.correction", "self dim=None correction=None keepdim=False", var_mean},
+    {"aten.var_mean.correction", "self dim=None correction=None keepdim=False", spread_correction<false>},
+    {"aten.var_mean.dim", "self dim unbiased=True keepdim=False", spread_dims<false>},
+    {"aten.var_mean.default", "self unbiased=True", spread_all<false>},
+    {"aten.std_mean.correction", "self dim=None correction=None keepdim=False", spread_correction<true>},
+    {"aten.std_mean.dim", "self dim unbiased=True keepdim=False", spread_dims<true>},
+    {"aten.std_mean.default", "self unbiased=True", spread_all<true>},
+    {"aten.nansum.default", "self dim=None keepdim=False dtype=None",
+     [](const Arguments& a) -> Value {
+       const Tensor x = in_dtype(a, 3);
+       return sum(where(isnan(x), 0, x), a.sizes(1), a.flag(2));
+     }},
+    {"aten.nanmean.default", "self dim=None keepdim=False dtype=None",
+     [](const Arguments& a) -> Value {
+       const Tensor x = in_dtype(a, 3);
+       const Tensor count = sum(cast(logical_not(isnan(x)), x.dtype()), a.sizes(1), a.flag(2));
+       return div(sum(where(isnan(x), 0, x), a.sizes(1), a.flag(2)), count);
+     }},
+    {"aten.count_nonzero.default", "self dim=None", count_nonzero},
+    {"aten.count_nonzero.dim_IntList", "self dim", count_nonzero},
+    {"aten.aminmax.default", "self dim=None keepdim=False",
+     [](const Arguments& a) -> Value {
+       return list_of({min(a.tensor(0), a.sizes(1), a.flag(2)), max(a.tensor(0), a.sizes(1), a.flag(2))});
+     }},
+    {"aten.cummax.default", "self dim", [](const Arguments& a) { return running(a, true); }},
+    {"aten.cummin.default", "self dim", [](const Arguments& a) { return running(a, false); }},
+    {"aten.logcumsumexp.default", "self dim", log_cumulated},
+    {"aten.median.dim", "self dim keepdim=False",
+     [](const Arguments& a) -> Value {
+       return ranked(a.tensor(0), (a.tensor(0).size(a.dim(1)) - 1) / 2, a.dim(1), a.flag(2));
+     }},
+    {"aten.median.default", "self",
+     [](const Arguments& a) -> Value {
+       const Tensor all = reshape(a.tensor(0), {-1});
+       return select(sort(all, 0).values, 0, (all.numel() - 1) / 2);
+     }},
+    {"aten.kthvalue.default", "self k dim=-1 keepdim=False",
+     [](const Arguments& a) -> Value {
+       const std::int64_t k = a.integer(1);
+       if (k < 1 || k > a.tensor(0).size(a.dim(2))) a.fail(1, "1 to the size of the dim");
+       return ranked(a.tensor(0), k - 1, a.dim(2), a.flag(3));
+     }},
+    {"aten.dist.default", "self other p=2",
+     [](const Arguments& a) -> Value { return norm(sub(a.tensor(0), a.tensor(1)), a.number(2)); }},
+    {"aten.cdist.default", "x1 x2 p=2 compute_mode=None", distances},
+    {"aten.frobenius_norm.dim", "self dim keepdim=False",
+     [](const Arguments& a) -> Value { return norm(a.tensor(0), 2, a.sizes(1), a.flag(2)); }},
     {"aten.linalg_vector_norm.default", "self ord=2 dim=None keepdim=False dtype=None", vector_norm},
     {"aten.norm.ScalarOpt_dim", "self p dim keepdim=False", norm_dims},
     {"aten.norm.Scalar", "self p=2", norm_all},

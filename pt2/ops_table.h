@@ -45,6 +45,7 @@ std::span<const OpRow> layer_rows();
 std::span<const OpRow> activation_rows();
 std::span<const OpRow> loss_rows();
 std::span<const OpRow> image_rows();
+std::span<const OpRow> window_rows();
 std::span<const OpRow> recurrent_rows();
 std::span<const OpRow> python_rows();
 

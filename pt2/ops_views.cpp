@@ -1,6 +1,10 @@
 // Views and what arranges elements.
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "../core/ops/derived_ops.h"
 #include "../core/support/throwf.h"
@@ -278,6 +282,76 @@ Value hstack(const Arguments& a) {
   if (parts.empty()) a.fail(0, "at least one tensor");
   return cat(parts, parts.front().dim() == 1 ? 0 : 1);
 }
+// Tensors of at least `dims` dims, joined along dim: a vector is a row, a matrix one image.
+Value joined_along(const Arguments& a, int dims, int dim) {
+  std::vector<Tensor> parts;
+  for (Tensor t : a.tensors(0)) {
+    if (t.dim() == 0) t = reshape(t, {1});
+    if (t.dim() == 1) t = unsqueeze(t, 0);
+    if (t.dim() == 2 && dims == 3) t = unsqueeze(t, -1);
+    parts.push_back(t);
+  }
+  if (parts.empty()) a.fail(0, "at least one tensor");
+  return cat(parts, dim);
+}
+Value column_stack(const Arguments& a) {
+  std::vector<Tensor> parts;
+  for (const Tensor& t : a.tensors(0)) parts.push_back(t.dim() <= 1 ? reshape(t, {t.numel(), 1}) : t);
+  if (parts.empty()) a.fail(0, "at least one tensor");
+  return cat(parts, 1);
+}
+Value block_diagonal(const Arguments& a) {
+  std::vector<Tensor> blocks;
+  std::int64_t width = 0;
+  for (const Tensor& t : a.tensors(0)) {
+    blocks.push_back(t.dim() == 2 ? t : reshape(t, {1, t.numel()}));
+    width += blocks.back().size(1);
+  }
+  if (blocks.empty()) a.fail(0, "at least one tensor");
+  std::vector<Tensor> rows;
+  std::int64_t before = 0;
+  for (const Tensor& t : blocks) {
+    rows.push_back(pad(t, {0, before}, {0, width - before - t.size(1)}));
+    before += t.size(1);
+  }
+  return cat(rows, 0);
+}
+Value broadcast_all(const Arguments& a) {
+  std::vector<Tensor> parts = a.tensors(0);
+  Shape sizes;
+  for (const Tensor& t : parts) sizes = broadcast_shapes(sizes, t.sizes(), "broadcast_tensors");
+  for (Tensor& t : parts) t = expand(t, sizes);
+  return list_of(parts);
+}
+// tensors indexing
+Value meshgrid(const Arguments& a) {
+  std::vector<Tensor> parts = a.tensors(0);
+  const bool swapped = a.size() > 1 && a.text(1) == "xy" && parts.size() > 1;
+  if (swapped) std::swap(parts[0], parts[1]);
+  Shape sizes;
+  for (const Tensor& t : parts) sizes.push_back(t.numel());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Shape along = Shape::filled(sizes.size(), 1);
+    along[static_cast<int>(i)] = sizes[static_cast<int>(i)];
+    parts[i] = expand(reshape(parts[i], along), sizes);
+    if (swapped) parts[i] = transpose(parts[i], 0, 1);
+  }
+  if (swapped) std::swap(parts[0], parts[1]);
+  return list_of(parts);
+}
+// k quarter turns from dim 0 of `dims` to dim 1.
+Value rot90(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const Shape dims = a.none(2) ? Shape{0, 1} : a.sizes(2);
+  if (dims.size() != 2) a.fail(2, "two dims");
+  const int from = wrap_dim(dims[0], x.dim(), "rot90");
+  const int to = wrap_dim(dims[1], x.dim(), "rot90");
+  const std::int64_t turns = ((a.integer(1) % 4) + 4) % 4;
+  if (turns == 0) return x;
+  if (turns == 2) return flip(x, {from, to});
+  return turns == 1 ? transpose(flip(x, {to}), from, to) : flip(transpose(x, from, to), {to});
+}
+
 Value roll_row(const Arguments& a) {
   Tensor x = a.tensor(0);
   const std::vector<std::int64_t> shifts = a.integers(1);
@@ -320,11 +394,9 @@ Value unfold_dim(const Arguments& a) {
     windows.push_back(transpose(unsqueeze(narrow(x, dim, at, size), -1), dim, -1));
   return cat(windows, dim);
 }
-Value diagonal(const Arguments& a) {
-  const Tensor& x = a.tensor(0);
-  const std::int64_t offset = a.integer(1);
-  const int d1 = wrap_dim(a.integer(2), x.dim(), "diagonal");
-  const int d2 = wrap_dim(a.integer(3), x.dim(), "diagonal");
+Tensor diagonal_of(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::int64_t dim2) {
+  const int d1 = wrap_dim(dim1, x.dim(), "diagonal");
+  const int d2 = wrap_dim(dim2, x.dim(), "diagonal");
   Shape order;
   for (int d = 0; d < x.dim(); ++d)
     if (d != d1 && d != d2) order.push_back(d);
@@ -335,9 +407,41 @@ Value diagonal(const Arguments& a) {
   const std::int64_t columns = m.size(-1);
   std::vector<std::int64_t> places;
   for (std::int64_t i = 0; i < rows; ++i)
-    if (i + offset >= 0 && i + offset < columns) places.push_back(i * columns + i + offset);
+    if (offset >= -i && offset < columns - i) places.push_back(i * columns + i + offset);
   const auto count = static_cast<std::int64_t>(places.size());
   return index_select(flatten(m, -2, -1), -1, from_data(places, count, {.dtype = DType::i64}).to(x.device()));
+}
+Value diagonal(const Arguments& a) { return diagonal_of(a.tensor(0), a.integer(1), a.integer(2), a.integer(3)); }
+
+// The matrix whose diagonal `offset` is the last dim of x.
+Tensor with_diagonal(const Tensor& x, std::int64_t offset) {
+  const std::int64_t n = x.size(-1) + std::abs(offset);
+  const Tensor square = mul(unsqueeze(x, -1), eye(x.size(-1), options_of(x)));
+  Shape before = Shape::filled(square.dim(), 0);
+  Shape after = before;
+  before[square.dim() - 1] = std::max<std::int64_t>(0, offset);
+  after[square.dim() - 1] = n - x.size(-1) - before[square.dim() - 1];
+  before[square.dim() - 2] = std::max<std::int64_t>(0, -offset);
+  after[square.dim() - 2] = n - x.size(-1) - before[square.dim() - 2];
+  return pad(where(eye(x.size(-1), {.dtype = DType::bool_, .device = x.device()}), square, 0), before, after);
+}
+constexpr std::int64_t kMostOffset = 1'000'000;
+std::int64_t offset_of(const Arguments& a, int i) {
+  const std::int64_t offset = a.integer(i);
+  if (std::abs(offset) > kMostOffset) a.fail(i, "an offset of at most a million");
+  return offset;
+}
+// self offset dim1 dim2
+Value diagonal_embedding(const Arguments& a) {
+  const Tensor y = with_diagonal(a.tensor(0), offset_of(a, 1));
+  const int d1 = wrap_dim(a.integer(2), y.dim(), "diag_embed");
+  const int d2 = wrap_dim(a.integer(3), y.dim(), "diag_embed");
+  if (d1 == y.dim() - 2 && d2 == y.dim() - 1) return y;
+  if (d1 == d2) a.fail(3, "another dim than dim1");
+  Shape order;
+  int next = 0;
+  for (int d = 0; d < y.dim(); ++d) order.push_back(d == d1 ? y.dim() - 2 : d == d2 ? y.dim() - 1 : next++);
+  return permute(y, order);
 }
 
 constexpr OpRow kRows[] = {
@@ -404,6 +508,23 @@ constexpr OpRow kRows[] = {
     {"aten.concat.default", "tensors dim=0", cat_row},
     {"aten.stack.default", "tensors dim=0", stack_row},
     {"aten.hstack.default", "tensors", hstack},
+    {"aten.vstack.default", "tensors", [](const Arguments& a) { return joined_along(a, 2, 0); }},
+    {"aten.dstack.default", "tensors", [](const Arguments& a) { return joined_along(a, 3, 2); }},
+    {"aten.column_stack.default", "tensors", column_stack},
+    {"aten.block_diag.default", "tensors", block_diagonal},
+    {"aten.broadcast_tensors.default", "tensors", broadcast_all},
+    {"aten.meshgrid.default", "tensors", meshgrid},
+    {"aten.meshgrid.indexing", "tensors indexing", meshgrid},
+    {"aten.rot90.default", "self k=1 dims=None", rot90},
+    {"aten.fliplr.default", "self", [](const Arguments& a) -> Value { return flip(a.tensor(0), {1}); }},
+    {"aten.flipud.default", "self", [](const Arguments& a) -> Value { return flip(a.tensor(0), {0}); }},
+    {"aten.diag_embed.default", "self offset=0 dim1=-2 dim2=-1", diagonal_embedding},
+    {"aten.diag.default", "self diagonal=0",
+     [](const Arguments& a) -> Value {
+       return a.tensor(0).dim() == 1 ? Value(with_diagonal(a.tensor(0), offset_of(a, 1)))
+                                     : Value(diagonal_of(a.tensor(0), offset_of(a, 1), 0, 1));
+     }},
+    {"aten.trace.default", "self", [](const Arguments& a) -> Value { return sum(diagonal_of(a.tensor(0), 0, 0, 1)); }},
     {"aten.roll.default", "self shifts dims=[]", roll_row},
     {"aten.flip.default", "self dims", flip_row},
     {"aten.repeat.default", "self repeats", repeat_row},

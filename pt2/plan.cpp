@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <unordered_set>
@@ -37,6 +38,31 @@ std::string where_of(const Node& n) {
   return line.empty() ? n.target : fmt::format("{} ({})", n.target, line);
 }
 
+// Dims that one stride walks.
+struct Block {
+  std::int64_t size = 1;
+  std::int64_t stride = 0;
+  friend bool operator==(const Block&, const Block&) = default;
+};
+
+// The blocks of a layout from the last dim on. Two layouts of one memory have the same elements in the same order if
+// and only if their blocks are equal.
+std::vector<Block> blocks_of(const Layout& layout) {
+  std::vector<Block> blocks;
+  for (std::size_t d = layout.sizes.size(); d-- > 0;) {
+    const std::int64_t size = layout.sizes[d];
+    const std::int64_t stride = layout.strides[d];
+    if (size == 1) continue;
+    std::int64_t next = 0;
+    std::int64_t product = 0;
+    if (!blocks.empty() && !__builtin_mul_overflow(blocks.back().size, blocks.back().stride, &next) && next == stride &&
+        !__builtin_mul_overflow(blocks.back().size, size, &product))
+      blocks.back().size = product;
+    else blocks.push_back({size, stride});
+  }
+  return blocks;
+}
+
 class Planner {
  public:
   explicit Planner(const Graph& graph) : graph_(graph), same_as_(graph.values.size()) {
@@ -57,6 +83,7 @@ class Planner {
   Value renamed(const Value& v) const;
   template <class F> static void each_ref(const Value& v, const F& f);
   void use(const Value& v, int step);
+  void decide_sharing(Step& step) const;
   void link_views(const Step& step);
   void plan_write(int index);
   void set_releases();
@@ -169,9 +196,24 @@ void Planner::use(const Value& v, int step) {
   });
 }
 
+// Whether PyTorch copied: it does if dtype or order of the elements in memory differ, or if it was told to.
+void Planner::decide_sharing(Step& step) const {
+  if (step.op->aliasing != Aliasing::may_view) return;
+  step.shares_known = false;
+  const Ref* const of = step.arguments.at(0).get<Ref>();
+  if (!of || step.outputs.empty() || step.outputs[0].values.empty()) return;
+  const auto copy = static_cast<std::size_t>(std::ranges::find(step.op->names, "copy") - step.op->names.begin());
+  const bool* const asked = copy < step.arguments.size() ? step.arguments[copy].get<bool>() : nullptr;
+  const Layout& from = graph_.layouts[static_cast<std::size_t>(of->id)];
+  const Layout& to = graph_.layouts[static_cast<std::size_t>(step.outputs[0].values[0])];
+  if (from.dtype == 0 || to.dtype == 0) return;
+  step.shares_known = true;
+  step.shares = from.dtype == to.dtype && !(asked && *asked) && blocks_of(from) == blocks_of(to);
+}
+
 // Notes which values share memory.
 void Planner::link_views(const Step& step) {
-  if (step.op->aliasing == Aliasing::none || step.written >= 0) return;
+  if (step.op->aliasing == Aliasing::none || step.written >= 0 || !step.shares) return;
   const Ref* const of = step.arguments.at(0).get<Ref>();
   if (!of) return;
   for (const Node::Output& out : step.outputs)
@@ -247,8 +289,9 @@ Plan Planner::make() {
   if (!unknown_.empty()) report_unknown();
   const int end = static_cast<int>(plan_.steps.size());
   for (int i = 0; i < end; ++i) {
-    const Step& step = plan_.steps[static_cast<std::size_t>(i)];
+    Step& step = plan_.steps[static_cast<std::size_t>(i)];
     for (const Value& v : step.arguments) use(v, i);
+    decide_sharing(step);
     link_views(step);
   }
   for (const Output& out : graph_.outputs) {

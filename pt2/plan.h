@@ -25,6 +25,8 @@ struct Step {
   bool grad = true;      // as Node's
   bool autocast = true;  // as Node's
   SourceLocation line;
+  bool shares = true;        // whether a may_view's result shares the memory of its argument; where that is not
+  bool shares_known = true;  // known from the file, it is seen in each call
   std::string where;         // "aten.add_.Tensor (mine.py:57: x += 1)"
   std::vector<int> release;  // values that no later step reads
   // In-place: the value that is written, or -1.

@@ -1,13 +1,21 @@
-// gradual-import-check FILE.pt2 GIVEN.safetensors OUT.safetensors f32|f64: calls an exported model and writes its
+// gradual-import-check compare FILE.pt2 GIVEN.safetensors OUT.safetensors f32|f64: calls an exported model and writes its
 // outputs, loss, gradients and buffers, by the names of reference.py. GIVEN has input.NAME and cotangent.N; the loss is
 // the sum over outputs of sum(output * cotangent). Prints the seconds of loading, forward and backward.
+// gradual-import-check train FILE.pt2 GIVEN.safetensors OUT.safetensors LR: trains a model whose first output is its loss
+// with SGD. GIVEN has input.NAME [steps, ..]. Writes `losses` and `seconds`, f64 [steps]. Prints the seconds of loading
+// and the most memory used after it and at the end, in MiB.
 #include <gradual/gradual.h>
 #include <gradual/pt2/module.h>
 
+#include <sys/resource.h>
+
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -54,15 +62,58 @@ void check(const std::string& file, const std::string& given, const std::string&
   std::printf("%.3f %.3f %.3f\n", loading, forward, backward);
 }
 
+// The most memory that the process has used so far.
+double peak_mebibytes() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  return static_cast<double>(used.ru_maxrss) / 1024;
+}
+
+void train(const std::string& file, const std::string& given, const std::string& out, double lr) {
+  const double before = peak_mebibytes();
+  const auto start = std::chrono::steady_clock::now();
+  const std::shared_ptr<pt2::ExportedModule> module = pt2::load(file);
+  std::printf("%.3f %.1f ", seconds_since(start), peak_mebibytes() - before);
+  const StateDict tensors = load_safetensors(given).tensors;
+  std::vector<Tensor> all;
+  for (const pt2::InputInfo& in : module->inputs()) all.push_back(tensors.tensor("input." + in.name));
+  std::vector<Tensor> parameters;
+  for (const auto& [name, p] : module->named_parameters()) parameters.push_back(p);
+  optim::SGD optimizer(parameters, {.lr = lr});
+  std::vector<double> losses;
+  std::vector<double> seconds;
+  for (std::int64_t step = 0; step < all.at(0).size(0); ++step) {
+    std::vector<Tensor> inputs;
+    for (const Tensor& t : all) inputs.push_back(select(t, 0, step));
+    const auto began = std::chrono::steady_clock::now();
+    optimizer.zero_grad();
+    const Tensor loss = (*module)(inputs).at(0);
+    loss.backward();
+    optimizer.step();
+    losses.push_back(loss.item());
+    seconds.push_back(seconds_since(began));
+  }
+  StateDict results;
+  const auto count = static_cast<std::int64_t>(losses.size());
+  results.set("losses", from_data(losses, {count}, {.dtype = DType::f64}));
+  results.set("seconds", from_data(seconds, {count}, {.dtype = DType::f64}));
+  save_safetensors(out, results);
+  std::printf("%.1f\n", peak_mebibytes() - before);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count != 5) {
-    std::fprintf(stderr, "usage: gradual-import-check FILE.pt2 GIVEN.safetensors OUT.safetensors f32|f64\n");
+  const std::string command = count == 6 ? arguments[1] : "";
+  if (command != "compare" && command != "train") {
+    std::fprintf(stderr,
+                 "usage: gradual-import-check compare FILE.pt2 GIVEN.safetensors OUT.safetensors f32|f64\n"
+                 "       gradual-import-check train FILE.pt2 GIVEN.safetensors OUT.safetensors LR\n");
     return 2;
   }
   try {
-    check(arguments[1], arguments[2], arguments[3], dtype_from_name(arguments[4]));
+    if (command == "compare") check(arguments[2], arguments[3], arguments[4], dtype_from_name(arguments[5]));
+    else train(arguments[2], arguments[3], arguments[4], std::stod(arguments[5]));
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;

@@ -1,5 +1,7 @@
 """The models that ./dev import-check exports: random weights, small inputs, nothing fetched."""
 
+import importlib
+
 import torch
 
 
@@ -8,7 +10,7 @@ def _vision(name, size=64, **options):
         import torchvision
 
         if name == "googlenet":  # a tuple with names, which the archive has to know
-            tuple_of = torchvision.models.googlenet.GoogLeNetOutputs
+            tuple_of = importlib.import_module("torchvision.models.googlenet").GoogLeNetOutputs
             torch.utils._pytree._register_namedtuple(tuple_of, serialized_type_name="torchvision.GoogLeNetOutputs")
         return getattr(torchvision.models, name)(weights=None, **options), (torch.randn(2, 3, size, size),), {}
 
@@ -99,7 +101,15 @@ MODELS = {
 def without_randomness(model):
     """Dropout of every kind with probability 0, so that two implementations can be compared."""
     for module in model.modules():
-        for name in ("p", "drop_prob", "dropout", "attention_dropout", "dropout_prob", "drop_rate", "stochastic_depth_prob"):
+        for name in (
+            "p",
+            "drop_prob",
+            "dropout",
+            "attention_dropout",
+            "dropout_prob",
+            "drop_rate",
+            "stochastic_depth_prob",
+        ):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     return model

@@ -9,10 +9,7 @@ def _hardsigmoid(x):
     return torch.clamp(x + 3, 0, 6) / 6
 
 
-_EXACT = {
-    torch.ops.aten.hardsigmoid.default: _hardsigmoid,
-    torch.ops.aten.hardsigmoid_.default: _hardsigmoid,
-}
+_EXACT = {torch.ops.aten.hardsigmoid.default: _hardsigmoid, torch.ops.aten.hardsigmoid_.default: _hardsigmoid}
 
 
 def _as_double(module):
@@ -39,10 +36,23 @@ def tensors_in(outputs):
     return [t for t in _pytree.tree_leaves(outputs) if isinstance(t, torch.Tensor)]
 
 
-def run(program, args, kwargs, cotangents=None, double=True, seed=0):
-    """The loss is the sum over the floating outputs of sum(output * cotangent). Returns named tensors."""
+def _moved(module, seed):
+    """Moves each weight to a neighbour in f32, or leaves it, by chance."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.dtype == torch.float32:
+                choice = torch.randint(-1, 2, p.shape, generator=generator)
+                p.copy_(torch.where(choice == 0, p, torch.nextafter(p, choice.float() * float("inf"))))
+
+
+def run(program, args, kwargs, cotangents=None, double=True, seed=0, moved=None):
+    """The loss is the sum over the floating outputs of sum(output * cotangent). Returns named tensors. `moved`: the seed
+    for moving each weight to a neighbour first."""
     default = torch.get_default_dtype()
     module = program.module(check_guards=False)
+    if moved is not None:
+        _moved(module, moved)
     if double:
         module = _as_double(module)
         torch.set_default_dtype(torch.float64)
@@ -54,8 +64,10 @@ def run(program, args, kwargs, cotangents=None, double=True, seed=0):
         torch.set_default_dtype(default)
     generator = torch.Generator().manual_seed(seed)
     if cotangents is None:
-        cotangents = [torch.randn(o.shape, generator=generator) if o.is_floating_point() and o.requires_grad else None
-                      for o in outputs]
+        cotangents = [
+            torch.randn(o.shape, generator=generator) if o.is_floating_point() and o.requires_grad else None
+            for o in outputs
+        ]
     loss = sum((o * c.to(o.dtype)).sum() for o, c in zip(outputs, cotangents) if c is not None)
     named = {f"output.{i}": o.detach().contiguous().clone() for i, o in enumerate(outputs)}
     named.update({f"cotangent.{i}": c for i, c in enumerate(cotangents) if c is not None})

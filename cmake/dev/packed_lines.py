@@ -112,7 +112,7 @@ def without_control(tokens):
 def without_template_arguments(tokens):
     text = " " + " ".join(tokens) + " "
     while True:
-        shorter = re.sub(r"(\b[A-Za-z_]\w*) < (?:(?:[\w:&*,.\[\] ]|\( [\w:&*,. ]*\) )*?)> ", r"\1 ", text)
+        shorter = re.sub(r"(\b[A-Za-z_]\w*) < (?:(?:[\w:&*,.+\-\[\] ]|\( [\w:&*,. ]*\) )*?)> ", r"\1 ", text)
         if shorter == text:
             return text.split()
         text = shorter

@@ -83,6 +83,46 @@ template <class F> Merged merged(const Channels& l, const F& sums) {
   return {center, squares / static_cast<double>(l.count())};
 }
 
+// A channel that is computed again, on numbers times `by`.
+template <class T> struct Again {
+  std::int64_t channel;
+  T by;
+};
+template <class T, class F> void for_each_again(const std::vector<Again<T>>& again, const F& f) {
+  parallel_for(static_cast<std::int64_t>(again.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) f(again[static_cast<std::size_t>(i)]);
+  });
+}
+
+// The batch's statistics of all channels.
+template <class T, class F>
+void set_statistics(const Tensor& x, const Channels& l, const F& sums_of, T eps, T* mean, T* invstd) {
+  std::vector<Again<T>> again;
+  for (std::int64_t c = 0; c < l.channels; ++c) {
+    const Merged m = merged(l, sums_of(c));
+    mean[c] = static_cast<T>(m.mean);
+    const T variance = static_cast<T>(m.variance) + eps;
+    invstd[c] = 1 / std::sqrt(variance);
+    const T by = NormScale<T>::of_variance(variance, mean[c]);
+    if (l.count() > 0 && by != 1) again.push_back({c, by});
+  }
+  for_each_again(again, [&](const Again<T>& a) {
+    const ChannelStatistics<T> s = scaled_statistics<T>(x, a.channel, eps, a.by);
+    mean[a.channel] = s.mean;
+    invstd[a.channel] = s.invstd;
+  });
+}
+// The running statistics in their place.
+template <class T>
+void set_statistics(const Tensor& given_mean, const Tensor& given_var, const Channels& l, T eps, T* mean, T* invstd) {
+  const Parameter<T> means(given_mean);
+  const Parameter<T> variances(given_var);
+  for (std::int64_t c = 0; c < l.channels; ++c) {
+    mean[c] = means ? means[c] : T{0};
+    invstd[c] = 1 / std::sqrt((variances ? variances[c] : T{0}) + eps);
+  }
+}
+
 // y of channels in which the difference of two numbers may be Inf.
 template <class T, class Y>
 void map_far_channels(const Piece& p, const Part<Y>& x, const Part<Y>& to, const T* mean, const T* invstd,
@@ -101,7 +141,6 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
   const auto& a = call.get<NormAttrs>();
   T* const mean = out[1].data<T>();
   T* const invstd = out[2].data<T>();
-  const Parameter<T> given_mean(a.training ? Tensor() : call[3]), given_var(a.training ? Tensor() : call[4]);
   Affine<T> affine(l.channels, call[1], call[2]);
   const T cut = a.relu ? -rounds_to_zero<T>(y.dtype()) : -std::numeric_limits<T>::infinity();
   const auto eps = static_cast<T>(a.eps);
@@ -120,21 +159,13 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
           sum(p, x, x, ChannelSum{sums + next, rest}, ChannelSum{sums + 2 * next, square});
         });
       },
-      [&](std::int64_t c, const auto& sums) {
-        const Merged m = a.training ? merged(l, sums)
-                                    : Merged{given_mean ? static_cast<double>(given_mean[c]) : 0,
-                                             given_var ? static_cast<double>(given_var[c]) : 0};
-        mean[c] = static_cast<T>(m.mean);
-        const T variance = static_cast<T>(m.variance) + eps;
-        const T by = NormScale<T>::of_variance(variance);
-        invstd[c] = 1 / std::sqrt(variance);
-        if (a.training && l.count() > 0 && by != 1) {
-          const ChannelStatistics<T> again = scaled_statistics<T>(call[0], c, eps, by);
-          mean[c] = again.mean;
-          invstd[c] = again.invstd;
+      [&](const auto& sums_of) {
+        if (a.training) set_statistics<T>(call[0], l, sums_of, eps, mean, invstd);
+        else set_statistics<T>(call[3], call[4], l, eps, mean, invstd);
+        for (std::int64_t c = 0; c < l.channels; ++c) {
+          affine.set(c, invstd[c]);
+          far = far || NormScale<T>::of_invstd(invstd[c]) != 1;
         }
-        affine.set(c, invstd[c]);
-        far = far || NormScale<T>::of_invstd(invstd[c]) != 1;
       },
       [&](const Piece& p, const Part<Y>& x, const Part<Y>&, const Part<Y>& to) {
         if (far) return map_far_channels<T>(p, x, to, mean, invstd, affine, cut);
@@ -202,6 +233,11 @@ template <class F> double added(const Channels& l, const F& sums, int row) {
   return all;
 }
 
+// invstd^2 * along, also where the square alone is Inf.
+double slope_of(double invstd, double along) {
+  return invstd > NormScale<double>::kNearInvstd ? invstd * (invstd * along) : invstd * invstd * along;
+}
+
 // With M values per channel:
 // dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M).
 // In inference, mean and invstd are constants, and only the term dy remains. With relu, dy is 0 where y is 0; y is
@@ -216,27 +252,34 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   for (std::int64_t c = 0; c < l.channels; ++c) affine.set(c, invstd[c]);
   std::vector<T> db(channels), dw(channels), shifts(channels), slopes(channels);
   bool far = false;  // some channel's numbers are
+  const auto n = static_cast<double>(l.count());
   const Mask<T, kRelu> mask{means.data(), affine.scales.data(), affine.shifts.data(),
                             rounds_to_zero<T>(call[1].dtype())};
   const Passes<T, E, Y> passes{l, {l.view(call[0]), l}, {l.view(call[1]), l}, {dx, l}, dx.dtype(), true};
   passes.run([&](const Piece& p, const Part<E>& dy, const Part<E>& x,
                  T* sums) { add_gradients(p, dy, x, mask, sums, sums + l.channels); },
-             [&](std::int64_t channel, const auto& sums) {
-               const auto c = static_cast<std::size_t>(channel);
-               const double b = added(l, sums, 0);
-               const double w = added(l, sums, 1);
-               const auto n = static_cast<double>(l.count());
-               const auto scale = static_cast<double>(invstd[channel]);
-               db[c] = static_cast<T>(b);
-               dw[c] = static_cast<T>(w * scale);
-               shifts[c] = static_cast<T>(b / n);
-               slopes[c] = static_cast<T>(scale * scale * (w / n));
-               if (NormScale<T>::of_invstd(invstd[channel]) == 1) return;
-               far = true;
-               const double along =
-                   scaled_gradient<T>(call[0], call[1], channel, means[channel], invstd[channel], mask(channel));
-               dw[c] = static_cast<T>(along);
-               slopes[c] = static_cast<T>(scale * (along / n));
+             [&](const auto& sums_of) {
+               std::vector<Again<T>> again;
+               for (std::int64_t channel = 0; channel < l.channels; ++channel) {
+                 const auto c = static_cast<std::size_t>(channel);
+                 const auto sums = sums_of(channel);
+                 const double b = added(l, sums, 0);
+                 const double w = added(l, sums, 1);
+                 const auto scale = static_cast<double>(invstd[channel]);
+                 db[c] = static_cast<T>(b);
+                 dw[c] = static_cast<T>(w * scale);
+                 shifts[c] = static_cast<T>(b / n);
+                 slopes[c] = static_cast<T>(slope_of(scale, w / n));
+                 if (NormScale<T>::of_invstd(invstd[channel]) != 1) again.push_back({channel, NormScale<T>::kDown});
+               }
+               for_each_again(again, [&](const Again<T>& a) {
+                 const auto c = static_cast<std::size_t>(a.channel);
+                 const double along = scaled_gradient<T>(call[0], call[1], a.channel, means[a.channel],
+                                                         invstd[a.channel], mask(a.channel));
+                 dw[c] = static_cast<T>(along);
+                 slopes[c] = static_cast<T>(static_cast<double>(invstd[a.channel]) * (along / n));
+               });
+               far = !again.empty();
              },
              [&](const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Part<Y>& to) {
                if (far)

@@ -232,8 +232,8 @@ void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, c
 }
 
 // Three steps: partial(piece, a, b, sums) writes up to kRows rows of sums over the channels of each piece;
-// finish(channel, sums(chunk, row)) combines them for each channel; apply(piece, a, b, y) maps each piece. If `sums` is
-// false, the first step is skipped. Threads share the pieces. The first step reads values of E, the last one works on
+// finish(sums_of) combines them, with sums_of(channel)(chunk, row); apply(piece, a, b, y) maps each piece. If `sums`
+// is false, the first step is skipped. Threads share the pieces. The first step reads values of E, the last one works on
 // values of Y: counting y's rounding needs a buffer in the last step and must not change the order of a sum.
 template <class T, class E, class Y> struct Passes {
   static constexpr std::int64_t kRows = 3;
@@ -264,8 +264,9 @@ template <class T, class E, class Y> struct Passes {
     const bool direct = last_a.direct() && y.direct() && (!two() || last_b.direct());
     const std::size_t buffered = direct ? 1 : static_cast<std::size_t>(3 * size()) * sizeof(Y);
     if (sums) share(buffered, add);
-    for (std::int64_t c = 0; c < l.channels; ++c)
-      finish(c, [&](std::int64_t chunk, int which) { return all[(chunk * kRows + which) * l.channels + c]; });
+    finish([=, this](std::int64_t c) {
+      return [=, this](std::int64_t chunk, int which) { return all[(chunk * kRows + which) * l.channels + c]; };
+    });
     share(buffered, make);
   }
 

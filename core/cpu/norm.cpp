@@ -47,7 +47,7 @@ template <class T> void normalize_rows(const OpCall& call, Outputs& out) {
     };
     const auto plain = [=](std::int64_t i) { return x[i]; };
     Moments<T> m = moments<T>(n, center, plain);
-    const T by = NormScale<T>::of_variance(m.variance + eps);
+    const T by = NormScale<T>::of_variance(m.variance + eps, m.mean);
     if (by == 1) {
       normalize(plain, m.mean, 1 / std::sqrt(m.variance + eps));
     } else {

@@ -12,6 +12,7 @@
 #include "../formats/accumulator.h"
 #include "../kernels/contraction_operand.h"
 #include "../kernels/formulas.h"
+#include "../kernels/norm_element.h"
 #include "../kernels/reduce_plan.h"
 #include "../ops/ops.h"
 #include "../support/multiversion.h"
@@ -236,9 +237,10 @@ void norm(const OpCall& c, Outputs& out) {
   if (order == -kInf) return reduce_to(out[0], p, reducer<double>(kMagnitude, kMinimum, kInf));
   if (order == 0) return reduce_to(out[0], p, sum_of<double>([](double x) { return x != 0 ? 1.0 : 0.0; }));
   if (order == 1) return reduce_to(out[0], p, sum_of<double>(kMagnitude));
+  const bool leaves = order > 0 && powers_leave_double(c[0].dtype(), order);
   const auto root = [&](double sum, std::int64_t output) {
     const bool lost = sum > std::numeric_limits<double>::max() || sum < std::numeric_limits<double>::min();
-    if (lost && order > 0) return scaled_norm(p, output, order);
+    if (leaves && lost) return scaled_norm(p, output, order);
     return order == 2 ? std::sqrt(sum) : std::pow(sum, 1 / order);
   };
   if (order == 2) return reduce_to(out[0], p, sum_of<double>([](double x) { return x * x; }), nullptr, root);

@@ -23,11 +23,16 @@ template <class T> struct NormScale {
   static constexpr T kDown = static_cast<T>(sizeof(T) == sizeof(double) ? 0x1p-768 : 0x1p-96);
   static constexpr T kUp = 1 / kDown;
   static constexpr T kFarInvstd = static_cast<T>(sizeof(T) == sizeof(double) ? 0x1p-510 : 0x1p-62);
+  static constexpr T kNearInvstd = static_cast<T>(sizeof(T) == sizeof(double) ? 0x1p511 : 0x1p63);
+  static constexpr T kMostUp = std::numeric_limits<T>::max() * kDown / 2;  // larger numbers are not multiplied by kUp
 
-  // 1 if the variance of the unscaled numbers, with eps, is a normal number, else the scale for a second attempt.
-  GRADUAL_HD static T of_variance(T variance) {
+  // 1 if the variance of the unscaled numbers, with eps, is a normal number, else the scale for a second attempt. If
+  // the mean is too large for kUp, a variance of less than a normal number is 0: the numbers are equal.
+  GRADUAL_HD static T of_variance(T variance, T mean) {
     const bool large = !(variance <= std::numeric_limits<T>::max());  // or NaN
-    return large ? kDown : (variance < std::numeric_limits<T>::min() ? kUp : T{1});
+    if (large) return kDown;
+    const bool small = variance < std::numeric_limits<T>::min() && std::fabs(mean) < kMostUp;
+    return small ? kUp : T{1};
   }
   // 1 / sqrt(variance + eps) of numbers that are multiplied by `by` and have this variance; eps is not multiplied.
   GRADUAL_HD static T invstd(T variance, T eps, T by) {
@@ -43,6 +48,10 @@ template <class T> struct NormScale {
     return (x * by - mean * by) * (far ? scale * kUp : scale);
   }
 };
+
+// True if sums of powers of `order` of numbers of this dtype may leave the range of double, in which norms compute: a
+// float to the sixth is at most 2^768, and at least 2^-894.
+inline bool powers_leave_double(DType dtype, double order) { return dtype == DType::f64 || order > 6; }
 
 // batch_norm_update_'s formula: moves running statistics of `dtype` towards a batch's statistics of type S. C is the
 // compute type (double for f64, else float). The caller rounds the results to `dtype`.

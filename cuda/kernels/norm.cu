@@ -62,7 +62,7 @@ template <class C> struct Normalize {
   }
   template <class R> __device__ void operator()(R& row) const {
     Pair<C> m = moments(row, C{1});
-    const C by = NormScale<C>::of_variance(m.b + eps);  // the same for all threads of the row
+    const C by = NormScale<C>::of_variance(m.b + eps, m.a);  // the same for all threads of the row
     if (by != C{1}) m = moments(row, by);
     const C scale = NormScale<C>::invstd(m.b, eps, by);
     row.write([&](std::int64_t, const auto& x, const auto& p) {
@@ -159,8 +159,8 @@ template <class C> struct Affine {
   }
 };
 
-// Each sum is computed twice: as it is, and of numbers times NormScale::kDown, for channels in which it leaves the
-// range of C.
+// The sum is computed twice: as it is, and of numbers times NormScale::kDown, for channels in which it leaves the range
+// of C.
 template <class C> struct ChannelMean : SumPairs<C> {
   static constexpr int kInputs = 1;
   C count;
@@ -172,6 +172,22 @@ template <class C> struct ChannelMean : SumPairs<C> {
     mean[c] = std::isfinite(sum.a) ? sum.a / count : sum.b / count * NormScale<C>::kUp;
   }
 };
+// Squares about the mean as they are, and of the numbers that leave the range of C: the sum of far numbers' squares
+// times kDown^2, or, if there are none, that of near numbers' squares times kUp^2, negated. A far number (or NaN) makes
+// the variance too large for near ones to matter.
+template <class C> struct Squares {
+  static constexpr C kFar = static_cast<C>(sizeof(C) == sizeof(double) ? 0x1p300 : 0x1p40);
+  __device__ static C scaled(C rest, C down) {
+    const C up = rest * NormScale<C>::kUp;
+    const C size = std::fabs(rest);
+    if (!(size <= kFar)) return down * down;
+    return size < 1 / kFar ? -(up * up) : C{0};
+  }
+  __device__ static C joined(C x, C y) {
+    const bool far = !(x <= 0) || !(y <= 0);
+    return far ? (x <= 0 ? C{0} : x) + (y <= 0 ? C{0} : y) : x + y;
+  }
+};
 template <class C> struct ChannelDeviation : SumPairs<C> {
   static constexpr int kInputs = 1;
   C count, eps;
@@ -180,14 +196,17 @@ template <class C> struct ChannelDeviation : SumPairs<C> {
   Affine<C> affine;
   __device__ Pair<C> map(const C (&x)[1], std::int64_t c, std::int64_t) const {
     const C rest = x[0] - mean[c];
-    const C scaled = x[0] * NormScale<C>::kDown - mean[c] * NormScale<C>::kDown;
-    return {rest * rest, scaled * scaled};
+    const C down = x[0] * NormScale<C>::kDown - mean[c] * NormScale<C>::kDown;
+    return {rest * rest, Squares<C>::scaled(rest, down)};
+  }
+  __device__ Pair<C> combine(const Pair<C>& x, const Pair<C>& y) const {
+    return {x.a + y.a, Squares<C>::joined(x.b, y.b)};
   }
   __device__ void finish(const Pair<C>& square, std::int64_t c) const {
     const C variance = square.a / count;
-    const bool far = NormScale<C>::of_variance(variance + eps) == NormScale<C>::kDown;
-    constexpr C kDown = NormScale<C>::kDown;
-    invstd[c] = far ? NormScale<C>::invstd(square.b / count, eps, kDown) * kDown : 1 / std::sqrt(variance + eps);
+    const C by = NormScale<C>::of_variance(variance + eps, mean[c]);
+    const C scaled = std::fabs(square.b) / count;
+    invstd[c] = by == C{1} ? 1 / std::sqrt(variance + eps) : NormScale<C>::invstd(scaled, eps, by) * by;
     affine(c, invstd[c]);
   }
 };
@@ -395,7 +414,8 @@ template <class C> struct ChannelGradients : SumPairs<C> {
   __device__ void finish(const Pair<C>& sums, std::int64_t c) const {
     const C back = invstd[c] / NormScale<C>::of_invstd(invstd[c]);
     averages[c] = sums.a / count;
-    slopes[c] = back == invstd[c] ? invstd[c] * invstd[c] * (sums.b / count) : back * (invstd[c] * (sums.b / count));
+    const bool ordinary = back == invstd[c] && invstd[c] <= NormScale<C>::kNearInvstd;  // its square is finite
+    slopes[c] = ordinary ? invstd[c] * invstd[c] * (sums.b / count) : back * (invstd[c] * (sums.b / count));
     db(sums.a, c);
     dw(sums.b * back, c);
   }

@@ -5,6 +5,7 @@
 #include "reduce.h"
 
 #include "../../core/formats/accumulator.h"
+#include "../../core/kernels/norm_element.h"
 #include "../../core/tensor/memory.h"
 #include "elementwise.h"
 #include "movement.h"
@@ -30,6 +31,18 @@ struct NotZero {
 struct Powered {
   double order;
   GRADUAL_HD double operator()(double x) const { return std::pow(std::fabs(x), order); }
+};
+// x times the power of two that makes the largest magnitude a number of [1, 2). A largest of 0 or Inf changes nothing.
+GRADUAL_HD inline double near_one(double x, double largest) {
+  if (!(largest > 0) || largest - largest != 0) return x;
+  const int down = -std::ilogb(largest);
+  return x * std::ldexp(1.0, down < 1022 ? down : 1022);
+}
+struct PoweredNearOne {
+  double order;
+  GRADUAL_HD double operator()(double x, double largest) const {
+    return std::pow(std::fabs(near_one(x, largest)), order);
+  }
 };
 // The same with one number per output.
 struct SquareAbout {
@@ -61,15 +74,34 @@ template <class C> struct Finish {
   }
 };
 
+// A norm from the sum of powers. If this sum leaves the range of double: from that of numbers near one.
+struct FinishNorm {
+  Stored<double> to;
+  double order;
+  const double *sums, *largest;  // one per output
+  __device__ void operator()(double near, std::int64_t output) const { to(result(near, output), output); }
+
+ private:
+  __device__ double root(double sum) const { return order == 2 ? std::sqrt(sum) : std::pow(sum, 1 / order); }
+  __device__ double result(double near, std::int64_t output) const {
+    using Limits = std::numeric_limits<double>;
+    const double sum = sums[output];
+    const double most = largest[output];
+    if (!(sum > Limits::max() || sum < Limits::min())) return root(sum);
+    if (most == 0 || most - most != 0) return most;
+    return std::pow(near, 1 / order) / near_one(1, most);
+  }
+};
+
 // Elements are loaded as N, which may be narrower than C.
-template <class C, class Map, class Combine, class N = C> struct Numeric {
+template <class C, class Map, class Combine, class N = C, class Last = Finish<C>> struct Numeric {
   using Number = N;
   using Acc = C;
   static constexpr int kInputs = 1;
   Map of;
   C start;
   const C* params;  // for a map of two arguments: one per output
-  Finish<C> last;
+  Last last;
 
   __device__ C identity() const { return start; }
   __device__ C map(const N (&x)[1], std::int64_t output, std::int64_t) const {
@@ -173,6 +205,20 @@ void logsumexp(const OpCall& c, Outputs& out) {
   });
 }
 
+// Sums of powers may leave the range of double: two more passes find the largest magnitude, and add powers of numbers
+// near one.
+template <class N> void far_norm(const ReduceSource<1>& s, double order, const Stored<double>& to) {
+  const Workspace sums(bytes_of<double>(s));
+  const Workspace largest(bytes_of<double>(s));
+  const Stored<double> sum(sums.as<double>());
+  const Stored<double> most(largest.as<double>());
+  if (order == 2) reduce(s, Numeric<double, Squared, functors::Add, N>{{}, 0.0, nullptr, {sum}});
+  else reduce(s, Numeric<double, Powered, functors::Add, N>{{order}, 0.0, nullptr, {sum}});
+  reduce(s, Numeric<double, Magnitude, functors::Maximum, N>{{}, 0.0, nullptr, {most}});
+  const FinishNorm last{to, order, sums.as<double>(), largest.as<double>()};
+  reduce(s, Numeric<double, PoweredNearOne, functors::Add, N, FinishNorm>{{order}, 0.0, largest.as<double>(), last});
+}
+
 // Computed in double, so that squares of floats neither overflow nor underflow.
 void norm(const OpCall& c, Outputs& out) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -189,6 +235,7 @@ void norm(const OpCall& c, Outputs& out) {
     if (order == -kInf) return run(Magnitude{}, Minimum{}, kInf, {to});
     if (order == 0) return run(NotZero{}, Add{}, 0.0, {to});
     if (order == 1) return run(Magnitude{}, Add{}, 0.0, {to});
+    if (order > 0 && powers_leave_double(c[0].dtype(), order)) return far_norm<N>(s, order, to);
     if (order == 2) return run(Squared{}, Add{}, 0.0, {to, Then::root});
     run(Powered{order}, Add{}, 0.0, {to, Then::power, 1 / order});
   });

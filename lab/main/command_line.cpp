@@ -6,9 +6,12 @@
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/message_text.h>
 #include <gradual/core/support/threads.h>
+#include <gradual/lab/loss.h>
+#include <gradual/lab/metric.h>
 
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 namespace gradual::lab {
@@ -94,17 +97,48 @@ void use_threads(const OptionParser& app, int threads) {
 void TaskArguments::declare(OptionParser& app) {
   app.add_option(
       "--model", model,
-      join(model_names()) + " or FILE.pt2 of torch.export.save (default: gpt for text, cnn for images, else mlp)");
-  app.add_option("--data", data,
-                 "digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS or safetensors:FILE")
-      .capture_default_str();
+      join(model_names()) + " or FILE.pt2 of torch.export.save (default: gpt for tokens, cnn for images, else mlp)");
+  app.add_option("--data", data, kDataNames).capture_default_str();
   app.add_option("--context", context, "characters in a window of text:FILE (default: 64)");
   app.add_option("--init", init, "start from the parameters in this .safetensors file, of PyTorch or of --save");
+  app.add_option("--loss", loss, join(loss_names()) + " (default: that of the data)");
+  app.add_option("--metric", metric, join(metric_names()) + ": what verdicts compare (default: that of the loss)");
+  app.add_option("--optimizer", optimizer, join(optimizer_names())).capture_default_str();
+  app.add_option("--weight-decay", weight_decay_, "(default: the optimizer's; adamw 0.01, else 0)");
+  app.add_option("--momentum", momentum_, "of sgd and muon (default: 0.9, 0.95)");
+  app.add_option("--beta1", beta1_, "of adam, adamw and lion");
+  app.add_option("--beta2", beta2_, "of adam, adamw and lion");
+  app.add_option("--eps", eps_, "of adam, adamw and rmsprop");
+  app.add_option("--schedule", schedule_, "of the learning rate: " + join(schedule_names())).capture_default_str();
+  app.add_option("--warmup", training.warmup, "first steps, in which the learning rate rises from 0");
+  app.add_option("--clip", training.clip, "largest norm of all gradients together; 0: any").capture_default_str();
+  app.add_option("--accumulate", training.accumulate, "parts of a batch whose gradients add up before an update")
+      .capture_default_str();
+  app.add_option("--average", training.average,
+                 "evaluate the averaged parameters a = d a + (1 - d) w (EMA) with this d, such as 0.999; 0: do not")
+      .capture_default_str();
 }
 
-MakeModel TaskArguments::make_model(const data::Dataset& sample) {
+void TaskArguments::read(const OptionParser& app) {
+  Rates& rates = training.rates;
+  const auto given = [&](const char* option, double value, std::optional<double>& to) {
+    if (app.count(option)) to = value;
+  };
+  given("--weight-decay", weight_decay_, rates.weight_decay);
+  given("--momentum", momentum_, rates.momentum);
+  given("--beta1", beta1_, rates.beta1);
+  given("--beta2", beta2_, rates.beta2);
+  given("--eps", eps_, rates.eps);
+  training.schedule = schedule_from_name(schedule_);
+  check(training);
+  make_optimizer(optimizer, 0, rates);
+  if (!loss.empty()) check_known(Loss(loss));
+  if (!metric.empty()) info_of(Metric(metric));
+}
+
+MakeModel TaskArguments::make_model(const data::Dataset& sample, const std::string& usual) {
   const bool text = sample.inputs.dtype() == DType::i64;
-  if (model.empty()) model = text ? "gpt" : sample.inputs.dim() == 4 ? "cnn" : "mlp";
+  if (model.empty()) model = !usual.empty() ? usual : text ? "gpt" : sample.inputs.dim() == 4 ? "cnn" : "mlp";
   const MakeModel fresh = model_for(model, sample);
   if (init.empty()) return fresh;
   return [fresh, state = load_safetensors(init).tensors, file = init] {

@@ -4,6 +4,7 @@
 #include <gradual/amp/recipe.h>
 #include <gradual/lab/models.h>
 #include <gradual/lab/tasks.h>
+#include <gradual/lab/training.h>
 
 #include <cstdint>
 #include <string>
@@ -30,15 +31,24 @@ inline void at_least_one(const char* option, std::int64_t given) { at_least(1, o
 void check_lr(double lr);
 // Makes resnet20, vit and lstm known by name; examples/models/lab_models.cpp defines it.
 void add_example_models();
-// The data and the model that is trained on them.
+// The data, the model that is trained on them, and how.
 struct TaskArguments {
   std::string model, data = "digits", init;
   std::int64_t context = 0;
+  std::string loss, metric;  // empty: those of the data
+  std::string optimizer = "adamw";
+  Training training;
 
   void declare(OptionParser& app);
+  // Sets `training`. Error for an option out of range or an unknown name.
+  void read(const OptionParser& app);
   LabData task() const { return data_for(data, context); }
-  // The model of --model, by default the one that fits these data, with the parameters of --init. Sets `model`.
-  MakeModel make_model(const data::Dataset& sample);
+  // The model of --model, by default `usual` or, if that is empty, the one that fits these data, with the parameters of --init. Sets `model`.
+  MakeModel make_model(const data::Dataset& sample, const std::string& usual);
+
+ private:
+  double weight_decay_ = 0, momentum_ = 0, beta1_ = 0, beta2_ = 0, eps_ = 0;
+  std::string schedule_ = "cosine";
 };
 // --threads and --deterministic.
 void declare_threads(OptionParser& app, int& threads);

@@ -19,6 +19,7 @@ int probe_command(int argc, char** argv);
 int report_command(int argc, char** argv);
 int search_command(int argc, char** argv);
 int step_command(int argc, char** argv);
+int translate_command(int argc, char** argv);
 int xray_command(int argc, char** argv);
 
 inline constexpr std::array kCommands = {
@@ -31,6 +32,7 @@ inline constexpr std::array kCommands = {
     Command{"probe", "how this machine adds up products: order, bits and rounding, against what is documented",
             probe_command},
     Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command},
+    Command{"translate", "an exported model of PyTorch (.pt2) as C++", translate_command},
     Command{"compare", "the results of several folders in one report", compare_command},
     Command{"figure", "one figure of a comparison as SVG or PDF", figure_command},
     Command{"report", "writes the report of a folder of results anew", report_command}};

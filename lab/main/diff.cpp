@@ -23,7 +23,7 @@ void observe(Side& side, const amp::Recipe& recipe, const MakeModel& make, const
   default_generator().manual_seed(a.options.seed);
   side.model = make();
   side.model->load_state_dict(trained.run().master_state_dict());
-  side.run.emplace(recipe, *side.model, optim::AdamWOptions{.lr = a.options.lr},
+  side.run.emplace(recipe, *side.model, make_optimizer(a.options.optimizer, a.options.lr, a.options.training.rates),
                    amp::RunOptions{.seed = a.options.seed});
   // Takes over histories, loss scale and moments, if they are this recipe's own.
   if (trained.run().recipe().name == recipe.name) side.run->load_state_dict(trained.run().state_dict());

@@ -41,9 +41,8 @@ Gradients gradients_of(Study& study, const LabData& task, std::uint64_t seed, in
   std::vector<Tensor> samples;
   for (int k = 0; k < count; ++k) {
     study.run().optimizer().zero_grad();
-    study.run().backward(study.run().forward([&] {
-      return classification_loss(study.model()(train.inputs.narrow(0, k, 1)), train.targets.narrow(0, k, 1));
-    }));
+    const data::Batch one = data::take(train, {k});
+    study.run().backward(study.run().forward([&] { return study.loss_on(one); }));
     const NoGrad off;
     std::vector<Tensor> all;
     for (const auto& [name, p] : study.model().named_parameters())

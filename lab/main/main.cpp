@@ -133,8 +133,8 @@ void declare_options(OptionParser& app, Arguments& a) {
       "--epochs", a.options.epochs,
       fmt::format("passes over the training data (default: {} for digits, else {})", kDigitsEpochs, a.options.epochs));
   app.add_option("--batch", a.options.batch, "samples per step").capture_default_str();
-  app.add_option("--lr", a.options.lr, "learning rate (default: 2e-3 for adamw and adam, 0.05 for sgd)");
-  app.add_option("--optimizer", a.options.optimizer, "adamw, adam or sgd").capture_default_str();
+  app.add_option("--lr", a.options.lr,
+                 "learning rate (default: the optimizer's; 2e-3 for adamw and adam, 0.05 for sgd)");
   app.add_option("--seeds", a.options.seeds,
                  fmt::format("number N of seeds; runs seeds 0 to N-1 (default: {} for digits, else 1)", kDigitsSeeds));
   declare_threads(app, a.threads);
@@ -153,6 +153,8 @@ void declare_options(OptionParser& app, Arguments& a) {
                  "gradual-lab-out, which gradual-lab-out/latest points to)");
   app.add_option("--save", a.options.save, "folder for the parameters of each run in f32, RECIPE-seedN.safetensors");
   app.add_flag("--cure", a.options.cure, "try the cure of each recipe's first finding, and say what it gives");
+  app.add_option("--explain-steps", a.options.explain_steps,
+                 "steps of trials that explain a run: it is replayed with one thing exact (default: as many as it has)");
   app.add_flag("--resume", a.options.resume, "continue an interrupted comparison in --out, or in the latest folder");
   app.add_flag("--overwrite", a.options.overwrite, "replace the results of an earlier comparison in --out");
   app.add_flag("--wide", a.wide, "all columns and all findings in the table");
@@ -165,12 +167,18 @@ void declare_options(OptionParser& app, Arguments& a) {
       .expected(0, 1);
 }
 
-void check(const OptionParser& app, const Arguments& a) {
+void check(const OptionParser& app, Arguments& a) {
   at_least_one("--epochs", a.options.epochs);
   at_least_one("--batch", a.options.batch);
   at_least_one("--seeds", a.options.seeds);
+  if (app.count("--explain-steps")) at_least(0, "--explain-steps", a.options.explain_steps);
   if (app.count("--context")) at_least_one("--context", a.task.context);
   if (app.count("--lr")) check_lr(a.options.lr);
+  a.task.read(app);
+  a.options.optimizer = a.task.optimizer;
+  a.options.loss = a.task.loss;
+  a.options.metric = a.task.metric;
+  a.options.training = a.task.training;
   if (app.count("--out") && a.out.empty()) throw_error("--out is empty; it must name a folder");
   if (a.options.resume && a.options.overwrite) throw_error("--resume and --overwrite exclude each other");
   at_least_one("--jobs", a.ranks.jobs);
@@ -209,7 +217,7 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   const std::vector<amp::Recipe> chosen = recipes_for(a.recipes);
   const LabData task = a.task.task();
   const data::Split sample = task.load(0);
-  const MakeModel make = a.task.make_model(sample.train);
+  const MakeModel make = a.task.make_model(sample.train, task.model);
   options.model_name = a.task.model + (a.task.init.empty() ? "" : " from " + a.task.init);
   if (ranks.size() > 1) check_same(ranks, task, chosen, options);
 
@@ -251,11 +259,11 @@ int train_command(int argc, char** argv) {
   Arguments a;
   OptionParser app(
       "Trains the same network on the same data under many precision recipes, and reports what each did to "
-      "the numbers: accuracy, loss scale, memory, and which gradients were lost.\n",
+      "the numbers: accuracy or another metric, loss scale, memory, and which gradients were lost.\n",
       "gradual-lab");
   declare_options(app, a);
   std::string commands = "Other commands (gradual-lab NAME --help):";
-  for (const Command& command : kCommands) commands += fmt::format("\n  {:<8} {}", command.name, command.summary);
+  for (const Command& command : kCommands) commands += fmt::format("\n  {:<9} {}", command.name, command.summary);
   app.footer(commands);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";

@@ -22,7 +22,8 @@ void declare_options(OptionParser& app, Arguments& a) {
   app.add_option("--formats", a.formats, "fp32 and quantised recipes; bf16 is e8m7").capture_default_str();
   app.add_option("--cost", a.cost, "bits (of operands, times multiplications), kept (bytes for backward) or moved")
       .capture_default_str();
-  app.add_option("--within", s.within, "points of accuracy that may be lost").capture_default_str();
+  app.add_option("--within", s.within, "points of accuracy, or percent of another metric, that may be lost")
+      .capture_default_str();
   app.add_option("--noise", s.noise, "standard deviations of fp32's loss that the loss may rise; 0: any")
       .capture_default_str();
   app.add_option("--trainings", s.trainings, "most trainings of search and proof").capture_default_str();
@@ -56,6 +57,10 @@ int search_command(int argc, char** argv) {
   Options& run = a.search.run;
   a.search.step = a.study.options;
   run.epochs = a.study.options.epochs, run.batch = a.study.options.batch, run.lr = a.study.options.lr;
+  run.optimizer = a.study.options.optimizer;
+  run.loss = a.study.options.loss;
+  run.metric = a.study.metric;
+  run.training = a.study.options.training;
   const FolderLock lock(a.out);
   begin_search(a.out, a.overwrite);
   stop_on_signals();
@@ -64,8 +69,9 @@ int search_command(int argc, char** argv) {
     save_search(a.out, s);
     const Trial& t = s.trials.back();
     const char* const end = t.assignment.empty() ? "" : t.passes ? "passes" : "fails";
-    say(stderr, "[{:>3} trainings] {:<14} {:<6} cost {:5.1f}%  {:+.2f} points, loss {:+.2g} (noise {:.2g})  {}\n",
-        s.trainings, t.why, end, 100 * t.cost, t.points, t.loss_change, t.loss_noise, s.to_string(t.assignment));
+    say(stderr, "[{:>3} trainings] {:<14} {:<6} cost {:5.1f}%  {:+.2f} {}, loss {:+.2g} (noise {:.2g})  {}\n",
+        s.trainings, t.why, end, 100 * t.cost, t.points, s.metric.is_share() ? "points" : "%", t.loss_change,
+        t.loss_noise, s.to_string(t.assignment));
   };
   const Search s = search(make, data, a.search);
   save_search(a.out, s);

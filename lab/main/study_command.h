@@ -14,8 +14,11 @@ struct StudyArguments : TaskArguments {
   int threads = 0;
 
   void declare(OptionParser& app);
-  void check(const OptionParser& app) const;
-  MakeModel make_model() { return TaskArguments::make_model(task().load(options.seed).train); }
+  void check(const OptionParser& app);
+  MakeModel make_model() {
+    const LabData data = task();
+    return TaskArguments::make_model(data.load(options.seed).train, data.model);
+  }
 };
 
 // The one recipe that the text names. Error for several.

@@ -63,6 +63,29 @@ TEST_CASE("rows of whole fours are read in fours: the bits are those of rows wit
     }
 }
 
+TEST_CASE("norms whose powers leave the range of double are the CPU's") {
+  if (!have_gpu()) return;
+  const Tensor x = drawn({5, 3000}, 1, DType::f64);
+  for (const double factor : {1.0, 0x1p900, 0x1p-900, 0.0})
+    for (const double order : {2.0, 3.0, 20.0}) {
+      CAPTURE(factor);
+      CAPTURE(order);
+      const Tensor far = x * factor;
+      for (const Tensor& t : {far, far.t().contiguous().t()}) {
+        const std::vector<double> got = numbers(norm(t.to(kGpu), order, {1}));
+        const std::vector<double> want = numbers(norm(far, order, {1}));
+        for (std::size_t i = 0; i < want.size(); ++i) CHECK(std::fabs(got[i] - want[i]) <= 1e-12 * want[i]);
+      }
+    }
+  const Tensor narrow = full({2, 5}, 1e30, {.device = kGpu});
+  CHECK(numbers(norm(narrow, 20, {1}))[0] == doctest::Approx(1e30 * std::pow(5, 0.05)));
+  const Tensor special =
+      from_data(std::vector<double>{INFINITY, 1e300, NAN, 1e300}, {2, 2}, {.dtype = DType::f64, .device = kGpu});
+  const std::vector<double> of_special = numbers(norm(special, 2, {1}));
+  CHECK(of_special[0] == INFINITY);
+  CHECK(std::isnan(of_special[1]));
+}
+
 TEST_CASE("the same bits every time") {
   if (!have_gpu()) return;
   const Tensor x = drawn({600, 1000}, 3).to(kGpu);

@@ -228,6 +228,31 @@ TEST_CASE("batch norm of images in both orders of memory") {
           }
 }
 
+TEST_CASE("batch norm of huge and tiny numbers is that of ordinary ones") {
+  if (!have_gpu()) return;
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Shape& sizes : {Shape{300, 5}, Shape{40, 3, 7, 9}}) {
+      const Tensor x = drawn(sizes, 1, dtype);
+      const Tensor dy = drawn(sizes, 2, dtype).to(kGpu);
+      const auto run = [&](const Tensor& of) {
+        const auto [y, mean, invstd] = batch_norm(of.to(kGpu), {}, {}, {}, {}, true, 0);
+        const Outputs r = batch_norm_backward(dy, of.to(kGpu), {}, mean, invstd, {.eps = 0});
+        return std::vector<std::vector<double>>{numbers(y), numbers(invstd), numbers(r[0])};
+      };
+      const auto near = run(x);
+      const int power = dtype == DType::f64 ? 600 : 80;
+      for (const int exponent : {power, -power}) {
+        CAPTURE(to_string(dtype));
+        CAPTURE(to_string(sizes));
+        CAPTURE(exponent);
+        const auto far = run(x * std::ldexp(1.0, exponent));
+        for (std::size_t k = 0; k < near.size(); ++k)
+          for (std::size_t i = 0; i < near[k].size(); ++i)
+            CHECK(std::fabs(std::ldexp(far[k][i], k == 0 ? 0 : exponent) - near[k][i]) <= 1e-5);
+      }
+    }
+}
+
 TEST_CASE("batch norm reads small planes in runs of eight adjacent elements") {
   if (!have_gpu()) return;
   const auto eval = [](const Tensor& x) {

@@ -130,3 +130,33 @@ TEST_CASE("an error in a shard that others wait for ends the step; the next one 
   for (const auto& [name, p] : model->named_parameters()) p.zero_grad();
   CHECK(numbers_of(*model, parallel.backward(batch_of(20, DType::f32), loss)) == synchronized(1, 20, DType::f32));
 }
+
+TEST_CASE("synchronised batch norm of huge numbers and of tiny ones without eps is that of the whole batch") {
+  const Tensor ordinary = data::digits().inputs.narrow(0, 0, 37).reshape({37, 1, 64}) + 1;
+  for (const auto& [power, eps] : {std::pair{100, 1e-5}, std::pair{-90, 0.0}}) {
+    CAPTURE(power);
+    const Tensor x = ordinary * std::ldexp(1.0, power);
+    const auto run = [&](const auto& backward) {
+      manual_seed(1);
+      nn::Sequential model(nn::BatchNorm1d(1, {.eps = eps}), nn::Flatten(), nn::Linear(64, 10));
+      const Tensor loss =
+          backward(model, [&](const data::Batch& part) { return cross_entropy(model(part.inputs), part.targets); });
+      std::vector<double> out = numbers_of(model, loss.detach());
+      std::erase_if(out, [](double v) { return std::isinf(v); });  // a running variance of 2^200
+      return out;
+    };
+    const data::Batch batch{x, data::digits().targets.narrow(0, 0, 37)};
+    const std::vector<double> whole = run([&](nn::Module&, const auto& loss) {
+      const Tensor all = loss(batch);
+      all.backward();
+      return all;
+    });
+    const std::vector<double> parts = run([&](nn::Module& model, const auto& loss) {
+      const auto ranks = single();
+      return DataParallel(*ranks, model, {.synchronized_batch_norm = true}).backward(batch, loss);
+    });
+    REQUIRE(parts.size() == whole.size());
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      CHECK(std::fabs(parts[i] - whole[i]) <= 1e-5 * std::max(1.0, std::fabs(whole[i])));
+  }
+}

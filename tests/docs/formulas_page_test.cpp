@@ -242,6 +242,13 @@ std::string cell(const std::vector<Claim>& claims) {
   return text;
 }
 
+// Of the arguments whose value is finite as a float; elsewhere Inf.
+std::vector<Real> slopes_wanted(const Formula& f) {
+  std::vector<Real> all;
+  for (const float v : arguments()) all.push_back(std::isfinite(static_cast<float>(f.value(v))) ? f.slope(v) : kInf);
+  return all;
+}
+
 TEST_CASE("docs/special-values.md: the formulas' errors over the range of floats") {
   const Tensor x = from_data(arguments(), {static_cast<std::int64_t>(arguments().size())});
   std::string table = table_head({"function", "value", "slope"});
@@ -249,19 +256,39 @@ TEST_CASE("docs/special-values.md: the formulas' errors over the range of floats
     const Tensor leaf = x.clone().set_requires_grad();
     const Tensor y = f.of(leaf);
     y.sum().backward();
-    std::vector<float> slopes = numbers(leaf.grad());
     std::vector<Real> values_wanted;
-    std::vector<Real> slopes_wanted;
-    for (const float v : arguments()) {
-      values_wanted.push_back(f.value(v));
-      const bool finite = std::isfinite(static_cast<float>(values_wanted.back()));
-      slopes_wanted.push_back(finite ? f.slope(v) : Real{kInf});
-    }
+    for (const float v : arguments()) values_wanted.push_back(f.value(v));
     check_claims(std::string(f.name) + "'s value", f.of_value, numbers(y.detach()), values_wanted);
-    check_claims(std::string(f.name) + "'s slope", f.of_slope, slopes, slopes_wanted);
+    check_claims(std::string(f.name) + "'s slope", f.of_slope, numbers(leaf.grad()), slopes_wanted(f));
     table += table_row({f.name, cell(f.of_value), cell(f.of_slope)});
   }
   check_part("special-values.md", "formulas", table);
+}
+
+// The slopes that a second backward multiplies gradients by: those of the recorded formula, not of the fused one.
+std::vector<float> recorded_slopes(const Formula& f, const Tensor& x) {
+  const Tensor leaf = x.clone().set_requires_grad();
+  const Tensor dy = ones_like(x).set_requires_grad();
+  const Tensor dx = autograd::grad({f.of(leaf)}, {leaf}, {dy}, {.create_graph = true})[0];
+  return numbers(autograd::grad({dx}, {dy}, {ones_like(dx)})[0]);
+}
+
+TEST_CASE("recorded slopes have the errors of the fused ones") {
+  const Tensor x = from_data(arguments(), {static_cast<std::int64_t>(arguments().size())});
+  for (const Formula& f : formulas())
+    check_claims(std::string(f.name) + "'s recorded slope", f.of_slope, recorded_slopes(f, x), slopes_wanted(f));
+}
+
+Real gelu_second(Real x) { return std::fabs(x) > 1000 ? 0 : std::exp(-x * x / 2) * kInvRootTwoPi * (2 - x * x); }
+
+TEST_CASE("gelu's second derivative keeps its accuracy in both tails") {
+  const Tensor at = from_data(arguments(), {static_cast<std::int64_t>(arguments().size())});
+  const Tensor x = at.clone().set_requires_grad();
+  const Tensor slope = autograd::grad({gelu(x).sum()}, {x}, {}, {.create_graph = true})[0];
+  std::vector<Real> wanted;
+  for (const float v : arguments()) wanted.push_back(gelu_second(v));
+  const std::vector<Claim> claims{{2, Unit::absolute, -2, 2}, {100}};
+  check_claims("gelu's second derivative", claims, numbers(autograd::grad({slope.sum()}, {x})[0]), wanted);
 }
 
 }  // namespace

@@ -520,6 +520,7 @@ Tensor of_first_class(const Tensor& x) { return cross_entropy(x.unsqueeze(0), ze
 
 const std::vector<Case>& cases() {
   constexpr double kStd = 0.85391256382996653;  // of 1, -1, 0.5, 0
+  constexpr double kMost = std::numeric_limits<float>::max();
   static const std::vector<Case> all{
       {"max(x)", [](const Tensor& x) { return max(x); }, {1, 3, 3}, {3}, {0, 0.5, 0.5}, {0, 0, 0}},
       {"max(x)", [](const Tensor& x) { return max(x); }, {1, kNan, 3}, {kNan}, {0, 1, 0}, {0, 0, 0}},
@@ -567,6 +568,8 @@ const std::vector<Case>& cases() {
       {"sum(x)", [](const Tensor& x) { return sum(x); }, {1, kInf}, {kInf}, {1, 1}, {0, 0}},
       {"mean(x)", [](const Tensor& x) { return mean(x); }, {1, kInf}, {kInf}, {0.5, 0.5}, {0, 0}},
       {"logsumexp(x)", [](const Tensor& x) { return logsumexp(x); }, {0, kInf}, {kInf}, {0, 1}, {0, 0}},
+      {"logsumexp(x)", [](const Tensor& x) { return logsumexp(x); }, {kMost, kInf}, {kInf}, {0, 1}, {0, 0}},
+      {"logsumexp(x)", [](const Tensor& x) { return logsumexp(x); }, {kInf, kInf, 1}, {kInf}, {0.5, 0.5, 0}, {0, 0, 0}},
       {"logsumexp(x)", [](const Tensor& x) { return logsumexp(x); }, {0, -kInf}, {0}, {1, 0}, {0, 0}},
       {"logsumexp(x)",
        [](const Tensor& x) { return logsumexp(x); },

@@ -379,15 +379,16 @@ TEST_CASE("bad options, data and models are named") {
     return message([&] { lab::compare(mlp, small_digits(), recipes(names), "", o); });
   };
   CHECK(run({.epochs = 0}, {"fp32"}).starts_with("lab: epochs is 0"));
-  CHECK(run({.optimizer = "adagrad"}, {"fp32"}) == "lab: no optimizer 'adagrad'; allowed are adamw, adam and sgd");
+  CHECK(run({.optimizer = "adagrad"}, {"fp32"}) == "lab: no optimizer 'adagrad'; allowed are adamw, adam, sgd");
   CHECK(run({}, {}) == "lab: no recipe was given");
   CHECK(run({}, {"fp32", "fp32"}) == "lab: the recipe fp32 is listed twice");
   CHECK(message([] { lab::data_for("cifar"); }) ==
-        "no data 'cifar'; allowed are digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS and "
+        "no data 'cifar'; allowed are digits, addition, regression, brackets, autoencoder, mnist:DIR, cifar10:DIR, "
+        "cifar100:DIR, text:FILE, npy:INPUTS,TARGETS, npy:NAME=FILE,NAME=FILE,.. and "
         "safetensors:FILE");
   CHECK(message([] { lab::data_for("digits", 32); }) ==
         "data 'digits' have no context option (32 was given); text:FILE has");
   CHECK(message([] { lab::model_for("vgg", small_digits().train); }) ==
-        "no model 'vgg'; allowed are mlp, cnn, gpt and FILE.pt2");
+        "no model 'vgg'; allowed are mlp, cnn, gpt, autoencoder and FILE.pt2");
   CHECK(message([] { lab::model_for("gpt", small_digits().train); }).starts_with("model gpt reads tokens"));
 }

@@ -358,6 +358,45 @@ TEST_CASE("batch_norm of huge numbers is that of ordinary ones, channel by chann
   }
 }
 
+TEST_CASE("batch_norm of tiny numbers is that of ordinary ones") {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const int exponent = dtype == DType::f64 ? -600 : -90;
+    CAPTURE(to_string(dtype));
+    const Tensor x = random({300, 5, 2, 3}, dtype, 1, 3, 2);
+    const Tensor dy = random({300, 5, 2, 3}, dtype, 2);
+    const Tensor far = moved(x, exponent);
+    const auto [y, mean, invstd] = batch_norm(x, {}, {}, {}, {}, true, 0);
+    const auto [far_y, far_mean, far_invstd] = batch_norm(far, {}, {}, {}, {}, true, 0);
+    check_near(far_y, wide(y), 16);
+    check_near(moved(far_mean, -exponent), wide(mean), 8);
+    check_near(moved(far_invstd, exponent), wide(invstd), 4);
+    const Outputs r = batch_norm_backward(dy, x, {}, mean, invstd, {.eps = 0});
+    const Outputs far_r = batch_norm_backward(dy, far, {}, far_mean, far_invstd, {.eps = 0});
+    check_near(moved(far_r[0], exponent), wide(r[0]), 16);
+    check_near(far_r[1], wide(r[1]), 64);
+    check_near(far_r[2], wide(r[2]), 64);
+  }
+}
+
+TEST_CASE("norms of equal numbers are 0 with a tiny eps too, however large the numbers are") {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const double eps = dtype == DType::f64 ? 1e-310 : 1e-40;
+    for (const double value : {0.0, 1.0, 0x1p33, -0x1p40, 0x1p100}) {
+      CAPTURE(to_string(dtype));
+      CAPTURE(value);
+      const Tensor x = full({4, 2}, value, {.dtype = dtype}).set_requires_grad();
+      const Tensor by_row = layer_norm(x, 1, {}, {}, eps);
+      const Tensor by_channel = batch_norm(x, {}, {}, {}, {}, true, eps).y;
+      for (const Tensor& y : {by_row, by_channel}) {
+        CHECK(y.to_vector<double>() == std::vector<double>(8, 0));
+        x.set_grad({});
+        y.sum().backward();
+        CHECK(x.grad().to_vector<double>() == std::vector<double>(8, 0));
+      }
+    }
+  }
+}
+
 TEST_CASE("norms of nothing") {
   CHECK(layer_norm(zeros({0, 4}), 1, ones({4})).sizes() == Shape{0, 4});
   NormAttrs attrs;

@@ -1,0 +1,127 @@
+#include "intervention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "../core/formats/accumulator.h"
+#include "../core/quantize/quantizer_call.h"
+#include "../core/support/throwf.h"
+#include "block_xray.h"
+#include "mirror.h"
+#include "numbers.h"
+
+namespace gradual::inspect {
+namespace {
+
+constexpr std::array<std::string_view, static_cast<std::size_t>(ExactPart::count_)> kParts = {
+    "operand", "zeroed", "clipped", "sum", "result"};
+
+bool is_within(const std::string& path, const std::string& site) {
+  const std::string module = path.substr(0, path.find('#'));
+  return site.empty() || module == site || module.starts_with(site + ".");
+}
+
+}  // namespace
+
+std::string_view to_string(ExactPart part) { return kParts[static_cast<std::size_t>(part)]; }
+
+ExactPart exact_part(std::string_view name) {
+  const auto found = std::ranges::find(kParts, name);
+  if (found == kParts.end())
+    throwf("no part '{}' can be made exact; allowed are operand, zeroed, clipped, sum and result", name);
+  return static_cast<ExactPart>(found - kParts.begin());
+}
+
+std::string to_string(const Exact& e) {
+  std::string text(to_string(e.part));
+  if (!e.operand.empty()) text += " " + e.operand;
+  text += e.site.empty() ? " everywhere" : " of " + e.site;
+  const bool all = e.last == std::numeric_limits<std::int64_t>::max();
+  if (e.first > 0 || !all) text += fmt::format(", steps {} to {}", e.first, all ? "the last" : std::to_string(e.last));
+  return text;
+}
+
+bool Intervention::applies(const Exact& e, ExactPart part, const std::string& site, const std::string& line,
+                           const std::string& operand) const {
+  if (e.part != part || step_ < e.first || step_ > e.last) return false;
+  if (!e.operand.empty() && e.operand != operand) return false;
+  return is_within(site, e.site) || (site.empty() && line == e.site);
+}
+
+void Intervention::before(const OpCall& call) {
+  if (op_info(call.op).kind != OpKind::Custom) return;
+  Frame& frame = frames_.emplace_back();
+  frame.rewritten = is_rewritten(call);
+  for (int i = 0; i < call.inputs.size(); ++i)
+    if (call[i].defined()) frame.inputs[amp::storage_id(call[i])] |= i == 0 ? 1 : 2;
+}
+
+void Intervention::after(const OpCall& call, const Outputs& out, const CallRecord&) {
+  const OpKind kind = op_info(call.op).kind;
+  if (kind == OpKind::Custom) {
+    if (!frames_.empty()) frames_.pop_back();
+    return;
+  }
+  if (!frames_.empty()) {
+    Frame& frame = frames_.back();
+    int from = 0;
+    for (int i = 0; i < call.inputs.size(); ++i)
+      if (call[i].defined())
+        if (const auto found = frame.inputs.find(amp::storage_id(call[i])); found != frame.inputs.end())
+          from |= found->second;
+    for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) frame.inputs[amp::storage_id(out[i])] |= from;
+  }
+  const bool sums = kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean;
+  if (!sums || !current_accumulator() || !out[0].defined()) return;
+  const std::string line = file_line(call.where);
+  const bool wanted = std::ranges::any_of(
+      exact_, [&](const Exact& e) { return applies(e, ExactPart::sum, context().module, line, ""); });
+  if (!wanted) return;
+  const Unseen unseen;
+  const AccumulatorScope exact(std::nullopt);
+  const Outputs again = dispatch(call.op, call.inputs, *call.attrs, call.where);
+  for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i)
+    if (out[i].is_floating()) Tensor(out[i]).copy_(again[i]);
+  ++touched_;
+}
+
+std::string Intervention::operand_of(const QuantizerCall& call) const {
+  const Frame& frame = frames_.back();
+  const auto found = frame.inputs.find(amp::storage_id(call.from));
+  if (found == frame.inputs.end()) return "";
+  return operand_name(running_operands(), found->second == 1 ? 0 : 1);
+}
+
+void Intervention::quantized(const QuantizerCall& call) {
+  if (!frames_.empty() && call.from.defined() && call.to.defined())
+    if (const auto found = frames_.back().inputs.find(amp::storage_id(call.from)); found != frames_.back().inputs.end())
+      frames_.back().inputs[amp::storage_id(call.to)] |= found->second;
+  if (call.kind != QuantizerCall::values || !call.quantizer) return;
+  const bool operand = !frames_.empty() && frames_.back().rewritten;
+  const std::string name = operand ? operand_of(call) : "";
+  const std::string line = file_line(context().line);
+  for (const ExactPart part : {ExactPart::operand, ExactPart::zeroed, ExactPart::clipped, ExactPart::result}) {
+    if ((part == ExactPart::result) == operand) continue;
+    const bool wanted = std::ranges::any_of(
+        exact_, [&](const Exact& e) { return applies(e, part, context().module, line, name); });
+    if (wanted) make_exact(call, part);
+  }
+}
+
+void Intervention::make_exact(const QuantizerCall& call, ExactPart part) {
+  const Unseen unseen;
+  const Tensor from = cast(call.from.detach(), DType::f32);
+  const Tensor exact = call.scale.defined() ? div(from, call.scale) : from;
+  Tensor to = call.to.detach();
+  const Tensor given = cast(to, DType::f32);
+  Tensor numbers = exact;
+  if (part == ExactPart::zeroed) numbers = where(eq(given, 0.0), exact, given);
+  if (part == ExactPart::clipped) numbers = where(beyond_range(call.from, *call.quantizer, call.axis, exact), exact, given);
+  to.copy_(numbers.to(to.dtype()));
+  ++touched_;
+}
+
+}  // namespace gradual::inspect

@@ -1,0 +1,69 @@
+// An intervention makes one thing of a step exact and leaves all else as it is. A training that is replayed with it
+// tells whether that thing does harm.
+//
+//   inspect::Intervention exact({{.part = inspect::ExactPart::zeroed, .site = "4", .operand = "forward_x"}});
+//   { const ObserverScope scope(exact); run.step([&] { return cross_entropy(model(x), y); }); }
+//
+// It is installed as an observer, but it is none: it writes the numbers that it makes exact. With an empty list nothing
+// changes, to the bit.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "names.h"
+
+namespace gradual::inspect {
+
+// What is made exact. operand: all numbers of a quantised operand; zeroed, clipped: those of its numbers that rounding
+// makes 0, and those beyond the largest of its format. sum: the sum of a product or a reduction, in f32 instead of the
+// accumulator that the recipe names. result: the result of an op that the recipe rounds (Quantization::result).
+enum class ExactPart : std::uint8_t { operand, zeroed, clipped, sum, result, count_ };
+std::string_view to_string(ExactPart part);
+ExactPart exact_part(std::string_view name);  // Error listing the names
+
+struct Exact {
+  ExactPart part = ExactPart::operand;
+  std::string site = {};     // a module's path (with its children), or the program's line of an op; empty: everywhere
+  std::string operand = {};  // its name in recipes: "forward_x"; empty: each
+  std::int64_t first = 0, last = std::numeric_limits<std::int64_t>::max();  // steps
+
+  bool operator==(const Exact&) const = default;
+};
+std::string to_string(const Exact& exact);  // "zeroed forward_x of 4, steps 0 to 7"
+
+class Intervention final : public Observer {
+ public:
+  explicit Intervention(std::vector<Exact> exact) : exact_(std::move(exact)) {}
+
+  void begin_step(std::int64_t step) { step_ = step; }
+  std::int64_t touched() const { return touched_; }  // tensors that were written so far
+
+  void before(const OpCall& call) override;
+  void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
+  void quantized(const QuantizerCall& call) override;
+
+ private:
+  // A running custom op: which of its inputs each storage depends on, the first (1) or another (2).
+  struct Frame {
+    bool rewritten = false;
+    Operands operands = {};
+    std::map<std::uint64_t, int> inputs;
+  };
+  bool applies(const Exact& exact, ExactPart part, const std::string& site, const std::string& line,
+               const std::string& operand) const;
+  std::string operand_of(const QuantizerCall& call) const;
+  void make_exact(const QuantizerCall& call, ExactPart part);
+
+  std::vector<Exact> exact_;
+  std::vector<Frame> frames_;
+  std::int64_t step_ = 0;
+  std::int64_t touched_ = 0;
+};
+
+}  // namespace gradual::inspect

@@ -1,0 +1,262 @@
+#include "intervention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "../core/support/error.h"
+#include "../inspect/cures.h"
+#include "run.h"
+#include "statistics.h"
+#include "verdict.h"
+
+namespace gradual::lab {
+namespace {
+
+constexpr std::int64_t kAfterDivergence = 4;  // steps that a trial goes on after the step of divergence
+constexpr std::int64_t kFewestSteps = 6;      // of a trial of a loss
+constexpr double kClearGap = 0.05;            // of fp32's test loss: below it there is no failure to measure
+constexpr double kClearErrors = 4;            // standard errors of a difference of training losses that is clear
+constexpr double kLeastGap = 0.002;           // of fp32's training loss
+constexpr double kCures = 0.5;                // a cure undoes at least so much
+constexpr std::int64_t kMoreTrials = 3;       // that the budget leaves room for: of cures, of causes together
+constexpr double kDoesHarm = 0.1;             // a share of the failure below this is no cause
+
+// What the run does by itself.
+const Outcome& own_outcome(const Result& r) { return r.verdict.own ? *r.verdict.own : r.verdict; }
+
+double mean(const std::vector<double>& values, std::size_t first, std::size_t last) {
+  double sum = 0;
+  for (std::size_t i = first; i < last; ++i) sum += values[i];
+  return sum / static_cast<double>(last - first);
+}
+
+}  // namespace
+
+std::string to_string(const Change& change) {
+  std::string text = change.edit;
+  for (const inspect::Exact& e : change.exact) text += (text.empty() ? "" : "; ") + inspect::to_string(e);
+  return text;
+}
+
+Trials::Trials(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe, std::uint64_t seed,
+               const Options& options, const Result& run, const Result& fp32, std::int64_t budget)
+    : make_model_(make_model),
+      data_(data),
+      recipe_(recipe),
+      seed_(seed),
+      options_(options),
+      run_(run),
+      fp32_(fp32),
+      budget_(budget) {
+  options_.progress = {};
+  options_.save.clear();
+  options_.trace.clear();
+  options_.profile.clear();
+}
+
+bool Trials::stopped() const { return options_.stop && options_.stop(); }
+
+double Trials::measure_of_curve(const std::vector<double>& loss, std::int64_t skipped) const {
+  const std::size_t n = std::min(loss.size(), static_cast<std::size_t>(failure_.steps));
+  if (n == 0) return std::nan("");
+  if (failure_.kind == FailureKind::skips) return 1 - static_cast<double>(skipped) / static_cast<double>(n);
+  if (failure_.kind == FailureKind::loss) return mean(loss, n / 2, n);
+  const auto last = static_cast<std::size_t>(failure_.steps);
+  const std::size_t first = last - std::min<std::size_t>(last, kAfterDivergence);
+  double finite = 0;
+  for (std::size_t i = first; i < std::min(last, loss.size()); ++i) finite += std::isfinite(loss[i]);
+  return finite / static_cast<double>(last - first);
+}
+
+// The run's measure and fp32's differ clearly.
+bool Trials::shows() const {
+  if (!std::isfinite(failure_.fp32)) return false;
+  if (failure_.kind == FailureKind::divergence) return failure_.run < failure_.fp32;
+  if (failure_.kind == FailureKind::skips) return failure_.run + kDoesHarm < failure_.fp32;
+  if (!std::isfinite(failure_.run)) return true;
+  const double gap = failure_.run - failure_.fp32;
+  if (failure_.kind == FailureKind::evaluation) return gap > kClearGap * std::abs(failure_.fp32);
+  // Both runs see the same batches: the differences are paired.
+  std::vector<double> differences;
+  const auto steps = static_cast<std::size_t>(failure_.steps);
+  for (std::size_t i = steps / 2; i < std::min({steps, run_.curve.loss.size(), fp32_.curve.loss.size()}); ++i)
+    differences.push_back(run_.curve.loss[i] - fp32_.curve.loss[i]);
+  const Spread s = spread(differences);
+  const double error = s.deviation / std::sqrt(static_cast<double>(s.count));
+  return gap > kClearErrors * error && gap > kLeastGap * std::abs(failure_.fp32);
+}
+
+bool Trials::begin(std::int64_t count) {
+  const std::int64_t all = std::max(run_.steps, fp32_.steps);
+  const Outcome& own = own_outcome(run_);
+  known_.clear();
+  failure_ = {};
+  const auto skipped_of = [](const Result& r, std::int64_t steps) {
+    std::int64_t skipped = 0;
+    for (std::size_t i = 0; i < r.curve.skipped.size() && static_cast<std::int64_t>(i) < steps; ++i)
+      skipped += r.curve.skipped[i];
+    return skipped;
+  };
+  const auto measure_curves = [&] {
+    failure_.run = measure_of_curve(run_.curve.loss, skipped_of(run_, failure_.steps));
+    failure_.fp32 = measure_of_curve(fp32_.curve.loss, skipped_of(fp32_, failure_.steps));
+    return shows();
+  };
+  if (own.kind == VerdictKind::diverged && own.step >= 0) {
+    failure_.kind = FailureKind::divergence;
+    failure_.steps = std::min(all, own.step + kAfterDivergence);
+    return measure_curves();
+  }
+  if (own.kind == VerdictKind::mostly_skipped) failure_.kind = FailureKind::skips;
+  const std::int64_t fitting = std::max(kFewestSteps, budget_ / std::max<std::int64_t>(1, count + 1));
+  const bool in_evaluation = own.kind == VerdictKind::diverged;
+  for (std::int64_t steps = std::min(all, fitting); !in_evaluation; steps = std::min(all, 2 * steps)) {
+    failure_.steps = steps;
+    if (measure_curves()) return true;
+    if (steps == all) break;
+  }
+  // Training does as in fp32: only evaluation is worse.
+  failure_.kind = FailureKind::evaluation;
+  failure_.steps = all;
+  failure_.run = run_.test_loss;
+  failure_.fp32 = fp32_.test_loss;
+  return shows() || !std::isfinite(failure_.run);
+}
+
+amp::Recipe Trials::changed(const std::string& edit) const {
+  amp::Recipe r = edit.empty() ? recipe_ : inspect::edited(recipe_, edit);
+  // What is exact in forward shall not be rounded a second time by codes kept for backward.
+  if (r.quantization) r.quantization->save_codes = false;
+  return r;
+}
+
+std::optional<double> Trials::measured(const amp::Recipe& recipe, const std::vector<inspect::Exact>& exact) try {
+  Run run(make_model_, data_, recipe, seed_, options_);
+  run.intervene(exact);
+  const bool ended = run.train_to(failure_.steps);
+  spent_ += static_cast<std::int64_t>(run.curve().loss.size());
+  if (!ended) return {};
+  if (failure_.kind == FailureKind::evaluation) return run.test_loss();
+  return measure_of_curve(run.curve().loss, run.skipped_steps());
+} catch (const Error&) { return {}; }  // the change does not fit the model
+
+std::optional<double> Trials::undone(const Change& change) {
+  const std::string key = to_string(change);
+  if (const auto found = known_.find(key); found != known_.end()) return found->second;
+  if (stopped() || spent_ + failure_.steps > budget_) return {};
+  std::optional<double>& share = known_[key];
+  const std::optional<double> got = measured(changed(change.edit), change.exact);
+  if (!got) return share;
+  const double gap = failure_.fp32 - failure_.run;
+  double undone = std::isfinite(*got) ? 1 : -1;
+  if (std::isfinite(gap)) undone = std::isfinite(*got) ? (*got - failure_.run) / gap : -1;
+  share = std::clamp(undone, -1.0, 1.0);
+  return share;
+}
+
+bool Trials::runs(const std::string& edit) try {
+  const amp::Recipe recipe = inspect::edited(recipe_, edit);
+  Run run(make_model_, data_, recipe, seed_, options_);
+  run.intervene({});
+  run.train_to(1);
+  ++spent_;
+  return true;
+} catch (const Error&) { return false; }
+
+std::vector<double> Trials::losses(const Change& change, std::int64_t steps) {
+  const amp::Recipe recipe = changed(change.edit);
+  Run run(make_model_, data_, recipe, seed_, options_);
+  run.intervene(change.exact);
+  run.train_to(steps);
+  return run.curve().loss;
+}
+
+namespace {
+
+// The trial of a finding: its mechanism undone everywhere, or else its first cure.
+Change change_of(const inspect::Finding& f, const amp::Recipe& recipe) {
+  Change change{.exact = f.exact};
+  for (inspect::Exact& e : change.exact) e.site.clear();
+  if (change.exact.empty() && !f.cures.empty()) change.edit = inspect::edit(recipe, f.cures[0].recipe);
+  return change;
+}
+
+// Findings that trials bear out come first, then those without a trial, then those whose undoing changes nothing.
+// Findings that blame the program stay where they are.
+int order_of(const inspect::Finding& f) {
+  if (!f.precision || !f.undone) return 10;
+  if (*f.undone < kDoesHarm) return 20;
+  return 9 - static_cast<int>(std::lround(8 * *f.undone));
+}
+
+// Where no single mechanism undoes the failure but all together do, the weight of each is what is lost without it.
+void weigh_together(std::vector<inspect::Finding>& findings, const amp::Recipe& recipe, Trials& trials) {
+  std::vector<inspect::Finding*> members;
+  for (inspect::Finding& f : findings) {
+    if (f.undone && *f.undone >= kCures) return;
+    if (!f.exact.empty()) members.push_back(&f);
+  }
+  const auto all_but = [&](const inspect::Finding* left_out) {
+    Change change;
+    for (const inspect::Finding* f : members) {
+      if (f == left_out) continue;
+      const Change one = change_of(*f, recipe);
+      change.exact.insert(change.exact.end(), one.exact.begin(), one.exact.end());
+    }
+    return trials.undone(change);
+  };
+  if (members.size() < 2) return;
+  const std::optional<double> all = all_but(nullptr);
+  if (!all || *all < kCures) return;
+  std::vector<std::pair<inspect::Finding*, double>> weights;
+  for (inspect::Finding* f : members)
+    if (const std::optional<double> without = all_but(f)) weights.emplace_back(f, *all - *without);
+  for (const auto& [f, weight] : weights) f->undone = std::max(f->undone.value_or(0), weight);
+}
+
+// Tries the cures of a finding: those that undo most of the failure come first, those that change nothing go.
+void weigh_cures(inspect::Finding& f, const amp::Recipe& recipe, Trials& trials) {
+  std::vector<std::pair<int, inspect::Cure>> tried;
+  for (inspect::Cure& c : f.cures) {
+    const std::optional<double> share = trials.undone({.edit = inspect::edit(recipe, c.recipe)});
+    if (share && *share == 0) continue;
+    int place = 1;  // not tried
+    if (share) place = *share >= kCures ? 0 : 2;
+    tried.emplace_back(place, std::move(c));
+  }
+  std::ranges::stable_sort(tried, std::less(), [](const auto& t) { return t.first; });
+  f.cures.clear();
+  for (auto& [place, cure] : tried) f.cures.push_back(std::move(cure));
+}
+
+}  // namespace
+
+void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model, const LabData& data,
+           const amp::Recipe& recipe, std::uint64_t seed, const Options& options, const Result& run,
+           const Result& fp32) {
+  const auto drop_weak = [&findings] {
+    std::erase_if(findings, [](const inspect::Finding& f) { return f.weak && !(f.undone && *f.undone >= kDoesHarm); });
+  };
+  const std::int64_t budget = options.explain_steps < 0 ? std::max(run.steps, fp32.steps) : options.explain_steps;
+  Trials trials(make_model, data, recipe, seed, options, run, fp32, budget);
+  for (inspect::Finding& f : findings)
+    std::erase_if(f.cures, [&](const inspect::Cure& c) { return !trials.runs(inspect::edit(recipe, c.recipe)); });
+  std::int64_t count = 0;
+  for (const inspect::Finding& f : findings) count += f.precision && (!f.exact.empty() || !f.cures.empty());
+  if (seed != 0 || budget == 0 || count == 0 || !trials.begin(count + kMoreTrials)) return drop_weak();
+  for (inspect::Finding& f : findings) {
+    if (!f.precision || (f.exact.empty() && f.cures.empty())) continue;
+    f.undone = trials.undone(change_of(f, recipe));
+  }
+  weigh_together(findings, recipe, trials);
+  std::ranges::stable_sort(findings, std::less(), order_of);
+  drop_weak();
+  if (!findings.empty() && findings[0].precision) weigh_cures(findings[0], recipe, trials);
+}
+
+}  // namespace gradual::lab

@@ -1,0 +1,60 @@
+// What a run of the lab trains on: a loss by name, or a function.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../core/tensor/tensor.h"
+#include "../data/dataset.h"
+#include "../nn/module.h"
+
+namespace gradual::lab {
+
+// The loss of a batch: a scalar, the mean over what the batch has. It runs under the recipe.
+using LossFunction = std::function<Tensor(const Tensor& outputs, const Tensor& targets)>;
+
+// One of loss_names(), or a function with a name.
+//   cross_entropy  of logits [N, C] with classes [N], or [N, T, C] with [N, T]; class -100 is ignored
+//   mse, l1        means over all numbers of the squared differences, and of their magnitudes
+//   huber          the same, squares below a difference of 1 and magnitudes above (Huber 1964); in f32 at least
+//   bce            binary cross entropy of logits with targets from 0 to 1
+//   kl             of softmax of the logits [.., C] from target probabilities [.., C], the mean over their rows
+//   output         the model's first output is the loss: the data's fields are the arguments of its forward
+struct Loss {
+  Loss() = default;                                    // the data's own
+  Loss(const char* known) : name(known) {}             // NOLINT(google-explicit-constructor)
+  Loss(std::string known) : name(std::move(known)) {}  // NOLINT(google-explicit-constructor)
+  Loss(std::string own, LossFunction f) : name(std::move(own)), function(std::move(f)) {}
+
+  bool is_output() const { return !function && name == "output"; }
+
+  std::string name = {};  // empty: the data's own
+  LossFunction function = {};
+};
+std::vector<std::string> loss_names();
+// Error for an unknown name, with the allowed ones.
+void check_known(const Loss& loss);
+// The metric for a loss where none is chosen: "accuracy" for cross_entropy and bce, "rmse" for mse, ..
+std::string metric_for(const Loss& loss);
+
+// The outputs of a model for a batch, and the targets that they are compared with.
+//   A model of the lab or of C++: one input, the batch's inputs; of fields, the first of two.
+//   A model of torch.export: each argument of its forward is the field of that name. One field that is no argument is
+//   the target. Without fields: the inputs, and for a second argument the targets.
+// Inputs of another dtype than the exported model's are cast to it. Error naming the arguments and the fields if they
+// do not fit. wants_target: Error if there is none.
+struct Outputs {
+  std::vector<Tensor> all;
+  Tensor targets = {};
+};
+Outputs outputs_of(nn::Module& model, const data::Batch& batch, bool wants_target);
+
+// The loss for outputs and targets as a scalar. Targets of another shape take that of the outputs, where one of them is
+// [N, ..] with all sizes after the first as one, or lacks a last size of 1.
+Tensor loss_of(const Loss& loss, const Outputs& outputs);
+// Targets with the shape and the dtype that the loss compares the outputs with.
+Tensor fitting_targets(const Loss& loss, const Tensor& outputs, const Tensor& targets);
+
+}  // namespace gradual::lab

@@ -1,0 +1,131 @@
+// Translated models (gradual-lab translate) against the same files as pt2::load reads them: all bits are the same. The
+// build writes the headers.
+#include <gradual/gradual.h>
+#include <gradual/pt2/module.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "attention.h"
+#include "cnn.h"
+#include "evaluation.h"
+#include "gpt.h"
+#include "in_place.h"
+#include "mlp.h"
+#include "recurrent.h"
+#include "residual.h"
+#include "tied.h"
+#include "unet.h"
+
+using namespace gradual;
+
+namespace {
+
+int failures = 0;
+
+void check(bool holds, const std::string& what) {
+  if (holds) return;
+  std::printf("differs: %s\n", what.c_str());
+  ++failures;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  if (a.dtype() != b.dtype() || a.sizes() != b.sizes()) return false;
+  const Tensor x = contiguous(a.detach());
+  const Tensor y = contiguous(b.detach());
+  return x.numel() == 0 || std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
+}
+
+std::vector<Tensor> listed(const Tensor& t) { return {t}; }
+template <class... T> std::vector<Tensor> listed(const std::tuple<T...>& all) {
+  return std::apply([](const T&... t) { return std::vector<Tensor>{t...}; }, all);
+}
+
+Tensor loss_of(const std::vector<Tensor>& outputs, const StateDict& golden) {
+  Tensor loss;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const std::string name = "cotangent." + std::to_string(i);
+    if (!golden.contains(name)) continue;
+    const Tensor term = sum(outputs[i] * golden.tensor(name).to(outputs[i].dtype()));
+    loss = loss.defined() ? loss + term : term;
+  }
+  return loss;
+}
+
+std::string sorted_names(const nn::NamedTensors& tensors) {
+  std::vector<std::string> names;
+  for (const auto& [name, t] : tensors) names.push_back(name);
+  std::ranges::sort(names);
+  std::string all;
+  for (const std::string& name : names) all += name + " ";
+  return all;
+}
+
+const Tensor* find(const nn::NamedTensors& tensors, const std::string& name) {
+  for (const auto& [key, t] : tensors)
+    if (key == name) return &t;
+  return nullptr;
+}
+
+// Two steps, so that the second sees what the first left in the buffers.
+template <class Model, class Call> void compare(const std::string& folder, const std::string& name, const Call& call) {
+  const auto loaded = pt2::load(folder + "/" + name + ".pt2");
+  const StateDict golden = load_safetensors(folder + "/" + name + ".safetensors").tensors;
+  Model model;
+  model.load_state_dict(loaded->state_dict());
+  check(model.training() == loaded->training(), name + ": the mode");
+  std::vector<Tensor> inputs;
+  for (const pt2::InputInfo& in : loaded->inputs()) {
+    const Tensor& t = golden.tensor("input." + in.name);
+    inputs.push_back(t.is_floating() ? t.to(DType::f32) : t);
+  }
+  for (int step = 0; step < 2; ++step) {
+    manual_seed(7);
+    const std::vector<Tensor> wanted = (*loaded)(inputs);
+    manual_seed(7);
+    const std::vector<Tensor> outputs = listed(call(model, inputs));
+    check(outputs.size() == wanted.size(), name + ": the number of outputs");
+    for (std::size_t i = 0; i < outputs.size() && i < wanted.size(); ++i)
+      check(same_bits(outputs[i], wanted[i]), name + ": output " + std::to_string(i));
+    loss_of(wanted, golden).backward();
+    loss_of(outputs, golden).backward();
+  }
+  check(sorted_names(model.named_parameters()) == sorted_names(loaded->named_parameters()), name + ": the names");
+  int compared = 0;
+  for (const auto& [key, p] : loaded->named_parameters()) {
+    const Tensor* const other = find(model.named_parameters(), key);
+    check(other && same_bits(other->grad(), p.grad()), name + ": the gradient of " + key);
+    compared += p.grad().defined() ? 1 : 0;
+  }
+  check(compared > 0, name + ": gradients");
+  for (const auto& [key, b] : loaded->named_buffers()) {
+    const Tensor* const other = find(model.named_buffers(), key);
+    check(other && same_bits(*other, b), name + ": the buffer " + key);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  const std::string folder = argv[1];
+  const auto one = [](auto& model, const std::vector<Tensor>& in) { return model(in[0]); };
+  const auto two = [](auto& model, const std::vector<Tensor>& in) { return model(in[0], in[1]); };
+  compare<mlp::MLP>(folder, "mlp", one);
+  compare<cnn::CNN>(folder, "cnn", one);
+  compare<residual::Residual>(folder, "residual", one);
+  compare<tied::Tied>(folder, "tied", one);
+  compare<attention::Attention>(folder, "attention", two);
+  compare<gpt::GPT>(folder, "gpt", two);
+  compare<recurrent::Recurrent>(folder, "recurrent", one);
+  compare<in_place::InPlace>(folder, "in_place", one);
+  compare<unet::UNet>(folder, "unet", one);
+  compare<evaluation::CNN>(folder, "evaluation", one);
+  if (failures == 0) std::printf("all bits are the same\n");
+  return failures == 0 ? 0 : 1;
+}
