@@ -233,8 +233,8 @@ void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, c
 
 // Three steps: partial(piece, a, b, sums) writes up to kRows rows of sums over the channels of each piece;
 // finish(sums_of) combines them, with sums_of(channel)(chunk, row); apply(piece, a, b, y) maps each piece. If `sums`
-// is false, the first step is skipped. Threads share the pieces. The first step reads values of E, the last one works on
-// values of Y: counting y's rounding needs a buffer in the last step and must not change the order of a sum.
+// is false, the first step is skipped. Threads share the pieces. The first step reads values of E, the last
+// one values of Y: counting y's rounding needs a buffer in the last step and must not change the order of a sum.
 template <class T, class E, class Y> struct Passes {
   static constexpr std::int64_t kRows = 3;
   const Channels& l;

@@ -202,7 +202,7 @@ TEST_CASE("Kahan compensation follows an f32 run within the pair's own precision
     reference->step();
     none->step();
   }
-  // Weights stay below 2: the parameter's own rounding is at most 2^-8, and that of the compensation 2^-17 per step.
+  // Weights stay below 2: the parameter's own rounding is at most 2^-8, and that of the compensation 2^-17 a step.
   const double pair = 30 * 0x1p-17, own = 0x1p-8;
   CHECK(max_difference(p.to_vector<double>(), control.to_vector<double>()) <= own + pair);
   CHECK(max_difference(uncured.to_vector<double>(), control.to_vector<double>()) > 2 * own);
