@@ -47,6 +47,20 @@ bool is_identity(const Quantizer& q) {
 constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
     {"x", &Site::x}, {"w", &Site::w}, {"dy", &Site::dy}};
 
+Quantizer untransformed(const Quantizer& quantizer, const Quantization& q) {
+  Quantizer plain = quantizer;
+  plain.hadamard = false;
+  plain.overflow = q.overflow.value_or(plain.overflow);
+  return plain;
+}
+
+// True if forward has looked for the Inf and NaN of an operand that backward rounds again.
+bool seen_in_forward(const Operand& o, Site& site) {
+  const std::optional<Quantizer>& forward = (*site.quantization).*kOperandQuantizers[static_cast<int>(o.role)][0];
+  if (o.role == Role::error || !forward || is_identity(*forward)) return false;
+  return site.state->hides(untransformed(*forward, *site.quantization));
+}
+
 // Rounds an operand along `axis`, unless it was saved as codes.
 QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site) {
   if (o.saved) return {t, *o.saved};
@@ -61,10 +75,8 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = rewrite_key();
   CastTally* tally = cast_tally(o.role, site.name);
   if (tally) options.stats = {&tally->counts, &tally->exponents}, options.scaled_exponents = true;
-  Quantizer plain = *o.quantizer;
-  plain.hadamard = false;
-  plain.overflow = site.quantization->overflow.value_or(plain.overflow);
-  if (first || context.gradient) site.state->look_at(t, plain);
+  const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
+  if (first || (context.gradient && !seen_in_forward(o, site))) site.state->look_at(t, plain);
   QuantizedOperand result = quantize_operand(t, plain, options);
   if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
   options.stage = options.keep = false, options.again = true, options.stats = {};  // the same codes
@@ -367,11 +379,14 @@ void QuantizationState::forget_staged() {
     for (const auto& [name, member] : kHistories) ((*s).*member).forget_staged();
 }
 
-void QuantizationState::look_at(const Tensor& operand, const Quantizer& quantizer) {
-  if (!watch) return;
+bool QuantizationState::hides(const Quantizer& quantizer) {
   auto known = std::ranges::find(hides_, quantizer, &std::pair<Quantizer, bool>::first);
   if (known == hides_.end()) known = hides_.insert(known, {quantizer, hides_nonfinite(quantizer)});
-  if (!known->second) return;
+  return known->second;
+}
+
+void QuantizationState::look_at(const Tensor& operand, const Quantizer& quantizer) {
+  if (!watch || !hides(quantizer)) return;
   const NoGrad off;
   const CauseScope cause("the loss scale's check");
   const Tensor bad = logical_not(lt(absmax_tensor(operand.detach()), HUGE_VAL));  // NaN is not below Inf either

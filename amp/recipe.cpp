@@ -10,6 +10,7 @@
 #include "../core/support/printable.h"
 #include "../core/support/throwf.h"
 #include "../optim/clip.h"
+#include "before_step.h"
 #include "convert_model.h"
 #include "quantized_recipes.h"
 #include "quantized_run.h"
@@ -245,59 +246,6 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   }
 }
 
-namespace {
-
-// What a forward or backward changes before an update, to take it back where one throws.
-class Before : Pinned {
- public:
-  Before(const std::vector<Tensor>& buffers, const std::vector<Tensor>& parameters, QuantizationState* state)
-      : buffers_(buffers), parameters_(parameters), state_(state), key_(default_generator().state()) {
-    if (state_) hidden_ = state_->hidden();
-    if (!grad_enabled()) return;  // an evaluation
-    const Bookkeeping unseen;
-    for (const Tensor& b : buffers_) values_.push_back(b.defined() ? b.clone() : Tensor());
-    for (const Tensor& p : parameters_) gradients_.push_back(p.grad().defined() ? p.grad().clone() : Tensor());
-  }
-
-  template <class F> Tensor whole(const F& f) const {
-    try {
-      return f();
-    } catch (...) {
-      restore();
-      throw;
-    }
-  }
-
- private:
-  struct Bookkeeping {
-    NoGrad off;
-    StageScope amp{chain().amp, nullptr};
-    StageScope observe{chain().observe, nullptr};
-    StageScope results{chain().results, nullptr};
-  };
-
-  void restore() const {
-    default_generator().set_state(key_);
-    const Bookkeeping unseen;
-    for (std::size_t i = 0; i < values_.size(); ++i)
-      if (values_[i].defined()) buffers_[i].copy_(values_[i]);
-    for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_[i].set_grad(gradients_[i]);
-    if (!state_) return;
-    state_->forget_staged();
-    state_->put_hidden(hidden_);
-  }
-
-  const std::vector<Tensor>& buffers_;
-  const std::vector<Tensor>& parameters_;
-  QuantizationState* state_;
-  RandomKey key_;
-  Tensor hidden_;  // counted in earlier micro-batches of this step
-  std::vector<Tensor> values_;
-  std::vector<Tensor> gradients_;
-};
-
-}  // namespace
-
 void RecipeRun::freeze_histories() const {
   if (quantization_) quantization_->frozen = !model_.training();
 }
@@ -321,8 +269,9 @@ Tensor RecipeRun::run_forward(const std::function<Tensor()>& loss) const {
 }
 
 Tensor RecipeRun::forward(const std::function<Tensor()>& loss) const {
-  static const std::vector<Tensor> kNone;
-  const Before before(buffers_, kNone, quantization_.get());
+  const std::vector<Tensor> changing = grad_enabled() ? buffers_ : std::vector<Tensor>();  // none in an evaluation
+  const BeforeStep before(changing, {}, BeforeStep::Gradients::added_to, quantization_.get(),
+                          default_generator().state());
   return before.whole([&] { return run_forward(loss); });
 }
 
@@ -361,7 +310,8 @@ optim::StepResult RecipeRun::update() {
 }
 
 RunStep RecipeRun::step(const std::function<Tensor()>& loss) {
-  const Before before(buffers_, parameters_, quantization_.get());
+  const BeforeStep before(buffers_, parameters_, BeforeStep::Gradients::added_to, quantization_.get(),
+                          default_generator().state());
   const Tensor value = before.whole([&] {
     std::optional<Scoped<bool>> held;
     if (quantization_) held.emplace(quantization_->held, true);

@@ -156,6 +156,7 @@ class RecipeRun : Pinned {
   RecipeScope scope() const;
 
   const Recipe& recipe() const { return recipe_; }
+  const RunOptions& options() const { return options_; }
   nn::Module& model() { return model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   bool scales() const { return scaler_.has_value(); }

@@ -9,6 +9,7 @@
 #include <future>
 #include <map>
 
+#include "../amp/before_step.h"
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/tape.h"
@@ -41,8 +42,15 @@ template <class T> Tensor like(const Tensor& t, const T* values) {
 std::string parameter_list(const std::vector<std::pair<std::string, Tensor>>& parameters) {
   std::string text;
   for (const auto& [name, p] : parameters)
-    text += fmt::format("{}{} {} {}", text.empty() ? "" : ", ", name, to_string(p.dtype()), to_string(p.sizes()));
+    text += fmt::format("{}{} {} {}{}", text.empty() ? "" : ", ", name, to_string(p.dtype()), to_string(p.sizes()),
+                        p.requires_grad() ? "" : " frozen");
   return text;
+}
+
+std::vector<Tensor> tensors_of(const std::vector<std::pair<std::string, Tensor>>& named) {
+  std::vector<Tensor> all;
+  for (const auto& [name, t] : named) all.push_back(t);
+  return all;
 }
 
 std::string text_of(const amp::Recipe& recipe) {
@@ -62,13 +70,20 @@ std::string text_of(const StateValue& value) {
   return gradual::describe(value);
 }
 
-// The optimizer's kind, its groups with their rates, and how it updates half parameters.
+// The optimizer's kind and choices, its groups with their rates and parameters, and how it updates half parameters.
 Facts facts_of(optim::Optimizer& optimizer) {
   Facts facts;
   for (const StateDict::Entry& entry : optimizer.state_dict())
     if (entry.name == "kind" || entry.name == "seed" || entry.name.starts_with("groups"))
       facts.emplace_back("the optimizer's " + entry.name, text_of(entry.value));
+  for (const auto& [name, value] : optimizer.choices()) facts.emplace_back("the optimizer's " + name, value);
+  std::string names;  // through the groups in order
+  for (std::size_t i = 0; i < optimizer.param_count(); ++i) names += (i > 0 ? ", " : "") + optimizer.param_name(i);
+  facts.emplace_back("the optimizer's parameters", names);
   const optim::UpdateOptions& how = optimizer.update_options();
+  for (std::size_t k = 0; k < std::size(how.moments); ++k)
+    facts.emplace_back(fmt::format("the optimizer's moments[{}]", k),
+                       how.moments[k] ? describe(*how.moments[k]) : "unset");
   facts.emplace_back("the optimizer's update", to_string(how.update));
   facts.emplace_back("the optimizer's state_dtype", how.state_dtype ? to_string(*how.state_dtype) : "unset");
   facts.emplace_back("the optimizer's pure_arithmetic", how.pure_arithmetic ? "true" : "false");
@@ -79,6 +94,7 @@ Facts facts_of(optim::Optimizer& optimizer) {
 DataParallelOptions with_facts(DataParallelOptions options, amp::RecipeRun& run) {
   Facts facts = facts_of(run.optimizer());
   facts.insert(facts.begin(), {"recipe", text_of(run.recipe())});
+  facts.emplace_back("clip_norm", fmt::format("{}", run.options().clip_norm));
   options.facts.insert(options.facts.begin(), facts.begin(), facts.end());
   return options;
 }
@@ -222,20 +238,26 @@ void DataParallel::copy_state() {
 amp::RunStep DataParallel::step(const data::Batch& batch, const Loss& loss) {
   if (!run_)
     throw_error("DataParallel: step() is for a RecipeRun; with a model alone call backward() and your optimizer");
+  check_batch(batch);
   const Tensor value = backward(batch, loss);
   amp::RunStep done{value, run_->update()};
-  check_step(batch);
+  check_step();
   return done;
+}
+
+// Of steps 1, 2, 4, 8 ..
+void DataParallel::check_batch(const data::Batch& batch) const {
+  if (ranks_.size() == 1 || !std::has_single_bit(steps_ + 1)) return;
+  const std::int64_t samples = batch.whole ? batch.whole : batch.size();
+  check_same(ranks_, {{"the number of samples in a batch", std::to_string(samples)}});
 }
 
 // Finds what no fact names, such as the options of an optimizer of the user's own. The steps become rare, since reading
 // all parameters takes time.
-void DataParallel::check_step(const data::Batch& batch) {
+void DataParallel::check_step() {
   ++steps_;
   if (ranks_.size() == 1 || !std::has_single_bit(steps_)) return;
-  const std::int64_t samples = batch.whole ? batch.whole : batch.size();
-  check_same(ranks_, {{"the number of samples in a batch", std::to_string(samples)},
-                      {fmt::format("their parameters after step {} (a checksum)", steps_), checksum_of(parameters_)}});
+  check_same(ranks_, {{fmt::format("their parameters after step {} (a checksum)", steps_), checksum_of(parameters_)}});
 }
 
 // One backward over all shards of all ranks. Each bucket has a tree for each held rank and a sum; in those of the last
@@ -248,8 +270,9 @@ template <class T> struct DataParallel::Step {
   RandomKey start;  // of default_generator(), before the step
   std::int64_t whole = batch.whole ? batch.whole : batch.size();
   Range own = all.own_shards();
-  std::vector<Tensor> earlier = {}, before = {};  // gradients that are added to, and the buffers
-  std::int64_t earlier_hidden = 0;                // operands in which earlier calls hid Inf or NaN, on all ranks
+  amp::BeforeStep before{tensors_of(all.buffers_), tensors_of(all.parameters_), amp::BeforeStep::Gradients::dropped,
+                         all.run_ ? all.run_->quantization() : nullptr, start};
+  std::int64_t earlier_hidden = 0;  // operands in which earlier calls hid Inf or NaN, on all ranks
   ShardWeights weights{all.ranks_, all.shards_, whole};
   std::size_t last = all.buckets_.size() - 1;
   std::vector<std::vector<TreeSum<T>>> trees{
@@ -265,11 +288,6 @@ template <class T> struct DataParallel::Step {
   // are closed are exchanged, for other ranks wait for them; the thread then finds a broken promise.
   std::future<void> thread = {};
   std::vector<std::promise<void>> closed = {};
-
-  void restore_buffers() const {
-    const NoGrad off;
-    for (std::size_t i = 0; i < before.size(); ++i) all.buffers_[i].second.copy_(before[i]);
-  }
 
   // What the losses of all shards divided by.
   double counted() const {
@@ -298,8 +316,8 @@ template <class T> struct DataParallel::Step {
     counted[1] = static_cast<T>(shard.divisor.counted - static_cast<double>(counted[0]));
     const double share = shard.share;
     for (const auto& [name, p] : all.parameters_) out.push_back(p.grad().defined() ? 1 : 0);
-    for (std::size_t i = 0; i < before.size(); ++i) {
-      const Tensor now = on_host<T>(all.buffers_[i].second), then = on_host<T>(before[i]);
+    for (std::size_t i = 0; i < before.buffers().size(); ++i) {
+      const Tensor now = on_host<T>(all.buffers_[i].second), then = on_host<T>(before.buffers()[i]);
       for (std::int64_t k = 0; k < now.numel(); ++k)
         out.push_back(static_cast<T>(share) * (now.template data<T>()[k] - then.template data<T>()[k]));
     }
@@ -333,7 +351,7 @@ template <class T> struct DataParallel::Step {
     const std::int64_t k = shard.k;
     const Range samples = weights.samples_of(k);
     for (const auto& [name, p] : all.parameters_) p.zero_grad();
-    restore_buffers();
+    before.restore_buffers();
     if (k + 1 == own.last && last > 0) {
       std::vector<std::future<void>> turns;
       closed.resize(last);
@@ -406,7 +424,7 @@ template <class T> struct DataParallel::Step {
       throwf("DataParallel: a batch of {} samples for {} shards; synchronised batch norm needs one each", whole,
              all.shards_);
     std::vector<Tensor> beginning(all.parameters_.size());  // no gradient
-    beginning.insert(beginning.end(), before.begin(), before.end());
+    beginning.insert(beginning.end(), before.buffers().begin(), before.buffers().end());
     // of the shards that wait
     std::vector<std::vector<Tensor>> waiting(static_cast<std::size_t>(own.size()), beginning);
     const auto swap = [&](int i) {
@@ -464,20 +482,20 @@ template <class T> struct DataParallel::Step {
     const std::size_t flags = kCounted + 2 * static_cast<std::size_t>(all.shards_);
     const std::optional<double> factor = weights.factor(counted());
     const T* from = sums[last].data() + flags + all.parameters_.size();
-    for (std::size_t i = 0; i < before.size(); ++i) {
+    for (std::size_t i = 0; i < before.buffers().size(); ++i) {
       const Tensor& b = all.buffers_[i].second;
       const bool changed = std::any_of(from, from + b.numel(), [](T gain) { return gain != 0; });
       std::vector<T> gains(from, from + b.numel());
       if (!b.is_floating())
         for (T& g : gains) g = std::round(g);
-      if (changed) b.copy_(add(before[i], like(b, gains.data())));
+      if (changed) b.copy_(add(before.buffers()[i], like(b, gains.data())));
       from += b.numel();
     }
     for (std::size_t bucket = 0; bucket <= last; ++bucket) {
       from = sums[bucket].data() + (bucket == last ? all.about_ : 0);
       for (const std::size_t i : all.buckets_[bucket]) {
         const Tensor& p = all.parameters_[i].second;
-        Tensor gradient = earlier[i];
+        Tensor gradient = before.gradients()[i];
         if (sums[last][flags + i] > 0) {
           const bool wide = is_half(p.dtype()) && autograd::gradient_sums(p) == autograd::GradientSums::f32;
           Tensor fresh = from_data(std::vector<T>(from, from + p.numel()), p.sizes(), {.dtype = dtype_of<T>});
@@ -492,16 +510,6 @@ template <class T> struct DataParallel::Step {
     }
   }
 
-  // As before the step.
-  void restore() const {
-    default_generator().set_state(start);
-    restore_buffers();
-    for (std::size_t i = 0; i < earlier.size(); ++i) all.parameters_[i].second.set_grad(earlier[i]);
-    if (!all.run_ || !all.run_->quantization()) return;
-    all.run_->quantization()->forget_staged();
-    put_hidden(earlier_hidden);
-  }
-
   void put_hidden(std::int64_t count) const {
     amp::QuantizationState& quantization = *all.run_->quantization();
     static_cast<void>(quantization.take_hidden());
@@ -511,15 +519,8 @@ template <class T> struct DataParallel::Step {
   }
 
   Tensor run() {
-    for (const auto& [name, p] : all.parameters_) earlier.push_back(p.grad());
-    for (const auto& [name, b] : all.buffers_) before.push_back(b.detach().clone());
     earlier_hidden = static_cast<std::int64_t>(hidden_operands());
-    try {
-      return sum_of_shards();
-    } catch (...) {
-      restore();
-      throw;
-    }
+    return before.whole([&] { return sum_of_shards(); });
   }
 
   Tensor sum_of_shards() {
@@ -534,7 +535,7 @@ template <class T> struct DataParallel::Step {
     }
     if (thread.valid()) thread.get();
     if (quantization) advance_histories(*quantization, all.ranks_);
-    restore_buffers();
+    before.restore_buffers();
     const bool exchanges = all.exchange_.has_value();
     if (exchanges) sums[last] = sum_shards(all.ranks_, all.shards_, std::move(about));
     const bool low =

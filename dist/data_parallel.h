@@ -52,7 +52,8 @@ struct DataParallelOptions {
   // synchronized_batch_norm. No bit depends on it.
   std::int64_t bucket_bytes = 0;
   // What else must be equal on all ranks, by name, for example {"data", "digits"}. Version, program, recipe,
-  // parameters, the optimizer with its rates, the default generator and options are compared always.
+  // parameters, the optimizer with its rates and choices, clip_norm, the default generator and options are compared
+  // always.
   Facts facts = {};
 };
 
@@ -72,8 +73,9 @@ class DataParallel : Pinned {
                std::optional<amp::Exchange> exchange = {});
 
   // One training step of the run on a batch, the same on all ranks (or each rank's part of it, see own_shards()). If
-  // the loss or a gradient throws, gradients, buffers, histories and default_generator() are as before. After steps 1,
-  // 2, 4, 8 and so on: Error on every rank if their parameters or the sizes of their batches differ.
+  // the loss or a gradient throws, gradients, buffers, histories and default_generator() are as before. In steps 1, 2,
+  // 4, 8 and so on: Error on every rank if the sizes of their batches (before the step) or their parameters (after it)
+  // differ.
   amp::RunStep step(const data::Batch& batch, const Loss& loss);
   // The gradient alone, added to the parameters' .grad. Returns the loss of the batch, detached, in the type of the
   // sums; NaN without a valid target.
@@ -99,7 +101,8 @@ class DataParallel : Pinned {
   template <class T> struct Step;
   void copy_state();
   void fill_buckets();
-  void check_step(const data::Batch& batch);
+  void check_batch(const data::Batch& batch) const;
+  void check_step();
 
   Communicator& ranks_;
   amp::RecipeRun* run_ = nullptr;

@@ -22,13 +22,13 @@ using detail::Scale, detail::ScaleSpec;
 constexpr std::int64_t kMostBlocks = 1024;  // that are kept one by one
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// x as f32 [rows, k] on the CPU: k is the dim `axis`, rows are the other dims in order.
+// x as f32 (f64 for f64) [rows, k] on the CPU: k is the dim `axis`, rows are the other dims in order.
 Tensor as_matrix(const Tensor& x, int axis) {
   Tensor t = x.detach().to(Device::cpu());
   if (t.dim() == 0) t = t.reshape({1});
   for (int d = wrap_dim(axis, t.dim(), "xray"); d + 1 < t.dim(); ++d) t = t.transpose(d, d + 1);
   const std::int64_t k = t.sizes().back();
-  return contiguous(cast(t, DType::f32)).reshape({k ? t.numel() / k : 0, k});
+  return contiguous(x.dtype() == DType::f64 ? t : cast(t, DType::f32)).reshape({k ? t.numel() / k : 0, k});
 }
 
 // A rule for the scales, for one size of blocks. If there are several specs, each block takes the one with the smallest
@@ -66,12 +66,12 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, double amax) {
   return all;
 }
 
-// A matrix as blocks (or tiles) of one size, which are rounded one by one.
-struct Blocks {
+// A matrix as blocks (or tiles) of one size, which are rounded one by one. T: float or double.
+template <class T> struct Blocks {
   const Tensor& m;
   const Quantizer& q;
   std::int64_t size;
-  const float* x = m.data<float>();
+  const T* x = m.data<T>();
   std::int64_t rows = m.size(0), k = m.size(1), height = q.scaling.square ? size : 1, columns = (k + size - 1) / size;
   Rounder rounder{q.format, q.rounding, q.overflow};
   bool exact = q.scaling.product == ScaledProduct::exact;
@@ -85,8 +85,8 @@ struct Blocks {
     for (std::int64_t r = top; r < std::min(top + height, rows); ++r) f(r * k + left, std::min(size, k - left));
   }
 
-  float amax(std::int64_t b) const {
-    float most = 0;
+  T amax(std::int64_t b) const {
+    T most = 0;
     parts(b, [&](std::int64_t first, std::int64_t n) {
       for (std::int64_t i = first; i < first + n; ++i) most = detail::larger_magnitude(x[i], most);
     });
@@ -100,15 +100,20 @@ struct Blocks {
     return q.format.max() * scale.inverse * last * (power ? 1 : 1 + 0x1p-20);
   }
 
+  // As the quantizer: of a float, a double holds the exact product.
+  double product(T value, float by) const {
+    if (!exact) return value * by;
+    return sizeof(T) == sizeof(double) ? detail::times_to_odd(static_cast<double>(value), by)
+                                       : static_cast<double>(value) * by;
+  }
+
   // The squared error of block b, whose codes are multiples of scale.inverse * last. Adds to the elementwise sums of a
   // row.
   double error(std::int64_t b, Scale scale, float last, XrayRow* row = nullptr) {
     const double limit = this->limit(scale, last);
     double sum = 0;
     parts(b, [&](std::int64_t first, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; ++i)
-        scaled[static_cast<std::size_t>(i)] =
-            exact ? static_cast<double>(x[first + i]) * scale.forward : x[first + i] * scale.forward;
+      for (std::int64_t i = 0; i < n; ++i) scaled[static_cast<std::size_t>(i)] = product(x[first + i], scale.forward);
       rounder.round(scaled.data(), scaled.data(), n, first);
       for (std::int64_t i = 0; i < n; ++i) {
         const auto value = static_cast<float>(scaled[static_cast<std::size_t>(i)]);
@@ -126,7 +131,7 @@ struct Blocks {
   // The smallest error of a block with a power of two as its scale. The first scale clips nothing. As long as half of a
   // scale clips nothing either, the half is no worse: it has all values of the larger scale. Smaller scales are tried
   // until the error of the clipped largest element alone exceeds the best.
-  double best_error(std::int64_t b, float amax) {
+  double best_error(std::int64_t b, T amax) {
     double best = kInf;
     for (int e = std::clamp(std::ilogb(amax) - q.format.max_exponent() + 1, -127, 127); e >= -127 && best > 0; --e) {
       const double clipped = std::max(0.0, amax - std::ldexp(q.format.max(), e));
@@ -137,7 +142,7 @@ struct Blocks {
   }
 
   // Adds block b, whose elements are finite and not all 0.
-  BlockXray::Block add_to(Rule& rule, std::int64_t b, float amax, double best) {
+  BlockXray::Block add_to(Rule& rule, std::int64_t b, T amax, double best) {
     XrayRow& row = rule.row;
     const float last = 1 / rule.specs[0].global;
     Scale scale = detail::scale_of(amax, rule.specs[0]);
@@ -179,6 +184,28 @@ const XrayRow& BlockXray::of(std::string_view rule, int block) const {
   throwf("xray: no row for the rule '{}' and blocks of {}; there are {}", rule, block, known);
 }
 
+namespace {
+
+// Adds all blocks to the rules' rows, and those of the quantizer itself to `all`, one by one.
+template <class T> void measure(Blocks<T> blocks, std::vector<Rule>& rules, BlockXray& all) {
+  if (blocks.size == blocks.q.scaling.block) all.columns = blocks.columns;
+  const std::int64_t every = blocks.count() / kMostBlocks + 1;  // row
+  for (std::int64_t b = 0; b < blocks.count(); ++b) {
+    const T amax = blocks.amax(b);
+    const bool measured = amax != 0 && std::isfinite(amax);
+    const double best = measured ? blocks.best_error(b, amax) : 0;
+    for (Rule& rule : rules) {
+      BlockXray::Block block;
+      if (measured) block = blocks.add_to(rule, b, amax, best);
+      else ++(amax == 0 ? rule.row.zero_blocks : rule.row.nonfinite_blocks);
+      if (rule.row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
+        all.blocks.push_back(block);
+    }
+  }
+}
+
+}  // namespace
+
 BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   check_valid(q);
   if (!has_blocks(q) || q.hadamard)
@@ -192,21 +219,8 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   for (const int size : others ? std::set<int>{8, 16, 32, 64, 128, q.scaling.block} : std::set<int>{q.scaling.block}) {
     std::vector<Rule> rules = rules_of(q, size, most);
     if (!others) std::erase_if(rules, [](const Rule& r) { return !r.row.runs; });
-    Blocks blocks{matrix, q, size};
-    if (size == q.scaling.block) all.columns = blocks.columns;
-    const std::int64_t every = blocks.count() / kMostBlocks + 1;  // row
-    for (std::int64_t b = 0; b < blocks.count(); ++b) {
-      const float amax = blocks.amax(b);
-      const bool measured = amax != 0 && std::isfinite(amax);
-      const double best = measured ? blocks.best_error(b, amax) : 0;
-      for (Rule& rule : rules) {
-        BlockXray::Block block;
-        if (measured) block = blocks.add_to(rule, b, amax, best);
-        else ++(amax == 0 ? rule.row.zero_blocks : rule.row.nonfinite_blocks);
-        if (rule.row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
-          all.blocks.push_back(block);
-      }
-    }
+    if (matrix.dtype() == DType::f64) measure(Blocks<double>{matrix, q, size}, rules, all);
+    else measure(Blocks<float>{matrix, q, size}, rules, all);
     for (Rule& rule : rules) all.rows.push_back(std::move(rule.row));
   }
   return all;

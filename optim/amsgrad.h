@@ -16,6 +16,7 @@ class AmsGrad final : public Optimizer {
   explicit AmsGrad(const std::vector<Tensor>& params, const AmsGradOptions& options = {})
       : AmsGrad(one_group(params), options) {}
   explicit AmsGrad(std::vector<ParamGroup> groups, const AmsGradOptions& options = {});
+  Choices choices() const override { return {{"decoupled", decoupled_ ? "true" : "false"}}; }
 
  protected:
   Tensor update(const Update& u) override;

@@ -106,6 +106,10 @@ class Optimizer : Pinned {
   std::vector<ParamGroup>& param_groups() { return groups_; }
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
   const UpdateOptions& update_options() const { return options_; }
+  // What the formula depends on besides kind, rates and update_options(), by name: {"nesterov", "true"}. Ranks of
+  // data-parallel training compare it. Override it in an optimizer of your own that has such options.
+  using Choices = std::vector<std::pair<std::string, std::string>>;
+  virtual Choices choices() const { return {}; }
 
   // Masters (LowPrecisionUpdate::masters). The values of an f32 parameter are copied when it is added, so the model may
   // then be cast to half and the masters keep full precision. Copies of parameters that are still f32 at the first step

@@ -21,13 +21,17 @@ class SGD final : public Optimizer {
   explicit SGD(std::vector<ParamGroup> groups, const SGDOptions& o = {})
       : Optimizer({"sgd", OpId::sgd_step_, {"momentum"}, attrs_of<SgdAttrs>(o.nesterov)}, std::move(groups),
                   {.lr = o.lr, .weight_decay = o.weight_decay, .momentum = o.momentum, .dampening = o.dampening},
-                  o.precision) {
+                  o.precision),
+        nesterov_(o.nesterov) {
     if (o.nesterov && (o.momentum <= 0 || o.dampening != 0))
       throw_error("SGD: nesterov needs a momentum above 0 and a dampening of 0");
   }
+  Choices choices() const override { return {{"nesterov", nesterov_ ? "true" : "false"}}; }
 
  private:
   bool has_moments(const ParamGroup& group) const override { return group.momentum.value_or(0) != 0; }
+
+  bool nesterov_;
 };
 
 }  // namespace gradual::optim

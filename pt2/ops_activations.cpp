@@ -47,7 +47,15 @@ Value relu6(const Arguments& a) { return clamp_strictly(a.tensor(0), 0, 6); }
 // Howard et al. 2019.
 Tensor hard_gate(const Tensor& x) { return div(clamp_strictly(add(x, 3), 0, 6), 6); }
 Value hardsigmoid(const Arguments& a) { return hard_gate(a.tensor(0)); }
-Value hardswish(const Arguments& a) { return div(mul(a.tensor(0), clamp_strictly(add(a.tensor(0), 3), 0, 6)), 6); }
+// f(x) from low to high; below it is 0, and above x. There the operand is replaced: Inf times 0 would be NaN. NaN stays.
+template <class F> Tensor between(const Tensor& x, double low, double high, const F& f) {
+  const Tensor above = gt(x, high);
+  const Tensor inner = where(lt(x, low), low, where(above, high, x));
+  return where(above, x, f(inner));
+}
+Value hardswish(const Arguments& a) {
+  return between(a.tensor(0), -3, 3, [](const Tensor& x) { return div(mul(x, clamp_strictly(add(x, 3), 0, 6)), 6); });
+}
 // log(1 + exp(beta x)) / beta, and x itself above the threshold.
 Value softplus_row(const Arguments& a) {
   const Tensor& x = a.tensor(0);
@@ -56,7 +64,9 @@ Value softplus_row(const Arguments& a) {
   const Tensor soft = beta == 1 ? softplus(x) : div(softplus(scaled), beta);
   return where(gt(scaled, a.number(2)), x, soft);
 }
-Value mish(const Arguments& a) { return mul(a.tensor(0), tanh(softplus(a.tensor(0)))); }
+Value mish(const Arguments& a) {
+  return between(a.tensor(0), -1000, 1000, [](const Tensor& x) { return mul(x, tanh(softplus(x))); });
+}
 Value log_sigmoid(const Arguments& a) { return neg(softplus(neg(a.tensor(0)))); }
 Value glu(const Arguments& a) {
   const std::int64_t n = a.tensor(0).size(a.dim(1));
@@ -71,7 +81,13 @@ Value softshrink(const Arguments& a) {
   const double by = a.number(1);
   return where(gt(x, by), sub(x, by), where(lt(x, -by), add(x, by), mul(x, 0)));
 }
-Value softsign(const Arguments& a) { return div(a.tensor(0), add(abs(a.tensor(0)), 1)); }
+// The sign for Inf, in place of Inf / Inf.
+Value softsign(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const Tensor infinite = isinf(x);
+  const Tensor finite = where(infinite, 0, x);
+  return where(infinite, sign(x), div(finite, add(abs(finite), 1)));
+}
 Value logit(const Arguments& a) {
   Tensor x = a.tensor(0);
   if (!a.none(1)) x = clamp(x, a.number(1), 1 - a.number(1));  // the bounds pass the gradient here

@@ -1,6 +1,7 @@
 #include "amax_history.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "../tensor/device_recording.h"
@@ -44,7 +45,7 @@ DeviceAmaxHistory* AmaxHistory::on_device(Device device, int length) {
 
 void AmaxHistory::stage(double value) {
   on_host();
-  staged = detail::larger_magnitude(detail::history_amax(value), staged);
+  staged = detail::larger_magnitude(detail::history_amax(std::fabs(value)), staged);
   is_staged = true;
 }
 

@@ -23,7 +23,7 @@ static_assert(sizeof(DeviceAmaxHistory) % 8 == 0);
 struct AmaxHistory {
   float scale = 1;
   std::vector<float> amax;  // newest first, at most `history`; empty before the first advance()
-  float staged = 0;         // the largest amax since the last advance(), rounded to f32
+  float staged = 0;         // the largest amax since the last advance(), rounded up to f32
   bool is_staged = false;
   float used = 1;  // the scale that QuantizeOptions::keep stored, for a recomputation
 
@@ -35,7 +35,7 @@ struct AmaxHistory {
 
   // Copies the GPU's state into the fields, if a GPU has it, and waits for the GPU.
   AmaxHistory& read() { return there_.read(), *this; }
-  // staged = max(staged, |value|). A finite value beyond f32 counts as its largest number, one below as its smallest.
+  // staged = max(staged, |value|), rounded up to f32, as far as f32 goes.
   void stage(double value);
   void forget_staged();  // as if nothing was staged since the last advance(); waits for the GPU
   // Adds `staged` to the amaxes and sets scale = format.max() * 2^-margin / amax, at most FLT_MAX. An amax of 0, Inf or

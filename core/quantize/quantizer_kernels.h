@@ -108,11 +108,12 @@ GRADUAL_HD inline float unscaled(float value, float inverse, float of_tensor) {
   return is_inf(product) && finite ? std::copysign(FLT_MAX, product) : product;
 }
 
-// An amax as AmaxHistory keeps it: one that is finite stays so, and one that is not 0 too.
+// An amax as AmaxHistory keeps it: rounded up, so that a scale that follows from it does not clip, but at most FLT_MAX
+// if it is finite.
 GRADUAL_HD inline float history_amax(double amax) {
+  if (amax > FLT_MAX && !is_inf(amax)) return FLT_MAX;
   const auto narrow = static_cast<float>(amax);
-  if (is_inf(narrow) && !is_inf(amax)) return FLT_MAX;
-  return narrow == 0 && amax != 0 ? std::numeric_limits<float>::denorm_min() : narrow;
+  return narrow < amax ? std::bit_cast<float>(std::bit_cast<std::uint32_t>(narrow) + 1) : narrow;
 }
 
 // max(|a|, b) for b >= 0. Bits of magnitudes have the order of their values, and NaN is the largest.

@@ -343,10 +343,21 @@ struct Settings {
   bool nesterov = false;
   bool adam = false;
   double clip_norm = 0;
+  bool frozen = false;       // a parameter
+  bool own_formula = false;  // an optimizer of the user's own under SGD's name
   std::uint64_t seed = 1;
   std::string recipe = "fp32";
   std::int64_t batch = 40;
   int steps = 1;
+};
+
+// Takes twice the step of SGD, which no fact tells.
+struct OwnSgd final : optim::Optimizer {
+  OwnSgd(std::vector<optim::ParamGroup> groups, const Settings& s)
+      : Optimizer("sgd", {}, std::move(groups), {.lr = s.lr, .weight_decay = 0, .momentum = s.momentum, .dampening = 0},
+                  {}) {}
+  Choices choices() const override { return {{"nesterov", "false"}}; }
+  Tensor update(const Update& u) override { return u.weight - u.gradient * (2 * *u.group.lr); }
 };
 
 void train_with(Communicator& c, const Settings& s) {
@@ -355,7 +366,12 @@ void train_with(Communicator& c, const Settings& s) {
   manual_seed(s.seed);
   const amp::MakeOptimizer sgd = optim::SGDOptions{.lr = s.lr, .momentum = s.momentum, .nesterov = s.nesterov};
   const amp::MakeOptimizer adam = optim::AdamOptions{.lr = s.lr};
-  amp::RecipeRun run(amp::recipe(s.recipe), *model, s.adam ? adam : sgd, {.clip_norm = s.clip_norm});
+  const amp::MakeOptimizer own = [&](std::vector<optim::ParamGroup> groups, const optim::UpdateOptions&) {
+    return std::make_unique<OwnSgd>(std::move(groups), s);
+  };
+  if (s.frozen) model->named_parameters()[0].second.set_requires_grad(false);
+  amp::RecipeRun run(amp::recipe(s.recipe), *model, s.own_formula ? own : (s.adam ? adam : sgd),
+                     {.clip_norm = s.clip_norm});
   DataParallel parallel(c, run);
   const auto loss = [&](const data::Batch& part) { return cross_entropy((*model)(part.inputs), part.targets); };
   for (int k = 0; k < s.steps; ++k)
@@ -387,8 +403,10 @@ TEST_CASE("ranks that would train otherwise are an error on each of them, which 
       {{.adam = true}, "the optimizer's kind: ranks 0 and 1 have 'sgd', rank 2 has 'adam'"},
       {{.seed = 2}, "the seed of the default generator: ranks 0 and 1 have '1', rank 2 has '2'"},
       {{.recipe = "amp-bf16"}, "recipe: ranks 0 and 1 have '"},
-      {{.nesterov = true}, "their parameters after step 1 (a checksum): ranks 0 and 1 have '"},
-      {{.clip_norm = 1e-3}, "their parameters after step 1 (a checksum): ranks 0 and 1 have '"},
+      {{.nesterov = true}, "the optimizer's nesterov: ranks 0 and 1 have 'false', rank 2 has 'true'"},
+      {{.clip_norm = 1e-3}, "clip_norm: ranks 0 and 1 have '0', rank 2 has '0.001'"},
+      {{.frozen = true}, "their parameters: ranks 0 and 1 have '"},
+      {{.own_formula = true}, "their parameters after step 1 (a checksum): ranks 0 and 1 have '"},
       {{.batch = 32}, "the number of samples in a batch: ranks 0 and 1 have '40', rank 2 has '32'"}};
   for (const Case& c : cases) {
     CAPTURE(c.message);

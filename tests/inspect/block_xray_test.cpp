@@ -43,6 +43,32 @@ double best_error(const Tensor& block, const Format& f) {
 
 }  // namespace
 
+TEST_CASE("xray: of f64 numbers, not of their f32 roundings") {
+  for (const Quantizer& q : {mx("e4m3fn", ScaleRule::rceil), mx("e2m1", ScaleRule::ceil), nvfp4()})
+    for (const double scale : {1.0, 1e60, 1e-60}) {
+      const int block = q.scaling.block;
+      std::vector<double> numbers(static_cast<std::size_t>(2 * block), 0.3 * scale);
+      numbers[0] = (1.5 + 0x1p-40) * scale;
+      numbers[static_cast<std::size_t>(block)] = (1 - 0x1p-40) * scale;
+      const Tensor x = from_data(numbers, {2, block}, {.dtype = DType::f64});
+      const Tensor y = fake_quantize(x, q).to(DType::f64);
+      double error = 0;
+      double squares = 0;
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const double off = numbers[i] - y.to_vector<double>()[i];
+        error += off * off;
+        squares += numbers[i] * numbers[i];
+      }
+      CAPTURE(describe(q));
+      CAPTURE(scale);
+      const BlockXray found = xray(x, q);
+      CHECK(found.running().squares == doctest::Approx(squares));
+      CHECK(found.running().error == doctest::Approx(error));
+      CHECK(found.running().nonfinite_blocks == 0);
+      CHECK(found.running().zero_blocks == 0);
+    }
+}
+
 TEST_CASE("xray: with amaxes spread evenly in the logarithm, floor clips what the largest significand leaves") {
   // The share of an octave above the largest significand: log2(2 / 1.5), log2(2 / 1.75), log2(2 / 1.875).
   constexpr int kBlocks = 10000;

@@ -200,10 +200,10 @@ TEST_CASE("a folder stays locked while a process lives that the holder has start
     char byte = 0;
     if (worker == 0) {
       close(hold[1]);
-      static_cast<void>(read(hold[0], &byte, 1));
-      _exit(0);
+      const ssize_t got = read(hold[0], &byte, 1);  // 0: the other end has closed
+      _exit(got < 0 ? 1 : 0);
     }
-    static_cast<void>(write(ready[1], &worker, sizeof worker));
+    if (write(ready[1], &worker, sizeof worker) != static_cast<ssize_t>(sizeof worker)) _exit(1);
     pause();
     _exit(0);
   }

@@ -6,7 +6,9 @@
 #include <gradual/pt2/python_line.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "archive_writer.h"
 #include "support/files.h"
@@ -203,6 +205,32 @@ TEST_CASE("an in-place op is seen by views that are alive, and by what it is a v
   CHECK(out[1].to_vector<double>() == std::vector<double>{1, 12, 13});
   CHECK(out[2].to_vector<double>() == std::vector<double>{12, 13});
   CHECK(x.to_vector<double>() == std::vector<double>{1, 2, 3, 4, 5, 6});
+}
+
+TEST_CASE("activations of PyTorch's have their limits at Inf, and NaN stays") {
+  struct Row {
+    std::string target;
+    std::vector<double> value;  // at -Inf, 0, Inf
+    std::vector<double> slope;
+  };
+  const Row rows[] = {{"mish", {0, 0, INFINITY}, {0, 0.6, 1}},
+                      {"hardswish", {0, 0, INFINITY}, {0, 0.5, 1}},
+                      {"softsign", {-1, 0, 1}, {0, 1, 0}}};
+  for (const Row& row : rows) {
+    CAPTURE(row.target);
+    const auto net = made({node("torch.ops.aten." + row.target + ".default", {{"self", tensor("x")}}, "y")}, {"y"});
+    const Tensor x = from_data(std::vector<float>{-INFINITY, 0, INFINITY, NAN, 1, 1}, {2, 3}).set_requires_grad();
+    const Tensor y = (*net)(std::vector<Tensor>{x})[0];
+    y.sum().backward();
+    for (std::size_t i = 0; i < 3; ++i) {
+      CAPTURE(i);
+      const double value = y.to_vector<double>()[i];
+      const double slope = x.grad().to_vector<double>()[i];
+      CHECK((value == row.value[i] || std::fabs(value - row.value[i]) < 1e-6));
+      CHECK(std::fabs(slope - row.slope[i]) < 1e-6);
+    }
+    CHECK(std::isnan(y.to_vector<double>()[3]));
+  }
 }
 
 TEST_CASE("a copy is not written through") {

@@ -50,6 +50,26 @@ TEST_CASE("delayed scaling: the largest of the history sets the next scale") {
   CHECK(h.amax == std::vector<float>{1, 1, 1});
 }
 
+TEST_CASE("delayed scaling: the amax of an f64 tensor is kept rounded up, so that its scale does not clip") {
+  const Quantizer q = delayed({.history = 1});
+  const auto staged = [](double amax) {
+    AmaxHistory h;
+    h.stage(amax);
+    return h.staged;
+  };
+  CHECK(staged(448 * (1 + 0x1p-40)) == std::nextafter(448.0F, kInf));
+  CHECK(staged(-448 * (1 + 0x1p-40)) == std::nextafter(448.0F, kInf));
+  CHECK(staged(448) == 448);
+  CHECK(staged(1e-60) == std::numeric_limits<float>::denorm_min());
+  CHECK(staged(1e300) == FLT_MAX);
+  CHECK(staged(kInf) == kInf);
+  CHECK(std::isnan(staged(kNan)));
+  AmaxHistory h;
+  fake_quantize(full({1}, 448 * (1 + 0x1p-40), {.dtype = DType::f64}), q, {.history = &h});
+  h.advance(q.scaling, q.format);
+  CHECK(h.scale < 1);  // with 1 the number would be beyond the largest value
+}
+
 TEST_CASE("delayed scaling: several tensors of one step count with their largest") {
   const Quantizer q = delayed({.history = 4});
   AmaxHistory h;
