@@ -90,6 +90,7 @@ class Replay {
   void start_backward();
   void backward_step(const Kept& kept);
   void take_gradient(int id, int writer);
+  void name_missing_part(int id, const Tensor& recorded);
   void compare_parameters();
   void compare_buffers();
   Units units_for(const pt2::Step& step, int id) const;
@@ -120,6 +121,7 @@ class Replay {
   std::map<Version, Tensor> output_gradients_;
   std::map<int, Tensor> gradients_, gradient_errors_;  // by value
   std::map<int, std::vector<int>> gradient_segments_;
+  std::map<int, std::vector<std::pair<int, Tensor>>> gradient_parts_;  // by value: what each step gave
   std::set<int> unknown_gradients_;
   std::map<int, Tensor> state_before_;
   std::set<std::string> used_;
@@ -476,12 +478,15 @@ void Replay::take_gradient(int id, int writer) {
       if (gradients_.contains(id)) written_.set(r.name, gradients_.at(id));
       continue;
     }
-    if (gradients_.contains(id) && !unknown_gradients_.contains(id))
+    if (gradients_.contains(id) && !unknown_gradients_.contains(id)) {
       compare(r.name, JudgedKind::gradient, r.tensor, gradients_[id], gradient_errors_[id], gradient_segments_[id]);
+      name_missing_part(id, r.tensor);
+    }
     if (r.tensor.sizes() != value(id).sizes() && gradients_.contains(id)) continue;
     gradients_[id] = in_f64(r.tensor);
     gradient_errors_[id] = {};
     gradient_segments_[id].clear();
+    gradient_parts_[id].clear();
     unknown_gradients_.erase(id);
   }
 }
@@ -503,6 +508,7 @@ void Replay::backward_step(const Kept& kept) {
     gradients_.erase(id);
     gradient_errors_.erase(id);
     gradient_segments_.erase(id);
+    gradient_parts_.erase(id);
     unknown_gradients_.erase(id);
   }
   if (given.empty()) return;
@@ -534,7 +540,26 @@ void Replay::backward_step(const Kept& kept) {
     std::vector<int>& steps = gradient_segments_[id];
     for (const int s : segment)
       if (std::ranges::find(steps, s) == steps.end()) steps.push_back(s);
+    gradient_parts_[id].emplace_back(kept.step, results[i]);
     if (unknown) unknown_gradients_.insert(id);
+  }
+}
+
+// A gradient with several parts from which exactly one is missing: its step is the wrong one.
+void Replay::name_missing_part(int id, const Tensor& recorded) {
+  Judged& judged = result_.tensors.back();
+  const auto parts = gradient_parts_.find(id);
+  if (judged.explained() || parts == gradient_parts_.end() || parts->second.size() < 2) return;
+  const Tensor given = in_f64(recorded);
+  if (given.sizes() != gradients_[id].sizes()) return;
+  const double away = norm(sub(given, gradients_[id])).item();
+  for (const auto& [step, part] : parts->second) {
+    constexpr double kMuchNearer = 1e-2;
+    if (!(norm(sub(given, sub(gradients_[id], part))).item() < kMuchNearer * away)) continue;
+    judged.op = p_.step(step).op->target;
+    judged.line = to_string(p_.node(step).line);
+    judged.between.clear();
+    return;
   }
 }
 
@@ -563,10 +588,13 @@ void Replay::compare_parameters() {
     for (const std::string& key : p_.keys.at(id))
       if (!recorded) recorded = find("grad:" + key);
     if (!recorded) continue;
-    if (unknown_gradients_.contains(id)) result_.not_judged.push_back(name);
-    else
-      compare(name, JudgedKind::parameter_gradient, *recorded, gradients_[id], gradient_errors_[id],
-              gradient_segments_[id]);
+    if (unknown_gradients_.contains(id)) {
+      result_.not_judged.push_back(name);
+      continue;
+    }
+    compare(name, JudgedKind::parameter_gradient, *recorded, gradients_[id], gradient_errors_[id],
+            gradient_segments_[id]);
+    name_missing_part(id, *recorded);
   }
 }
 

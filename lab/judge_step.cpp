@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSamples = 3;      // the first moves everything up, the others at random
 constexpr double kSafety = 2;    // on the largest change of the samples
-constexpr double kElementwise = 4;  // units of rounding by which operands are moved
+constexpr double kElementwise = 8;  // units of rounding by which operands are moved
 constexpr double kComposite = 8;    // the same, of ops with sums inside
 
 constexpr std::string_view kArranging[] = {
@@ -65,8 +65,9 @@ const Tensor& of(const ValueTensors& all, int id) {
 }  // namespace
 
 Units units_of(DType dtype) {
-  const double store = float_info(dtype).epsilon / 2;
-  return {dtype == DType::f64 ? store : float_info(DType::f32).epsilon / 2, store};
+  const FloatInfo info = float_info(dtype);
+  const double store = info.epsilon / 2;
+  return {dtype == DType::f64 ? store : float_info(DType::f32).epsilon / 2, store, info.min_subnormal};
 }
 
 bool only_arranges(const pt2::Step& step) {
@@ -160,9 +161,9 @@ StepBounds::Terms StepBounds::terms_of(const pt2::Step& step, const ValueTensors
   return {};
 }
 
-// x + s (error + relative |x|), s = 1 in the first sample, else random signs.
-Tensor StepBounds::moved(const Tensor& x, const Tensor& error, double relative, int sample) {
-  Tensor by = mul(abs(x), relative);
+// x + s (error + relative |x| + least), s = 1 in the first sample, else random signs.
+Tensor StepBounds::moved(const Tensor& x, const Tensor& error, const Move& move, int sample) {
+  Tensor by = add(mul(abs(x), move.relative), move.least);
   if (error.defined()) by = add(by, error);
   by = where(isfinite(x), by, 0);  // a mask of -Inf stays
   if (sample == 0) return add(x, by);
@@ -175,12 +176,12 @@ Tensor StepBounds::moved(const Tensor& x, const Tensor& error, double relative, 
   return add(x, mul(by, from_data(signs, x.sizes(), {.dtype = DType::f64})));
 }
 
-ValueTensors StepBounds::moved_inputs(const ValueTensors& inputs, const std::vector<Tensor>& errors, double relative,
+ValueTensors StepBounds::moved_inputs(const ValueTensors& inputs, const std::vector<Tensor>& errors, const Move& by,
                                       int sample) {
   ValueTensors all;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Tensor& t = inputs[i].second;
-    all.emplace_back(inputs[i].first, moves(t) ? moved(t, errors[i], relative, sample) : clone(t));
+    all.emplace_back(inputs[i].first, moves(t) ? moved(t, errors[i], by, sample) : clone(t));
   }
   return all;
 }
@@ -195,7 +196,7 @@ std::vector<Tensor> StepBounds::of_sum(const pt2::Step& step, const ValueTensors
     const auto& [id, t] = inputs[i];
     const Tensor size = moves(t) ? abs(t) : t;
     magnitudes.emplace_back(id, size);
-    Tensor more = moves(t) ? mul(size, 1 + units.store) : t;
+    Tensor more = moves(t) ? add(mul(size, 1 + units.store), units.least) : t;
     if (moves(t) && errors[i].defined()) more = add(more, errors[i]);
     wide.emplace_back(id, more);
   }
@@ -205,7 +206,7 @@ std::vector<Tensor> StepBounds::of_sum(const pt2::Step& step, const ValueTensors
   std::vector<Tensor> bounds;
   for (const auto& [id, y] : outputs) {
     const Tensor carried = sub(of(moved, id), of(sums, id));
-    bounds.push_back(add(add(mul(of(sums, id), gamma), carried), mul(abs(y), 2 * units.store)));
+    bounds.push_back(add(add(mul(of(sums, id), gamma), carried), add(mul(abs(y), 2 * units.store), units.least)));
   }
   return bounds;
 }
@@ -229,7 +230,7 @@ std::vector<Tensor> StepBounds::of_outputs(const pt2::Step& step, const ValueTen
   std::vector<Tensor> largest(outputs.size());
   std::vector<double> spread(outputs.size());
   for (int sample = 0; sample < kSamples; ++sample) {
-    const ValueTensors moved = evaluate(step, moved_inputs(inputs, errors, relative, sample));
+    const ValueTensors moved = evaluate(step, moved_inputs(inputs, errors, {relative, arranges ? 0 : units.least}, sample));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!moves(outputs[i].second)) continue;
       const Tensor change = distance(of(moved, outputs[i].first), outputs[i].second);
@@ -298,6 +299,7 @@ std::vector<Tensor> StepBounds::of_gradients(const pt2::Step& step, const ValueT
   }
   if (listed(kComposites, step.op->target)) relative = kComposite * units.store + std::sqrt(row) * units.sum;
   const double of_gradient = relative + std::sqrt(repeated) * units.sum + (arranges ? 0 : units.store);
+  const double least = arranges ? 0 : units.least;
   std::vector<double> spread(inputs.size());
   for (int sample = 0; sample < (products ? 1 : kSamples); ++sample) {
     ValueTensors cotangents;
@@ -306,13 +308,13 @@ std::vector<Tensor> StepBounds::of_gradients(const pt2::Step& step, const ValueT
       const Tensor g = products ? abs(given[i].second) : given[i].second;
       const double by = products ? units.store : of_gradient;
       base_cotangents.emplace_back(given[i].first, g);
-      cotangents.emplace_back(given[i].first, moved(g, gradient_errors[i], by, sample));
+      cotangents.emplace_back(given[i].first, moved(g, gradient_errors[i], {by, least}, sample));
     }
     ValueTensors base = inputs;
     if (products)
       for (auto& [id, t] : base)
         if (moves(t)) t = abs(t);
-    const ValueTensors at = moved_inputs(base, errors, products ? units.store : relative, sample);
+    const ValueTensors at = moved_inputs(base, errors, {products ? units.store : relative, least}, sample);
     const std::vector<Tensor> other = gradients(step, at, cotangents);
     const std::vector<Tensor> sums = products ? gradients(step, base, base_cotangents) : std::vector<Tensor>{};
     const double gamma = terms.backward * units.sum / (1 - std::min(0.5, terms.backward * units.sum));
@@ -326,7 +328,7 @@ std::vector<Tensor> StepBounds::of_gradients(const pt2::Step& step, const ValueT
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!bounds[i].defined()) continue;
     if (!products) bounds[i] = add(mul(bounds[i], kSafety), spread[i]);
-    if (!arranges) bounds[i] = add(bounds[i], mul(abs(results[i]), 2 * units.store));
+    if (!arranges) bounds[i] = add(bounds[i], add(mul(abs(results[i]), 2 * units.store), units.least));
   }
   return bounds;
 }

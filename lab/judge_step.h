@@ -14,10 +14,12 @@ namespace gradual::lab {
 // Tensors by the values of the graph that they stand for.
 using ValueTensors = std::vector<std::pair<int, Tensor>>;
 
-// The units of rounding of a step: of the additions inside of products and sums, and of operands and results.
+// The units of rounding of a step: of the additions inside of products and sums, and of operands and results. `least` is
+// the smallest number that these have.
 struct Units {
   double sum = 0;
   double store = 0;
+  double least = 0;
 };
 Units units_of(DType dtype);
 
@@ -47,8 +49,13 @@ class StepBounds {
     double backward = 0;  // of the sums in its gradients
   };
   Terms terms_of(const pt2::Step& step, const ValueTensors& inputs, const ValueTensors& outputs) const;
-  Tensor moved(const Tensor& x, const Tensor& error, double relative, int sample);
-  ValueTensors moved_inputs(const ValueTensors& inputs, const std::vector<Tensor>& errors, double relative, int sample);
+  // How far operands are moved: by a part of themselves, and by a number.
+  struct Move {
+    double relative = 0;
+    double least = 0;
+  };
+  Tensor moved(const Tensor& x, const Tensor& error, const Move& by, int sample);
+  ValueTensors moved_inputs(const ValueTensors& inputs, const std::vector<Tensor>& errors, const Move& by, int sample);
   std::vector<Tensor> of_sum(const pt2::Step& step, const ValueTensors& inputs, const std::vector<Tensor>& errors,
                              const ValueTensors& outputs, const Units& units, double terms);
 

@@ -28,13 +28,14 @@ def export(name, model, args, folder):
 
 
 def judge(program, exported, records, *more):
-    """The rows that rounding does not explain, in order, and the number of all."""
+    """The rows that rounding does not explain, in order; the number of all; how near the others came."""
     out = pathlib.Path(records[0]).with_suffix(".csv")
     run = subprocess.run([program, "judge", exported, *records, "--csv", out, *more], capture_output=True, text=True)
     if run.returncode not in (0, 1):
         raise RuntimeError(run.stderr)
     rows = list(csv.DictReader(out.open()))
-    return [r for r in rows if r["explained"] == "no"], len(rows)
+    closest = max((float(r["worst"]) for r in rows if r["explained"] == "yes"), default=0)
+    return [r for r in rows if r["explained"] == "no"], len(rows), closest
 
 
 def planted(program, folder):
@@ -47,7 +48,7 @@ def planted(program, folder):
         record = folder / "planted.safetensors"
         torch.manual_seed(2)
         record_step(model, args, models.loss_of, record)
-        wrong, _ = judge(program, exported, [record])
+        wrong, _, _ = judge(program, exported, [record])
         if not wrong:
             lines.append(f"| {name} | {op} | not found | | |")
             continue
@@ -78,7 +79,7 @@ def healthy(program, folder, seeds):
     lines, alarms, pairs = [], 0, 0
     for model_name, make in models.MODELS.items():
         for setting, around, threads in settings():
-            found, tensors, worst = 0, 0, []
+            found, tensors, worst, near = 0, 0, [], 0
             for seed in range(seeds):
                 torch.manual_seed(100 + seed)
                 model, args = make()
@@ -94,17 +95,17 @@ def healthy(program, folder, seeds):
                 torch.set_num_threads(1)
                 own = folder / "gradual.safetensors"
                 more = ["--record", own] if setting == "f32" and model_name != "image" else []
-                wrong, n = judge(program, exported, [record], *more)
+                wrong, n, closest = judge(program, exported, [record], *more)
                 found, tensors, pairs = found + len(wrong), tensors + n, pairs + 1
-                worst += wrong[:1]
+                worst, near = worst + wrong[:1], max(near, closest)
                 if more:
-                    wrong, n = judge(program, exported, [record, own])
+                    wrong, n, closest = judge(program, exported, [record, own])
                     found, tensors, pairs = found + len(wrong), tensors + n, pairs + 1
-                    worst += wrong[:1]
+                    worst, near = worst + wrong[:1], max(near, closest)
             alarms += found
             shown = f"`{worst[0]['tensor']}` {float(worst[0]['worst']):.3g}" if worst else ""
             both = ", and Gradual in f32" if setting == "f32" and model_name != "image" else ""
-            lines.append(f"| {model_name} | {setting}{both} | {tensors} | {found} | {shown} |")
+            lines.append(f"| {model_name} | {setting}{both} | {tensors} | {found} | {shown} | {near:.2f} |")
     return lines, alarms, pairs
 
 
@@ -134,10 +135,11 @@ others elsewhere or not. The last column is the largest difference of an element
 
 ## Healthy steps
 
-{pairs} judgements of {a.seeds} seeds each: {alarms} tensors were called wrong.
+{pairs} judgements, {a.seeds} seeds of each step: {alarms} tensors were called wrong. The last column is the largest
+difference of an element over what rounding explains, among the others: 1 would be called wrong.
 
-| model | step | tensors | false alarms | the first |
-|---|---|---|---|---|
+| model | step | tensors | false alarms | the first | nearest |
+|---|---|---|---|---|---|
 {chr(10).join(steps)}
 """
     if a.write:
