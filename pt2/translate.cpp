@@ -69,9 +69,15 @@ std::string numbers_text(const Tensor& t) {
   return fmt::format("from_data(std::vector<std::int64_t>{{{}}}, {}, {})", join(texts), shape_text(t.sizes()), options);
 }
 
+Program with_facts(const std::string& path, const TranslateOptions& options) {
+  Program program = read_program(path);
+  in_context("pt2 \"" + path + "\"", [&] { find_facts(program, options.any_size); });
+  return program;
+}
+
 class Translator {
  public:
-  Translator(const std::string& path, const TranslateOptions& options) : p_(read_program(path, options)), tree_(p_) {}
+  Translator(const std::string& path, const TranslateOptions& options) : p_(with_facts(path, options)), tree_(p_) {}
 
   std::string text();
 

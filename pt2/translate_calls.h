@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "translate_program.h"
+#include "program.h"
 
 namespace gradual::pt2 {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "translate_program.h"
+#include "program.h"
 
 namespace gradual::pt2 {
 

@@ -15,6 +15,7 @@ int compare_command(int argc, char** argv);
 int diff_command(int argc, char** argv);
 int exchange_command(int argc, char** argv);
 int figure_command(int argc, char** argv);
+int judge_command(int argc, char** argv);
 int probe_command(int argc, char** argv);
 int report_command(int argc, char** argv);
 int search_command(int argc, char** argv);
@@ -32,6 +33,8 @@ inline constexpr std::array kCommands = {
     Command{"probe", "how this machine adds up products: order, bits and rounding, against what is documented",
             probe_command},
     Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command},
+    Command{"judge", "a recorded step of a PyTorch model: is a difference rounding, or a bug, and in which op",
+            judge_command},
     Command{"translate", "an exported model of PyTorch (.pt2) as C++", translate_command},
     Command{"compare", "the results of several folders in one report", compare_command},
     Command{"figure", "one figure of a comparison as SVG or PDF", figure_command},

@@ -1,4 +1,5 @@
-// What the translation to C++ knows of an exported model: its plan, the kind of every value, and its calls of modules.
+// An exported model taken apart: its plan, its tensors, its calls of modules, and the kind of every value. The
+// translation to C++ and the judgement of recorded steps read it.
 #pragma once
 
 #include <map>
@@ -8,7 +9,6 @@
 #include <vector>
 
 #include "plan.h"
-#include "translate.h"
 #include "weights.h"
 
 namespace gradual::pt2 {
@@ -64,8 +64,11 @@ struct Program {
   const Weight& weight(const Input& in) const;
 };
 
-// Error for what load() refuses, and where the run on zeros fails.
-Program read_program(const std::string& path, const TranslateOptions& options);
+// Error for what load() refuses, and for a module that writes a tensor of another one.
+Program read_program(const std::string& path);
+
+// Runs the graph on zeros to fill `facts`; sizes that may be any are any_size. Error where that fails.
+void find_facts(Program& program, std::int64_t any_size);
 
 // The values that a step reads and that it gives or changes. Every use counts.
 std::vector<int> reads_of(const Program& program, const Step& step);

@@ -1,4 +1,4 @@
-#include "translate_program.h"
+#include "program.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -83,7 +83,9 @@ Tensor zeros_for(const Input& in, std::int64_t any_size) {
   return zeros(sizes, {.dtype = in.dtype});
 }
 
-void find_facts(Program& p, const TranslateOptions& options) {
+}  // namespace
+
+void find_facts(Program& p, std::int64_t any_size) {
   const NoGrad no_grad;
   p.facts.resize(p.graph.values.size());
   Run run;
@@ -91,7 +93,7 @@ void find_facts(Program& p, const TranslateOptions& options) {
   run.apart.resize(p.graph.values.size());
   run.site.training = p.plan.training_calls > 0 || p.plan.evaluation_calls == 0;
   for (const Input& in : p.graph.inputs) {
-    Tensor t = in.kind == InputKind::user ? zeros_for(in, options.any_size) : clone(p.weight(in).tensor);
+    Tensor t = in.kind == InputKind::user ? zeros_for(in, any_size) : clone(p.weight(in).tensor);
     p.facts[static_cast<std::size_t>(in.value)] = fact_of(t);
     run.value(in.value) = std::move(t);
   }
@@ -100,13 +102,15 @@ void find_facts(Program& p, const TranslateOptions& options) {
     try {
       executor.run(step);
     } catch (const Error& e) {
-      throwf("{}, run on zeros of which every size that may differ is {}: {}", step.where, options.any_size, e.what());
+      throwf("{}, run on zeros of which every size that may differ is {}: {}", step.where, any_size, e.what());
     }
     for (const Node::Output& out : step.outputs)
       for (const int id : out.values) p.facts[static_cast<std::size_t>(id)] = fact_of(run.value(id));
     for (const int id : step.release) run.value(id) = Value();
   }
 }
+
+namespace {
 
 // --- calls of modules ------------------------------------------------------------------------------------------------
 
@@ -199,7 +203,7 @@ void find_all_ends(Program& p) {
 
 }  // namespace
 
-Program read_program(const std::string& path, const TranslateOptions& options) {
+Program read_program(const std::string& path) {
   const Archive archive(path);
   return in_context("pt2 \"" + path + "\"", [&] {
     Program p;
@@ -210,7 +214,6 @@ Program read_program(const std::string& path, const TranslateOptions& options) {
     p.weights = read_weights(archive);
     p.constants = read_constants(archive);
     for (const ModuleClass& of : p.graph.modules) p.classes[of.path] = of.python_class;
-    find_facts(p, options);
     find_keys(p);
     find_runs(p);
     find_all_ends(p);

@@ -1,0 +1,67 @@
+// Is it rounding, or is it a bug? A recorded step of a PyTorch model, judged op by op against its exported graph.
+//
+//   const pt2::Program program = pt2::read_program("net.pt2");
+//   const Judgement a = judge(program, load_safetensors("A.safetensors").tensors);
+//   if (const Judged* wrong = a.first()) ...          // wrong->name, wrong->op, wrong->line
+//
+// A record holds what went into and came out of each module's call, and the gradients of these tensors and of the
+// parameters (docs/judge.md has the Python that writes one). The graph is computed again in f64, and starts anew from
+// every recorded tensor. So each comparison sees only the ops between two records, and an error that spreads is named
+// where it begins.
+//
+// What rounding explains, of each element: every op may round as the recorded dtype does, whatever the order of its
+// sums. A product or sum of n terms may err by n u / (1 - n u) times the sum of the magnitudes of its terms (Higham
+// 2002, 3.1), u = 2^-24 (2^-53 for f64), and by the rounding of its operands and result in the recorded dtype. For
+// other ops, the operands are moved by some units of rounding, up and down at random, and the largest of the results'
+// changes is taken twice. Errors of unrecorded values are carried through the ops that follow in the same way.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../core/files/state_dict.h"
+#include "../core/tensor/tensor.h"
+#include "../pt2/program.h"
+
+namespace gradual::lab {
+
+enum class JudgedKind : std::uint8_t { value, gradient, parameter_gradient, buffer };
+
+// One recorded tensor.
+struct Judged {
+  std::string name;  // in the record: "out.0:blocks.3.fc"
+  JudgedKind kind = JudgedKind::value;
+  DType dtype = DType::f32;          // as recorded
+  std::string op;                    // that computed it: "aten.linear.default"; of a gradient the op of forward
+  std::string line;                  // of Python
+  std::vector<std::string> between;  // further ops since the tensors recorded before, which share the difference
+  double difference = 0;             // from f64: 2-norm, relative
+  double allowed = 0;                // what rounding explains: 2-norm, relative
+  double worst = 0;                  // the largest difference of an element over what rounding explains; Inf for NaN
+
+  bool explained() const { return worst <= 1; }
+};
+
+struct Judgement {
+  std::vector<Judged> tensors;          // forward in the graph's order, then backward in its order, then buffers
+  std::vector<std::string> not_judged;  // names of the record: random, or not in the graph
+
+  // The first that rounding does not explain; null if it explains all.
+  const Judged* first() const;
+};
+
+struct JudgeOptions {
+  // Of tensors that are not recorded; none: the coarsest of the recorded ones.
+  std::optional<DType> dtype;
+};
+
+// Error for a record without the model's inputs, or of other sizes.
+Judgement judge(const pt2::Program& program, const StateDict& record, const JudgeOptions& options = {});
+
+// The record of the same step as Gradual computes it in `dtype`, f32 or f64: from the record's inputs, parameters and
+// gradients of the outputs.
+StateDict record_step(const pt2::Program& program, const StateDict& record, DType dtype = DType::f32);
+
+}  // namespace gradual::lab

@@ -1,0 +1,73 @@
+// One step of an exported graph, and how far rounding may move its results and gradients. All numbers are f64.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "../pt2/executor.h"
+#include "../pt2/program.h"
+
+namespace gradual::lab {
+
+// Tensors by the values of the graph that they stand for.
+using ValueTensors = std::vector<std::pair<int, Tensor>>;
+
+// The units of rounding of a step: of the additions inside of products and sums, and of operands and results. `least` is
+// the smallest number that these have.
+struct Units {
+  double sum = 0;
+  double store = 0;
+  double least = 0;
+};
+Units units_of(DType dtype);
+
+class StepBounds {
+ public:
+  StepBounds(const pt2::Program& program, pt2::Run& run);
+
+  // The tensors that a step reads, as they are now.
+  ValueTensors inputs_of(const pt2::Step& step) const;
+  // What the step gives with these inputs: each value that it makes or changes. The run's values stay as they are.
+  ValueTensors evaluate(const pt2::Step& step, const ValueTensors& inputs);
+
+  // By how much each element of the outputs may differ; `errors` are those of the inputs (undefined: none). Undefined
+  // where nothing may.
+  std::vector<Tensor> of_outputs(const pt2::Step& step, const ValueTensors& inputs, const std::vector<Tensor>& errors,
+                                 const ValueTensors& outputs, const Units& units);
+  // The same of the gradients of the inputs, which `gradients` of the outputs, with their errors, give.
+  std::vector<Tensor> of_gradients(const pt2::Step& step, const ValueTensors& inputs, const std::vector<Tensor>& errors,
+                                   const ValueTensors& gradients, const std::vector<Tensor>& gradient_errors,
+                                   const std::vector<Tensor>& results, const Units& units);
+  // The gradients of the inputs; undefined where there is none.
+  std::vector<Tensor> gradients(const pt2::Step& step, const ValueTensors& inputs, const ValueTensors& gradients);
+
+ private:
+  struct Terms {
+    double forward = 0;   // terms of each sum; 0: the step is no plain sum of products
+    double backward = 0;  // of the sums in its gradients
+  };
+  Terms terms_of(const pt2::Step& step, const ValueTensors& inputs, const ValueTensors& outputs) const;
+  // How far operands are moved: by a part of themselves, and by a number.
+  struct Move {
+    double relative = 0;
+    double least = 0;
+  };
+  Tensor moved(const Tensor& x, const Tensor& error, const Move& by, int sample);
+  ValueTensors moved_inputs(const ValueTensors& inputs, const std::vector<Tensor>& errors, const Move& by, int sample);
+  std::vector<Tensor> of_sum(const pt2::Step& step, const ValueTensors& inputs, const std::vector<Tensor>& errors,
+                             const ValueTensors& outputs, const Units& units, double terms);
+
+  const pt2::Program& program_;
+  pt2::Run& run_;
+  pt2::Executor executor_;
+  std::mt19937_64 random_;
+};
+
+// Whether the step only arranges elements, without rounding.
+bool only_arranges(const pt2::Step& step);
+// Whether the step draws random numbers: its results cannot be computed again.
+bool draws(const pt2::Step& step);
+
+}  // namespace gradual::lab
