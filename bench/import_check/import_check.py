@@ -151,8 +151,8 @@ def verdict(row):
         return "differs"
     if largest_of(row, "f32") <= AIMS["f32"]:
         return "equal"
-    theirs = max(largest_of(row, who) for who in ("torch", "spread") if who in row)
-    return "rounding" if largest_of(row, "gradual") <= AS_EXACT * theirs else "differs in f32"
+    theirs = max([largest_of(row, who) for who in ("torch", "spread") if who in row] or [0])
+    return "rounding" if "gradual" in row and largest_of(row, "gradual") <= AS_EXACT * theirs else "differs in f32"
 
 
 def table(rows):
