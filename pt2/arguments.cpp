@@ -182,7 +182,8 @@ Tensor floating(const Arguments& a, const Tensor& x) { return x.is_floating() ? 
 Tensor clamp_strictly(const Tensor& x, double low, double high) {
   if (!x.requires_grad()) return clamp(x, low, high);
   Tensor y = x;
-  if (low > -INFINITY) y = where(le(y, low), low, y);
+  if (low == 0) y = relu(y);
+  else if (low > -INFINITY) y = where(le(y, low), low, y);
   if (high < INFINITY || low > high) y = where(ge(y, high), high, y);
   return y;
 }

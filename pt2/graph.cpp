@@ -294,6 +294,20 @@ void Reader::outputs(const Json& json, Node& node, Scope& scope, const Json* ten
   }
 }
 
+// Whether a region under torch.autocast leaves autocast as it is around: it does not if it switches it off. Error if it
+// switches it on, because the casts of the region are those of the library's caller.
+bool enters_autocast(const Json& inputs) {  // device, dtype, enabled, whether casts are cached
+  const Json& enabled = inputs.at(2).at("arg");
+  if (!enabled.contains("as_bool")) return true;
+  if (!enabled.at("as_bool").get<bool>()) return false;
+  const Json& dtype = inputs.at(1).at("arg");
+  const ScalarType* const to =
+      dtype.contains("as_scalar_type") ? scalar_type(dtype.at("as_scalar_type").get<std::int64_t>()) : nullptr;
+  if (to && to->dtype == DType::f32) return true;
+  throwf("the model switches torch.autocast on, to {}; export it without, and choose a recipe such as amp-bf16 here",
+         to ? to_string(to->dtype) : "its device's dtype");
+}
+
 // Higher-order calls whose body runs once, in other surroundings: the body's nodes take the place of the call.
 bool Reader::inlined(const Json& json, const std::string& target, Scope& scope, Surroundings around) {
   const bool grad = target == "higher_order.wrap_with_set_grad_enabled";
@@ -304,8 +318,7 @@ bool Reader::inlined(const Json& json, const std::string& target, Scope& scope, 
   while (at < inputs.size() && !inputs[at].at("arg").contains("as_graph")) ++at;
   if (at == inputs.size()) throw_error("has no graph");
   if (grad) around.grad = inputs.at(0).at("arg").at("as_bool").get<bool>();
-  else if (inputs.at(2).at("arg").contains("as_bool"))
-    around.autocast = inputs.at(2).at("arg").at("as_bool").get<bool>();
+  else around.autocast = enters_autocast(inputs);
   const Json& body = inputs[at].at("arg").at("as_graph").at("graph");
   const Json& names = body.at("inputs");
   if (names.size() != inputs.size() - at - 1)

@@ -54,6 +54,7 @@ Tensor padded(const Tensor& x, const Window& w, double value, bool borders) {
   return pad(x, before, after, value);
 }
 
+constexpr std::int64_t kMostWindow = 1'000'000;
 // The largest of the shifted images that the window's places see; of equals the first.
 std::pair<Tensor, Tensor> dilated_max(const Arguments& a, const Tensor& x, const Size2& dilation) {
   if (a.flag(5)) a.fail(5, "false where the window is dilated");
@@ -61,8 +62,9 @@ std::pair<Tensor, Tensor> dilated_max(const Arguments& a, const Tensor& x, const
   const Tensor wide = padded(x, w, -std::numeric_limits<double>::infinity(), true);
   std::int64_t count[2] = {0, 0};
   for (int i = 0; i < 2; ++i) {
+    if (dilation[i] < 1 || dilation[i] > kMostWindow || w.kernel[i] > kMostWindow) a.fail(4, "1 to a million");
     const std::int64_t reach = dilation[i] * (w.kernel[i] - 1) + 1;
-    if (dilation[i] < 1 || wide.size(2 + i) < reach) a.fail(4, "at least 1, and a window within the image");
+    if (wide.size(2 + i) < reach) a.fail(4, "a window within the image");
     count[i] = (wide.size(2 + i) - reach) / w.stride[i] + 1;
   }
   std::vector<Tensor> taps;
@@ -360,6 +362,7 @@ Tensor antialiased(const Arguments& a, double reach, double (*filter)(double)) {
   const Target t = target(a, x, 3, a.flag(2));
   for (int i = 0; i < 2; ++i) {
     const std::int64_t n = x.size(2 + i);
+    if (t.size[i] < 1) a.fail(1, "sizes of at least 1");
     const double stretch = std::max(1.0, t.scale[i]);
     const double support = reach * stretch;
     const auto most = static_cast<std::size_t>(std::ceil(support)) * 2 + 1;

@@ -370,6 +370,7 @@ Value search_sorted(const Arguments& a) {
   return a.flag(2) ? cast(places, DType::i32) : places;
 }
 
+constexpr std::int64_t kMostRows = 1'000'000'000;
 // self repeats dim output_size: row i repeats[i] times.
 Value repeat_rows(const Arguments& a) {
   const Tensor x = a.none(2) ? reshape(a.tensor(0), {-1}) : a.tensor(0);
@@ -379,7 +380,7 @@ Value repeat_rows(const Arguments& a) {
   std::vector<std::int64_t> rows;
   for (std::int64_t i = 0; i < x.size(dim); ++i) {
     const std::int64_t count = times[times.size() == 1 ? 0 : static_cast<std::size_t>(i)];
-    if (count < 0) a.fail(1, "counts of at least 0");
+    if (count < 0 || count > kMostRows - std::ssize(rows)) a.fail(1, "counts of at least 0, a billion rows in all");
     rows.insert(rows.end(), static_cast<std::size_t>(count), i);
   }
   return index_select(x, dim, from_data(rows, {std::ssize(rows)}, {.dtype = DType::i64}).to(x.device()));

@@ -120,7 +120,10 @@ Value conv3d_row(const Arguments& a) {
   const std::vector<std::int64_t> padding = three(4, 0);
   const std::vector<std::int64_t> dilation = three(5, 1);
   if (x.dim() != 5 || w.dim() != 5) a.fail(0, "volumes [N, C, D, H, W]");
+  constexpr std::int64_t kMost = 1'000'000;
   if (stride[0] < 1 || dilation[0] < 1 || padding[0] < 0) a.fail(3, "strides and dilations of at least 1");
+  if (stride[0] > kMost || dilation[0] > kMost || padding[0] > kMost || w.size(2) > kMost)
+    a.fail(3, "at most a million");
   if (padding[0] > 0) x = pad(x, {0, 0, padding[0], 0, 0}, {0, 0, padding[0], 0, 0});
   const std::int64_t reach = dilation[0] * (w.size(2) - 1) + 1;
   const std::int64_t depth = x.size(2) < reach ? 0 : (x.size(2) - reach) / stride[0] + 1;

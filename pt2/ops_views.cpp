@@ -242,6 +242,31 @@ Value unbind(const Arguments& a) {
   return list_of(parts);
 }
 
+// Argument 0 with part `index` of what `row` gives replaced.
+template <Value (*row)(const Arguments& a)>
+Tensor part_back(const Arguments& a, const Tensor& view, int index, int dim) {
+  const Value parts = row(a);
+  const Value::List& list = *parts.get<Value::List>();
+  Range r;
+  r.dim = wrap_dim(a.integer(dim), a.tensor(0).dim(), "split");
+  for (int i = 0; i < index; ++i) r.start += list[static_cast<std::size_t>(i)].get<Tensor>()->size(r.dim);
+  return put_slice(a.tensor(0), r, view);
+}
+Tensor chunk_back(const Arguments& a, const Tensor& view, int index) { return part_back<chunk_row>(a, view, index, 2); }
+Tensor split_back(const Arguments& a, const Tensor& view, int index) { return part_back<split_row>(a, view, index, 2); }
+Tensor split_sizes_back(const Arguments& a, const Tensor& view, int index) {
+  return part_back<split_sizes>(a, view, index, 2);
+}
+Tensor tensor_split_back(const Arguments& a, const Tensor& view, int index) {
+  return part_back<tensor_split>(a, view, index, 2);
+}
+Tensor unbind_back(const Arguments& a, const Tensor& view, int index) {
+  Range r;
+  r.dim = wrap_dim(a.integer(1), a.tensor(0).dim(), "unbind");
+  r.start = index;
+  return put_slice(a.tensor(0), r, unsqueeze(view, r.dim));
+}
+
 // --- copies and identities -------------------------------------------------------------------------------------------
 
 Value identity(const Arguments& a) { return a.tensor(0); }
@@ -476,12 +501,12 @@ constexpr OpRow kRows[] = {
     {"aten.select.int", "self dim index", select_row, Aliasing::view, select_back},
     {"aten.select_scatter.default", "self src dim index", select_scatter},
     {"aten.narrow.default", "self dim start length", narrow_row, Aliasing::view, narrow_back},
-    {"aten.chunk.default", "self chunks dim=0", chunk_row, Aliasing::view},
-    {"aten.split.Tensor", "self split_size dim=0", split_row, Aliasing::view},
-    {"aten.split.sizes", "self split_size dim=0", split_sizes, Aliasing::view},
-    {"aten.split_with_sizes.default", "self split_sizes dim=0", split_sizes, Aliasing::view},
-    {"aten.tensor_split.sections", "self sections dim=0", tensor_split, Aliasing::view},
-    {"aten.unbind.int", "self dim=0", unbind, Aliasing::view},
+    {"aten.chunk.default", "self chunks dim=0", chunk_row, Aliasing::view, chunk_back},
+    {"aten.split.Tensor", "self split_size dim=0", split_row, Aliasing::view, split_back},
+    {"aten.split.sizes", "self split_size dim=0", split_sizes, Aliasing::view, split_sizes_back},
+    {"aten.split_with_sizes.default", "self split_sizes dim=0", split_sizes, Aliasing::view, split_sizes_back},
+    {"aten.tensor_split.sections", "self sections dim=0", tensor_split, Aliasing::view, tensor_split_back},
+    {"aten.unbind.int", "self dim=0", unbind, Aliasing::view, unbind_back},
     {"aten.diagonal.default", "self offset=0 dim1=0 dim2=1", diagonal, Aliasing::view},
     {"aten.unfold.default", "self dimension size step", unfold_dim, Aliasing::view},
     {"aten.alias.default", "self", identity, Aliasing::view, identity_back},

@@ -13,6 +13,8 @@ namespace {
 
 // --- columns ---------------------------------------------------------------------------------------------------------
 
+constexpr std::int64_t kMostWindow = 1'000'000;
+
 struct Windows {
   Size2 kernel, dilation, padding, stride;
 };
@@ -24,6 +26,8 @@ Windows windows(const Arguments& a, int i) {
     if (w.kernel[d] < 1 || w.dilation[d] < 1 || w.stride[d] < 1)
       a.fail(i, "sizes, dilations and strides of at least 1");
     if (w.padding[d] < 0) a.fail(i + 2, "at least 0");
+    for (const std::int64_t n : {w.kernel[d], w.dilation[d], w.padding[d], w.stride[d]})
+      if (n > kMostWindow) a.fail(i, "sizes, dilations, paddings and strides of at most a million");
   }
   return w;
 }

@@ -12,6 +12,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import textwrap
 import time
 import traceback
 
@@ -67,8 +68,8 @@ def largest(t):
 
 
 def compare(wanted, got, alone=False):
-    """The largest relative difference of outputs, gradients and buffers, and where it is. `alone`: gradients do not belong
-    to one model, so that each is measured by its own size."""
+    """The largest relative difference of outputs, gradients and buffers, and where it is. `alone`: gradients do not
+    belong to one model, so that each is measured by its own size."""
     least = max([largest(t.nan_to_num(0, 0, 0)) for k, t in wanted.items() if k.startswith("grad.")] or [0]) / 100
     if alone or least == 0:
         least = 1e-3
@@ -150,47 +151,73 @@ def verdict(row):
         return "differs"
     if largest_of(row, "f32") <= AIMS["f32"]:
         return "equal"
-    theirs = max(largest_of(row, who) for who in ("torch", "spread") if who in row)
-    return "rounding" if largest_of(row, "gradual") <= AS_EXACT * theirs else "differs in f32"
+    theirs = max([largest_of(row, who) for who in ("torch", "spread") if who in row] or [0])
+    return "rounding" if "gradual" in row and largest_of(row, "gradual") <= AS_EXACT * theirs else "differs in f32"
 
 
 def table(rows):
-    yield "| model | nodes | verdict | f64: outputs | gradients | buffers | f32: outputs | gradients | buffers " "| PyTorch f32 | its spread | Gradual f32 |"
-    yield "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    columns = [
+        "model",
+        "nodes",
+        "verdict",
+        "f64: outputs",
+        "gradients",
+        "buffers",
+        "f32: outputs",
+        "gradients",
+        "buffers",
+    ]
+    columns += ["PyTorch f32", "its spread", "Gradual f32"]
+    yield f"| {' | '.join(columns)} |"
+    yield "|---|---:|---|" + "---:|" * (len(columns) - 3)
     for row in rows:
         errors = [f"{row[k][part][0]:.0e}" if k in row else "" for k in AIMS for part in ("output", "grad", "buffer")]
         errors += [f"{largest_of(row, who):.1e}" if who in row else "" for who in ("torch", "spread", "gradual")]
         yield f"| {row['model']} | {row.get('nodes', '')} | {verdict(row)} | {' | '.join(errors)} |"
 
 
+def paragraph(text):
+    yield ""
+    yield textwrap.fill(" ".join(text.split()), 118, break_long_words=False, break_on_hyphens=False)
+
+
 def page(rows):
-    count = lambda word: sum(verdict(r) == word for r in rows)
+    compared = [r for r in rows if r["model"] not in models_ops.MODELS]
+    count = lambda word: sum(verdict(r) == word for r in compared)
     dates = sorted({r["date"] for r in rows})
     yield "# Models of PyTorch, imported"
-    yield ""
-    yield f"`./dev import-check`, {' and '.join(dates)}, PyTorch {torch.__version__}, one thread, on a machine that other"
-    yield f"programs used. Of {len(rows)} models {count('equal')} are equal, {count('rounding')} differ in f32 as rounding does,"
-    yield f"{count('differs') + count('differs in f32')} differ, and {count('error')} could not be compared."
-    yield ""
-    yield "Each model has random weights and is exported in training mode, with every dropout at 0. Gradual and PyTorch run the"
-    yield "exported graph on the same inputs. The numbers are the largest difference, relative to the largest magnitude of the"
-    yield "tensor (of gradients at least a hundredth of the model's largest). Equal means at most 1e-10 in f64 and 1e-4 in f32,"
-    yield "for outputs, the gradient of every parameter, and the buffers after the call."
-    yield ""
-    yield "The last columns are distances from PyTorch in f64: of PyTorch in f32, of Gradual in f32, and, for a model above 1e-4,"
-    yield "PyTorch's own spread, the largest distance of four more runs in f32: without oneDNN, and three in which each weight is"
-    yield "moved by chance to a neighbouring number of f32. A ReLU or a maximum whose argument changes its side makes such a"
-    yield f"distance large. A model above 1e-4 has the verdict *rounding* if Gradual's distance is at most {AS_EXACT} times the larger"
-    yield "one of PyTorch's: Gradual is then as far from the exact numbers as PyTorch is."
+    yield from paragraph(
+        f"""`./dev import-check`, {' and '.join(dates)}, PyTorch {torch.__version__}, one thread, on a machine that
+        other programs used. Of {len(compared)} models {count('equal')} are equal, {count('rounding')} differ in f32 as
+        rounding does, {count('differs') + count('differs in f32')} differ otherwise, and {count('error')} could not be
+        compared."""
+    )
+    missing = [name for name in MODELS if name not in {r["model"] for r in rows}]
+    if missing:
+        yield from paragraph(f"Not compared in this run: {', '.join(missing)}.")
+    yield from paragraph(
+        """Each model has random weights and is exported in training mode, with every dropout at 0. Gradual and PyTorch
+        run the exported graph on the same inputs. The numbers are the largest difference, relative to the largest
+        magnitude of the tensor (of gradients at least a hundredth of the model's largest). Equal means at most 1e-10 in
+        f64 and 1e-4 in f32, for outputs, the gradient of every parameter, and the buffers after the call."""
+    )
+    yield from paragraph(
+        f"""The last columns are distances from PyTorch in f64: of PyTorch in f32, of Gradual in f32, and, for a model
+        above 1e-4, PyTorch's own spread, the largest distance of four more runs in f32: without oneDNN, and three in
+        which each weight is moved by chance to a neighbouring number of f32. A ReLU or a maximum whose argument changes
+        its side makes such a distance large. A model above 1e-4 has the verdict *rounding* if Gradual's distance is at
+        most {AS_EXACT} times the larger one of PyTorch's: Gradual is then as far from the exact numbers as PyTorch is."""
+    )
     yield ""
     yield from table([r for r in rows if r["model"] in models.MODELS])
-    yield ""
-    yield "Models that were not used while the reader was written:"
+    yield from paragraph("Models that were not used while the reader was written:")
     yield ""
     yield from table([r for r in rows if r["model"] in models_more.MODELS])
     cases = sum(len(group) for group in models_ops.GROUPS)
-    yield ""
-    yield f"{cases} ops and options at the points where their definitions meet (bounds, ties, zero), in five models:"
+    yield from paragraph(
+        f"""{cases} ops and options at the points where their definitions meet (bounds, ties, zero), in five models.
+        Each gradient is measured by its own size. Some functions jump there, so that f32 and f64 are far apart."""
+    )
     yield ""
     yield from table([r for r in rows if r["model"] in models_ops.MODELS])
     failed = [r for r in rows if verdict(r) != "equal"]

@@ -47,8 +47,8 @@ def _moved(module, seed):
 
 
 def run(program, args, kwargs, cotangents=None, double=True, seed=0, moved=None):
-    """The loss is the sum over the floating outputs of sum(output * cotangent). Returns named tensors. `moved`: the seed
-    for moving each weight to a neighbour first."""
+    """The loss is the sum over the floating outputs of sum(output * cotangent). Returns named tensors. `moved`: the
+    seed for moving each weight to a neighbour first."""
     default = torch.get_default_dtype()
     module = program.module(check_guards=False)
     if moved is not None:

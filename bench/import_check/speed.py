@@ -106,7 +106,8 @@ def memory(program, folder):
     count = sum(p.numel() for p in model.parameters()) / 1e6
     _, (seconds, loaded, total) = in_gradual(program, file, given, out)
     return (
-        f"GPT-2 small ({count:.0f} million weights, {weights:.0f} MiB) is loaded in {seconds:.2f} s and {loaded:.0f} MiB, "
+        f"GPT-2 small ({count:.0f} million weights, {weights:.0f} MiB) is loaded in {seconds:.2f} s "
+        f"and {loaded:.0f} MiB, "
         f"{loaded / weights:.2f} times its weights. A step of 32 tokens with SGD takes {total:.0f} MiB in all, with "
         f"gradients and the program's own data."
     )
@@ -124,8 +125,8 @@ def main():
     lines = [
         "## Speed and memory",
         "",
-        f"`python bench/import_check/speed.py --program .. --work ..`: a step (forward, backward, SGD) in f32 on one thread,",
-        f"the best of {options.rounds} rounds of {STEPS} steps in turn, on a machine that other programs used.",
+        "`python bench/import_check/speed.py --program .. --work ..`: a step (forward, backward, SGD) in f32 on one",
+        f"thread, the best of {options.rounds} rounds of {STEPS} steps in turn, on a machine that other programs used.",
         "",
         "| model | PyTorch eager, ms | imported, ms | ratio |",
         "|---|---:|---:|---:|",

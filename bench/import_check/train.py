@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains ResNet-18 and a GPT-2 with PyTorch and Gradual on the same numbers, and writes training.md for import_check.py.
+"""Trains ResNet-18 and a GPT-2 with PyTorch and Gradual on the same numbers, for a section of import.md.
 
 python train.py --program build/release/bench/gradual-import-check --work build/import-check [--steps 200]
 """
@@ -121,7 +121,8 @@ def rows(name, lr, runs):
     if chaos:
         after, spread = apart["Gradual"][chaos - 1 :], own[chaos - 1 :]
         text += (
-            f" From then on its mean difference is {after.mean():.1e}, that of PyTorch's farthest run {spread.mean():.1e};"
+            f" From then on its mean difference is {after.mean():.1e}, that of PyTorch's farthest run"
+            f" {spread.mean():.1e};"
             f" the largest ones are {after.max():.1e} and {spread.max():.1e}."
         )
     yield text
@@ -140,9 +141,9 @@ def main():
     lines = [
         "## Trainings",
         "",
-        f"`python bench/import_check/train.py --program .. --work ..`: {options.steps} steps of SGD in f32. The columns are the",
-        "absolute differences of the loss from PyTorch's: Gradual's, and those of PyTorch itself without oneDNN, with each weight",
-        "moved by chance to a neighbouring number of f32 at the start, and in f64.",
+        f"`python bench/import_check/train.py --program .. --work ..`: {options.steps} steps of SGD in f32. The",
+        "columns are the absolute differences of the loss from PyTorch's: Gradual's, and those of PyTorch without oneDNN, with",
+        "each weight moved by chance to a neighbouring number of f32 at the start, and in f64.",
         "",
     ]
     for name, make in {

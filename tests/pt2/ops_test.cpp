@@ -315,3 +315,48 @@ TEST_CASE("ops on images and volumes give PyTorch's numbers") {
   CHECK(y.sizes() == Shape{1, 1, 1, 2, 1});
   CHECK(y.to_vector<double>() == Numbers{1 + 4 + 16 + 25, 2 + 6 + 20 + 30});
 }
+
+TEST_CASE("a write into a part of a tensor goes through to it") {
+  const Tensor x = from_data(std::vector<float>{1, 2, 3, 4, 5, 6}, {2, 3});
+  const auto parts_of = [](std::string json, const std::vector<std::string>& names) {
+    const std::string single = R"([{"as_tensor":{"name":")" + names[0] + R"("}}])";
+    std::string list = R"([{"as_tensors":[)";
+    for (std::size_t i = 0; i < names.size(); ++i) list += (i ? "," : "") + (R"({"name":")" + names[i]) + R"("})";
+    return json.replace(json.find(single), single.size(), list + "]}]");
+  };
+  const auto after_write = [&](const std::string& part, const std::vector<std::string>& names) {
+    const auto net = made({op("relu.default", {{"self", tensor("x")}}, "a"), parts_of(part, names),
+                           op("add_.Tensor", {{"self", tensor(names[1])}, {"other", number(10)}}, "done")},
+                          {"a", names[0]});
+    return (*net)(std::vector<Tensor>{x})[0].to_vector<double>();
+  };
+  using Numbers = std::vector<double>;
+  const std::string rows = op("unbind.int", {{"self", tensor("a")}, {"dim", number(0)}}, "p");
+  CHECK(after_write(rows, {"p", "q"}) == Numbers{1, 2, 3, 14, 15, 16});
+  const std::string halves =
+      op("chunk.default", {{"self", tensor("a")}, {"chunks", number(2)}, {"dim", number(1)}}, "p");
+  CHECK(after_write(halves, {"p", "q"}) == Numbers{1, 2, 13, 4, 5, 16});
+  const std::string ones_of =
+      op("split.Tensor", {{"self", tensor("a")}, {"split_size", number(1)}, {"dim", number(1)}}, "p");
+  CHECK(after_write(ones_of, {"p", "q", "r"}) == Numbers{1, 12, 3, 4, 15, 6});
+}
+
+TEST_CASE("a model that switches autocast on is refused, one that switches it off is not") {
+  const std::string body = R"({"graph":{"inputs":[)" + tensor("u") + R"(],"outputs":[)" + tensor("v") +
+                           R"(],"nodes":[)" + op("relu.default", {{"self", tensor("u")}}, "v") + "]}}";
+  const auto region = [&](bool on, int dtype) {
+    const std::string code = R"({"as_scalar_type":)" + std::to_string(dtype) + "}";
+    return node("torch.ops.higher_order.wrap_with_autocast",
+                {{"", R"({"as_string":"cpu"})"},
+                 {"", code},
+                 {"", truth(on)},
+                 {"", truth(false)},
+                 {"", R"({"as_graph":{"name":"g",)" + body.substr(1) + "}"},
+                 {"", tensor("x")}},
+                "y");
+  };
+  constexpr int kBf16 = 13;
+  CHECK((*made({region(false, kBf16)}, {"y"}))(full({1, 3}, -2)).to_vector<double>()[0] == 0);
+  const std::string message = message_of([&] { made({region(true, kBf16)}, {"y"}); });
+  CHECK(message.find("switches torch.autocast on, to bf16") != std::string::npos);
+}
