@@ -226,21 +226,27 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   return all;
 }
 
+// Of each element, the largest magnitude that the scale of its block holds. Blocks of zeros, Inf or NaN have no limit.
+template <class T> static Tensor block_limits(const Blocks<T>& blocks, const ScaleSpec& spec) {
+  Tensor limits = full(blocks.m.sizes(), kInf, {.dtype = blocks.m.dtype()});
+  T* limit = limits.data<T>();
+  for (std::int64_t b = 0; b < blocks.count(); ++b) {
+    const T amax = blocks.amax(b);
+    if (amax == 0 || !std::isfinite(amax)) continue;
+    const auto most = static_cast<T>(blocks.limit(detail::scale_of(amax, spec), 1 / spec.global));
+    blocks.parts(b, [&](std::int64_t first, std::int64_t n) { std::fill_n(limit + first, n, most); });
+  }
+  return limits;
+}
+
 Tensor beyond_range(const Tensor& x, const Quantizer& q, int axis, const Tensor& scaled) {
   const Unseen unseen;
   if (!has_blocks(q)) return gt(abs(scaled), q.format.max());
   const Tensor matrix = as_matrix(x, axis);
-  const Blocks blocks{matrix, q, q.scaling.block};
   ScaleSpec spec = detail::scale_spec(q);
   if (q.scaling.kind == ScalingKind::nvfp4) set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
-  Tensor limits = full(matrix.sizes(), kInf, {.dtype = DType::f32});
-  float* limit = limits.data<float>();
-  for (std::int64_t b = 0; b < blocks.count(); ++b) {
-    const float amax = blocks.amax(b);
-    if (amax == 0 || !std::isfinite(amax)) continue;
-    const auto most = static_cast<float>(blocks.limit(detail::scale_of(amax, spec), 1 / spec.global));
-    blocks.parts(b, [&](std::int64_t first, std::int64_t n) { std::fill_n(limit + first, n, most); });
-  }
+  const Tensor limits = matrix.dtype() == DType::f64 ? block_limits(Blocks<double>{matrix, q, q.scaling.block}, spec)
+                                                     : block_limits(Blocks<float>{matrix, q, q.scaling.block}, spec);
   const Tensor beyond = gt(abs(matrix), limits);
   const int dim = wrap_dim(axis, std::max(1, x.dim()), "beyond_range");
   Tensor t = x.dim() == 0 ? x.detach().reshape({1}) : x.detach();
@@ -282,10 +288,9 @@ void XrayObserver::add(Site site) {
 }
 
 std::string XrayObserver::to_string() const {
-  std::string text =
-      fmt::format("{:<14} {:<10} {:<12} {:>8} {:>8} {:>8} {:>7}  {:<36}  {:<46}  {}\n", "layer", "operand", "runs",
-                  "clipped", "elements", "made 0", "regret", "dB by rule, this size", "dB by size, this rule",
-                  "made 0 by size, this rule");
+  std::string text = fmt::format("{:<14} {:<10} {:<12} {:>8} {:>8} {:>8} {:>7}  {:<36}  {:<46}  {}\n", "layer",
+                                 "operand", "runs", "clipped", "elements", "made 0", "regret", "dB by rule, this size",
+                                 "dB by size, this rule", "made 0 by size, this rule");
   for (const Site& s : sites_) {
     const XrayRow& own = s.xray.running();
     std::string rules;
@@ -297,13 +302,14 @@ std::string XrayObserver::to_string() const {
       sizes += fmt::format("{}{}: {:.1f}", sizes.empty() ? "" : ", ", r.block, r.sqnr_db());
       zeros += fmt::format("{}{}: {:.3g}%", zeros.empty() ? "" : ", ", r.block, r.made_zero_percent());
     }
-    text += fmt::format("{:<14} {:<10} {:<12} {:>7.3g}% {:>7.3g}% {:>7.3g}% {:>7.3g}  {:<36}  {:<46}  {}\n", s.layer, s.operand,
-                        fmt::format("{} {}", own.rule, own.block), own.clipped_blocks_percent(),
-                        percent_of(own.clipped, own.elements), own.made_zero_percent(), own.regret(), rules, sizes,
-                        zeros);
+    text +=
+        fmt::format("{:<14} {:<10} {:<12} {:>7.3g}% {:>7.3g}% {:>7.3g}% {:>7.3g}  {:<36}  {:<46}  {}\n", s.layer,
+                    s.operand, fmt::format("{} {}", own.rule, own.block), own.clipped_blocks_percent(),
+                    percent_of(own.clipped, own.elements), own.made_zero_percent(), own.regret(), rules, sizes, zeros);
   }
   return text +
-         "clipped: blocks, and elements. made 0: of the elements that are not 0; where a block has large elements, dB do "
+         "clipped: blocks, and elements. made 0: of the elements that are not 0; where a block has large elements, dB "
+         "do "
          "not\nshow it. regret: squared error / that of the best power of two of each block\n";
 }
 

@@ -97,7 +97,7 @@ Misuses lab_misuses() {
       {"lr Inf", [] { train(quick({.lr = std::numeric_limits<double>::infinity()})); },
        "optimizer: lr inf is out of range; it must be at least 0 and finite"},
       {"an optimizer of no name", [] { train(quick({.optimizer = "adamax"})); },
-       "lab: no optimizer 'adamax'; allowed are adamw, adam and sgd"},
+       "lab: no optimizer 'adamax'; did you mean 'adamw'?; allowed are adamw, adam, sgd"},
       {"no seed", [] { train(quick({.seeds = 0})); }, "lab: seeds is 0; it must be at least 1"},
       {"sampling every 0 steps", [] { train(quick({.sample_every = 0})); },
        "lab: sample_every is 0; it must be at least 1"},
@@ -110,8 +110,8 @@ Misuses lab_misuses() {
        },
        "cannot make the folder /proc/none/checkpoints: No such file or directory"},
       {"data of no name", [] { data_for("imagenet"); },
-       "no data 'imagenet'; allowed are digits, addition, mnist:DIR, cifar10:DIR, text:FILE, npy:INPUTS,TARGETS and "
-       "safetensors:FILE"},
+       "no data 'imagenet'; allowed are digits, addition, regression, brackets, autoencoder, mnist:DIR, cifar10:DIR, "
+       "cifar100:DIR, text:FILE, npy:INPUTS,TARGETS, npy:NAME=FILE,NAME=FILE,.. and safetensors:FILE"},
       {"MNIST that is not there", [] { data_for("mnist:/no").load(0); },
        "mnist: neither \"/no/train-images-idx3-ubyte\" nor \"/no/train-images-idx3-ubyte.gz\" is there"},
       {"a text that is not there", [] { data_for("text:/no").load(0); },
