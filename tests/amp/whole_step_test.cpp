@@ -1,6 +1,7 @@
 // A step happens whole or not at all: what saturation hides from a loss scale, losses that throw, sums of gradients.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -15,6 +16,7 @@
 #include "../../nn/norm.h"
 #include "../../optim/adam.h"
 #include "../../optim/sgd.h"
+#include "recorder.h"
 #include "support.h"
 
 using namespace gradual;
@@ -113,6 +115,20 @@ TEST_CASE("a loss scale sees Inf and NaN that any quantised recipe hides: in err
           CHECK(next.result.applied());
           CHECK(next.result.hidden() == 0);
         }
+}
+
+TEST_CASE("backward does not look again for the Inf that forward has looked for") {
+  manual_seed(0);
+  Two net(false);
+  RecipeRun run(scaled("mxfp8"), net, optim::SGDOptions{.lr = 0.01});
+  const Tensor x = randn({32, 32});
+  run.step([&] { return square(net(x)).mean(); });
+  Recorder recorder;
+  run.step([&] { return square(net(x)).mean(); });
+  const auto looks = std::ranges::count_if(recorder.seen, [](const Recorder::Seen& s) {
+    return s.op == OpId::logical_not && s.cause == "the loss scale's check";
+  });
+  CHECK(looks == 4 + 3);  // x and w of two layers; dy for both weights, and for the activation between the layers
 }
 
 TEST_CASE("which quantizers hide Inf and NaN") {
