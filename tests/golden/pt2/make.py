@@ -5,9 +5,12 @@
 
 NAME.pt2 is torch.export.save's file without the pickle of sample inputs; of stack traces only the lines of this script
 are kept, and of the values' descriptions those of the inputs, so that the files are small. NAME.safetensors has the inputs and cotangents (f32), and outputs, loss, gradients
-and buffers after the call (f64, from the same f32 weights).
+and buffers after the call (f64, from the same f32 weights). step.NAME.DTYPE.safetensors are steps as
+bench/judge/record.py records them, bf16 and f16 under autocast.
 """
 
+import contextlib
+import copy
 import json
 import pathlib
 import re
@@ -21,6 +24,8 @@ import torch.nn.functional as F
 
 here = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(here.parents[2] / "bench" / "import_check"))
+sys.path.insert(0, str(here.parents[2] / "bench" / "judge"))
+import record  # noqa: E402
 import reference  # noqa: E402
 
 
@@ -237,8 +242,21 @@ def pack(source, target):
             new.writestr(zipfile.ZipInfo(info.filename), data)
 
 
+def weighted(y):
+    return (y.float() * torch.randn(y.shape, generator=torch.Generator().manual_seed(3))).sum()
+
+
+def record_steps(name, model, args, dtypes):
+    for short in dtypes:
+        dtype = {"bf16": torch.bfloat16, "f16": torch.float16}.get(short)
+        with torch.autocast("cpu", dtype=dtype) if dtype else contextlib.nullcontext():
+            path = here / f"step.{name}.{short}.safetensors"
+            record.record_step(copy.deepcopy(model), args, weighted, path)
+
+
 def main():
     for name, model, args, shapes in cases():
+        record_steps(name, model, args, {"mlp": ["f32", "bf16", "f16"], "cnn": ["f32"]}.get(name, []))
         program = torch.export.export(model, args, dynamic_shapes=shapes)
         torch.export.save(program, here / f"full_{name}.pt2")
         pack(here / f"full_{name}.pt2", here / f"{name}.pt2")
