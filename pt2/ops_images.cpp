@@ -355,8 +355,8 @@ Value bicubic_up(const Arguments& a) {
   return x;
 }
 
-// Antialiased: a filter of `reach` target pixels on each side, stretched where the image shrinks, its weights scaled to a
-// sum of 1.
+// Antialiased: a filter of `reach` target pixels on each side, stretched where the image shrinks, its weights scaled to
+// a sum of 1.
 Tensor antialiased(const Arguments& a, double reach, double (*filter)(double)) {
   Tensor x = a.tensor(0);
   const Target t = target(a, x, 3, a.flag(2));

@@ -44,9 +44,9 @@ Op make_op(const std::string& target, std::string_view arguments, OpFunction cal
 
 std::map<std::string, Op, std::less<>> make_table() {
   std::map<std::string, Op, std::less<>> table;
-  const auto rows = {arithmetic_rows(), view_rows(),   reduction_rows(), index_rows(),
-                     creation_rows(),   layer_rows(),  loss_rows(),      activation_rows(),
-                     image_rows(),      window_rows(), recurrent_rows(), python_rows()};
+  const auto rows = {arithmetic_rows(), product_rows(),   view_rows(),  reduction_rows(),  index_rows(),
+                     creation_rows(),   layer_rows(),     loss_rows(),  activation_rows(), image_rows(),
+                     window_rows(),     recurrent_rows(), python_rows()};
   for (const std::span<const OpRow> part : rows) {
     for (const OpRow& row : part) {
       Op op = make_op(row.target, row.arguments, row.call);

@@ -37,6 +37,7 @@ struct OpRow {
 };
 
 std::span<const OpRow> arithmetic_rows();
+std::span<const OpRow> product_rows();
 std::span<const OpRow> view_rows();
 std::span<const OpRow> reduction_rows();
 std::span<const OpRow> index_rows();
