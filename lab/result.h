@@ -12,6 +12,7 @@
 #include "../core/tensor/memory.h"
 #include "../inspect/cause.h"
 #include "outcome.h"
+#include "sample_scores.h"
 #include "step_errors.h"
 
 namespace gradual::lab {
@@ -108,6 +109,7 @@ struct Result {
   std::vector<Finding> findings = {};
   // Of test accuracy (0 to 1) and test loss, over all seeds of the recipe (statistics.h); none for fp32 and without it.
   std::optional<Difference> difference = {}, loss_difference = {};
+  SampleScores samples = {};  // of the test set after the last epoch; empty in files of earlier versions
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role
   std::optional<StepErrors> errors = {};   // of a step after the last one, of a recipe's first seed
@@ -116,7 +118,7 @@ struct Result {
   std::string what_if = {};  // JSON for the report (GradientSample in run.h), of one run of a comparison; empty: none
 };
 
-// {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve and histograms.
+// {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve, histograms and samples.
 std::string results_json(const std::vector<Result>& results, bool with_curves);
 // The reverse of results_json(.., true); Error naming `file` and what is wrong.
 std::vector<Result> results_from_json(const std::string& text, const std::string& file);

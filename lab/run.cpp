@@ -284,12 +284,15 @@ void Run::end_epoch(Progress& progress) {
     result_.bytes_sent += static_cast<std::int64_t>(bytes);
   }
   model_->eval();
+  result_.samples = {};
   Score score;
   data::DataLoader test(data_.test, {.batch = kEvaluationBatch, .prefetch = false});
   data::Batch batch;
   while (test.next(batch)) {
     const Tensor x = batch.inputs.to(options_.device);
-    add_score(score, run_->evaluate([&] { return (*model_)(x); }), batch.targets.to(options_.device));
+    const Tensor y = run_->evaluate([&] { return (*model_)(x); });
+    add_score(score, y, batch.targets.to(options_.device));
+    if (result_.epochs == options_.epochs) add_samples(result_.samples, y, batch);
   }
   model_->train();
   const auto counted = static_cast<double>(std::max<std::int64_t>(1, score.counted));
