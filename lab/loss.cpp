@@ -61,12 +61,13 @@ Tensor with_dtype(const Tensor& values, DType dtype) {
 }
 
 // The inputs of an exported model, and the targets.
-Outputs run_exported(pt2::ExportedModule& model, const data::Batch& batch) {
+Outputs run_exported(pt2::ExportedModule& model, const data::Batch& batch, bool wants_target) {
   std::vector<Tensor> inputs;
   const std::vector<pt2::InputInfo>& arguments = model.inputs();
   data::Fields left = batch.fields;
   if (left.empty()) left = {{arguments.at(0).name, batch.inputs}};
-  if (batch.fields.empty() && arguments.size() == 2) left.emplace_back(arguments[1].name, batch.targets);
+  if (batch.fields.empty() && arguments.size() == 2 && !wants_target)
+    left.emplace_back(arguments[1].name, batch.targets);
   for (const pt2::InputInfo& argument : arguments) {
     const auto found = std::ranges::find(left, argument.name, &data::Fields::value_type::first);
     if (found == left.end())
@@ -103,7 +104,7 @@ std::string metric_for(const Loss& loss) {
 Outputs outputs_of(nn::Module& model, const data::Batch& batch, bool wants_target) {
   Outputs made;
   if (auto* exported = dynamic_cast<pt2::ExportedModule*>(&model)) {
-    made = run_exported(*exported, batch);
+    made = run_exported(*exported, batch, wants_target);
   } else {
     if (batch.fields.size() > 2)
       throwf("the model takes one input; the data have the fields {}; a model of torch.export takes several",

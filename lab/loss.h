@@ -42,7 +42,8 @@ std::string metric_for(const Loss& loss);
 // The outputs of a model for a batch, and the targets that they are compared with.
 //   A model of the lab or of C++: one input, the batch's inputs; of fields, the first of two.
 //   A model of torch.export: each argument of its forward is the field of that name. One field that is no argument is
-//   the target. Without fields: the inputs, and for a second argument the targets.
+//   the target. Without fields: the inputs, and for a second argument, of a model
+//   that returns its loss, the targets.
 // Inputs of another dtype than the exported model's are cast to it. Error naming the arguments and the fields if they
 // do not fit. wants_target: Error if there is none.
 struct Outputs {

@@ -102,17 +102,19 @@ template <int most> std::vector<SampleSum> right(const Tensor& outputs, const Te
   return sums;
 }
 
-double r_squared(const Tensor& outputs, const Tensor& targets) {
+// What is left of each sample's squared differences from the mean target.
+std::vector<SampleSum> unexplained(const Tensor& outputs, const Tensor& targets) {
   const Numbers n = numbers_of(outputs, targets);
   const auto each = static_cast<std::size_t>(n.each);
   std::vector<double> mean(each, 0);
   for (std::size_t i = 0; i < n.targets.size(); ++i) mean[i % each] += n.targets[i] / static_cast<double>(n.samples);
-  double left = 0, all = 0;
+  std::vector<SampleSum> sums(static_cast<std::size_t>(n.samples));
   for (std::size_t i = 0; i < n.targets.size(); ++i) {
-    left += (n.outputs[i] - n.targets[i]) * (n.outputs[i] - n.targets[i]);
-    all += (n.targets[i] - mean[i % each]) * (n.targets[i] - mean[i % each]);
+    SampleSum& s = sums[i / each];
+    s.sum += (n.outputs[i] - n.targets[i]) * (n.outputs[i] - n.targets[i]);
+    s.weight += (n.targets[i] - mean[i % each]) * (n.targets[i] - mean[i % each]);
   }
-  return 1 - left / all;
+  return sums;
 }
 
 struct Counts {
@@ -155,6 +157,8 @@ double f1(const Tensor& outputs, const Tensor& targets) {
 
 double same(double ratio) { return ratio; }
 double one(double) { return 1; }
+double rest(double ratio) { return 1 - ratio; }
+double minus_one(double) { return -1; }
 double half_inverse_root(double ratio) { return 0.5 / std::sqrt(ratio); }
 double root(double ratio) { return std::sqrt(ratio); }
 double exponential(double ratio) { return std::exp(ratio); }
@@ -163,22 +167,20 @@ double of_bits(double) { return 1 / std::numbers::ln2; }
 
 const std::vector<MetricRule>& rules() {
   static const std::vector<MetricRule> all{
-      {.info = {"accuracy", "%", Better::higher}, .sums = right<1>, .value = same, .slope = one},
-      {.info = {"top5", "%", Better::higher}, .sums = right<5>, .value = same, .slope = one},
-      {.info = {"loss", "", Better::lower}, .value = same, .slope = one},
-      {.info = {"perplexity", "", Better::lower}, .value = exponential, .slope = exponential},
-      {.info = {"bits", "", Better::lower}, .value = in_bits, .slope = of_bits},
-      {.info = {"mse", "", Better::lower}, .sums = squares, .value = same, .slope = one},
-      {.info = {"rmse", "", Better::lower}, .sums = squares, .value = root, .slope = half_inverse_root},
-      {.info = {"mae", "", Better::lower}, .sums = magnitudes, .value = same, .slope = one},
-      {.info = {"r2", "", Better::higher}, .whole = r_squared},
-      {.info = {"f1", "", Better::higher}, .whole = f1}};
+      {.info = {"accuracy", "%", Direction::higher}, .sums = right<1>, .value = same, .slope = one},
+      {.info = {"top5", "%", Direction::higher}, .sums = right<5>, .value = same, .slope = one},
+      {.info = {"loss", "", Direction::lower}, .value = same, .slope = one},
+      {.info = {"perplexity", "", Direction::lower}, .value = exponential, .slope = exponential},
+      {.info = {"bits", "", Direction::lower}, .value = in_bits, .slope = of_bits},
+      {.info = {"mse", "", Direction::lower}, .sums = squares, .value = same, .slope = one},
+      {.info = {"rmse", "", Direction::lower}, .sums = squares, .value = root, .slope = half_inverse_root},
+      {.info = {"mae", "", Direction::lower}, .sums = magnitudes, .value = same, .slope = one},
+      {.info = {"r2", "", Direction::higher}, .sums = unexplained, .of_all = true, .value = rest, .slope = minus_one},
+      {.info = {"f1", "", Direction::higher}, .whole = f1}};
   return all;
 }
 
 }  // namespace
-
-std::string_view to_string(Better better) { return enum_name(better, {"higher", "lower"}); }
 
 std::string value_text(const MetricInfo& info, double value) {
   if (std::isnan(value)) return "-";

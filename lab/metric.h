@@ -9,24 +9,21 @@
 #include <vector>
 
 #include "../core/tensor/tensor.h"
+#include "sample_scores.h"
 
 namespace gradual::lab {
-
-// Which values are good ones.
-enum class Better : std::uint8_t { higher, lower, count_ };
-std::string_view to_string(Better better);  // "higher", "lower"
 
 // The name of a metric and how its values read. Shares from 0 to 1 have the unit "%"; others are numbers without one,
 // unless the user's metric names it.
 struct MetricInfo {
   std::string name = "accuracy";
   std::string unit = "%";
-  Better better = Better::higher;
+  Direction better = Direction::higher;
   bool operator==(const MetricInfo&) const = default;
 
   bool is_share() const { return unit == "%"; }
   // A difference of two values, above 0 if the first is the better one.
-  double gain(double difference) const { return better == Better::higher ? difference : -difference; }
+  double gain(double difference) const { return better == Direction::higher ? difference : -difference; }
 };
 // "96.53%", "0.1204", "3.1 K".
 std::string value_text(const MetricInfo& info, double value);
@@ -64,12 +61,12 @@ MetricInfo info_of(const Metric& metric);
 struct SampleSum {
   double sum = 0, weight = 0;
 };
-// How a metric follows from sums over samples. Either `sums` or `whole` is set, for `loss` neither: its sums are those
-// of the loss.
+// How a metric follows from sums over samples. Either `sums` or `whole` is set; neither for metrics of the loss, whose
+// sums are those of the loss.
 struct MetricRule {
   MetricInfo info;
-  // Of each sample of a batch.
-  std::vector<SampleSum> (*sums)(const Tensor& outputs, const Tensor& targets) = nullptr;
+  std::vector<SampleSum> (*sums)(const Tensor& outputs, const Tensor& targets) = nullptr;  // of each sample
+  bool of_all = false;  // `sums` is called once with all samples, not batch by batch
   double (*whole)(const Tensor& outputs, const Tensor& targets) = nullptr;
   double (*value)(double ratio) = nullptr;
   double (*slope)(double ratio) = nullptr;  // the derivative of `value`

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <map>
 #include <string>
 
+#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 
@@ -12,41 +15,13 @@ namespace gradual::lab {
 namespace {
 
 constexpr std::int64_t kBatch = 256;
-constexpr std::int64_t kMostParts = 512;  // of the test data
-constexpr std::int64_t kLossParts = 64;   // where each is a run of the model
+constexpr std::int64_t kLossBatches = 64;  // of the test data at least, where each is a number
 
 bool is_loss_metric(const MetricRule* rule) { return rule && !rule->sums && !rule->whole; }
 
 Tensor wide(const Tensor& x) { return x.dtype() == DType::f64 ? x : x.to(DType::f32); }
 
-// The targets that a loss counts: without those of class -100.
-double counted(const Loss& loss, const Tensor& targets) {
-  if (loss.function || loss.name != "cross_entropy") return static_cast<double>(targets.size(0));
-  const std::vector<std::int64_t> classes = targets.to_vector<std::int64_t>();
-  return static_cast<double>(std::ranges::count_if(classes, [](std::int64_t c) { return c != -100; }));
-}
-
-SampleSum total(const std::vector<SampleSum>& parts) {
-  SampleSum all;
-  for (const SampleSum& p : parts) {
-    all.sum += p.sum;
-    all.weight += p.weight;
-  }
-  return all;
-}
-
-// Neighbours added up, so that there are at most kMostParts.
-std::vector<SampleSum> gathered(const std::vector<SampleSum>& parts) {
-  const std::size_t size = (parts.size() + kMostParts - 1) / kMostParts;
-  if (size <= 1) return parts;
-  std::vector<SampleSum> all;
-  for (std::size_t at = 0; at < parts.size(); at += size) {
-    const auto first = parts.begin() + static_cast<std::ptrdiff_t>(at);
-    const std::size_t count = std::min(size, parts.size() - at);
-    all.push_back(total({first, first + static_cast<std::ptrdiff_t>(count)}));
-  }
-  return all;
-}
+bool is_of_classes(const Loss& loss) { return !loss.function && loss.name == "cross_entropy"; }
 
 void check_fits(const Objective& o) {
   const MetricRule* rule = o.metric.function ? nullptr : rule_of(o.metric.name);
@@ -80,75 +55,162 @@ Objective objective_of(const LabData& data, const Loss& loss, const Metric& metr
   return o;
 }
 
-Evaluation::Evaluation(const Objective& objective, std::int64_t samples)
+Evaluation::Evaluation(const Objective& objective, std::int64_t samples, bool by_sample)
     : objective_(objective),
       rule_(objective.metric.function ? nullptr : rule_of(objective.metric.name)),
-      batch_(objective.loss.is_output() ? std::clamp<std::int64_t>(samples / kLossParts, 1, kBatch) : kBatch),
-      chunk_(std::max<std::int64_t>(1, samples / kMostParts)) {}
+      by_sample_(by_sample),
+      batch_(objective.loss.is_output() ? std::clamp<std::int64_t>(samples / kLossBatches, 1, kBatch) : kBatch) {}
 
-void Evaluation::add_losses(const Tensor& outputs, const Tensor& targets) {
-  for (std::int64_t at = 0; at < outputs.size(0); at += chunk_) {
-    const std::int64_t size = std::min(chunk_, outputs.size(0) - at);
-    const Outputs part{{outputs.narrow(0, at, size)}, targets.narrow(0, at, size)};
-    const double weight = counted(objective_.loss, part.targets);
-    if (weight > 0) losses_.push_back({weight * loss_of(objective_.loss, part).item(), weight});
+// The loss of the batch, and of each of its samples.
+void Evaluation::add_losses(const Outputs& outputs, const data::Batch& batch) {
+  const auto add_sample = [&](std::int64_t i, double loss, double weight) {
+    samples_.sample.push_back(content_name(batch.inputs, batch.targets, i));
+    samples_.counted.push_back(static_cast<float>(weight));
+    samples_.loss.push_back(static_cast<float>(loss * weight));
+  };
+  const bool is_output = objective_.loss.is_output();
+  const auto size = static_cast<double>(batch.size());
+  const double mean = loss_of(objective_.loss, outputs).item();
+  loss_.sum += mean * size;
+  loss_.weight += size;
+  if (!by_sample_) return;
+  const StageScope unobserved(chain().observe, nullptr);
+  if (is_output) add_sample(0, mean, size);
+  for (std::int64_t i = 0; i < batch.size() && !is_output; ++i) {
+    const Outputs one{{outputs.all[0].narrow(0, i, 1)}, outputs.targets.narrow(0, i, 1)};
+    add_sample(i, loss_of(objective_.loss, one).item(), 1);
   }
 }
 
-void Evaluation::add(const Outputs& outputs, std::int64_t samples) {
-  const Loss& loss = objective_.loss;
-  if (loss.is_output()) {
-    const auto weight = static_cast<double>(samples);
-    losses_.push_back({weight * loss_of(loss, outputs).item(), weight});
-    return;
-  }
-  const Tensor& first = outputs.all[0];
-  const bool of_classes = !loss.function && loss.name == "cross_entropy";
-  if (of_classes) {
-    fitting_targets(loss, first, outputs.targets);
-    add_score(score_, first, outputs.targets);
-  }
-  const bool is_accuracy = rule_ && rule_->info == MetricInfo{};
-  if (of_classes && is_accuracy) return;
-  const Tensor x = wide(first);
-  const Tensor y = fitting_targets(loss, x, outputs.targets);
-  if (!of_classes || is_loss_metric(rule_)) add_losses(x, y);
-  if (!rule_ || rule_->whole) {
-    outputs_.push_back(x.to(Device::cpu()));
-    targets_.push_back(y.to(Device::cpu()));
+void Evaluation::add_sums(const Tensor& outputs, const Tensor& targets) {
+  if (!rule_ || rule_->whole || rule_->of_all) {
+    outputs_.push_back(outputs.to(Device::cpu()));
+    targets_.push_back(targets.to(Device::cpu()));
   } else if (rule_->sums) {
-    const std::vector<SampleSum> sums = rule_->sums(x, y);
+    const std::vector<SampleSum> sums = rule_->sums(outputs, targets);
     sums_.insert(sums_.end(), sums.begin(), sums.end());
   }
 }
 
+void Evaluation::add(const Outputs& outputs, const data::Batch& batch) {
+  const Loss& loss = objective_.loss;
+  if (loss.is_output()) return add_losses(outputs, batch);
+  const Tensor& first = outputs.all[0];
+  if (is_of_classes(loss)) {
+    const Tensor classes = fitting_targets(loss, first, outputs.targets);
+    add_score(score_, first, classes);
+    if (by_sample_) add_samples(samples_, first, {batch.inputs, classes.to(Device::cpu())});
+    if (rule_ && rule_->info == MetricInfo{}) return;
+  } else {
+    add_losses({{wide(first)}, outputs.targets}, batch);
+  }
+  const StageScope unobserved(chain().observe, nullptr);
+  const Tensor x = wide(first);
+  add_sums(x, fitting_targets(loss, x, outputs.targets));
+}
+
+void Evaluation::set_scores(SampleScores& samples, const std::vector<SampleSum>& sums, double value,
+                            double slope) const {
+  SampleSum all;
+  double counted = 0;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    all.sum += sums[i].sum;
+    all.weight += sums[i].weight;
+    counted += samples.counted[i];
+  }
+  const double ratio = all.sum / all.weight, each = counted / all.weight;
+  samples.score.clear();
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const double above = slope * (sums[i].sum - ratio * sums[i].weight) * each;
+    samples.score.push_back(static_cast<float>(samples.counted[i] * value + above));
+  }
+}
+
 void Evaluation::write(Result& r) const {
-  const bool of_classes = !objective_.loss.function && objective_.loss.name == "cross_entropy";
-  const SampleSum loss = total(losses_);
+  const bool of_classes = is_of_classes(objective_.loss);
   if (of_classes) {
     const auto count = static_cast<double>(std::max<std::int64_t>(1, score_.counted));
     r.test_loss = score_.loss / count;
     r.test_accuracy = static_cast<double>(score_.correct) / count;
     r.test_samples = score_.counted;
   } else {
-    r.test_loss = loss.weight > 0 ? loss.sum / loss.weight : std::numeric_limits<double>::quiet_NaN();
-    r.test_samples = static_cast<std::int64_t>(loss.weight);
+    r.test_loss = loss_.sum / loss_.weight;
+    r.test_samples = static_cast<std::int64_t>(loss_.weight);
   }
   r.metric = objective_.info;
-  r.metric_parts.clear();
-  if (of_classes && rule_ && rule_->info == MetricInfo{}) return;  // the accuracy
+  r.samples = samples_;
+  r.samples.metric = objective_.info.name;
+  r.samples.better = objective_.info.better;
+  if (rule_ && rule_->info == MetricInfo{} && of_classes) return;
   if (!rule_ || rule_->whole) {
     const Tensor all = cat(outputs_, 0), targets = cat(targets_, 0);
     r.test_metric = rule_ ? rule_->whole(all, targets) : objective_.metric.function(all, targets);
+    r.samples = {};  // the metric is of all samples together: seeds alone tell
     return;
   }
-  const std::vector<SampleSum> parts = gathered(rule_->sums ? sums_ : losses_);
-  const SampleSum sum = total(parts);
-  const double ratio = sum.sum / sum.weight, slope = rule_->slope(ratio);
+  std::vector<SampleSum> sums = rule_->of_all ? rule_->sums(cat(outputs_, 0), cat(targets_, 0)) : sums_;
+  double ratio = r.test_loss;
+  if (rule_->sums) {
+    SampleSum all;
+    for (const SampleSum& s : sums) {
+      all.sum += s.sum;
+      all.weight += s.weight;
+    }
+    ratio = all.sum / all.weight;
+  } else {
+    for (std::size_t i = 0; i < samples_.size(); ++i) sums.push_back({samples_.loss[i], samples_.counted[i]});
+  }
   r.test_metric = rule_->value(ratio);
-  const double each = sum.weight / static_cast<double>(parts.size());
-  // To first order: their mean is the metric, and their spread gives that of the metric.
-  for (const SampleSum& p : parts) r.metric_parts.push_back(r.test_metric + slope * (p.sum - ratio * p.weight) / each);
+  if (rule_->info.name == "accuracy") r.test_accuracy = r.test_metric;
+  if (by_sample_) set_scores(r.samples, sums, r.test_metric, rule_->slope(ratio));
+}
+
+namespace {
+
+// The shares of the classes, the largest first.
+std::vector<double> shares_of(const Tensor& classes) {
+  std::map<std::int64_t, double> counts;
+  double all = 0;
+  for (const std::int64_t c : classes.to_vector<std::int64_t>()) {
+    if (c == -100) continue;
+    counts[c] += 1;
+    all += 1;
+  }
+  std::vector<double> shares;
+  for (const auto& [c, count] : counts) shares.push_back(count / all);
+  std::ranges::sort(shares, std::greater());
+  return shares;
+}
+
+double of_constant_class(const std::string& metric, const std::vector<double>& shares) {
+  const auto largest = [&](std::size_t count) {
+    double sum = 0;
+    for (std::size_t i = 0; i < std::min(count, shares.size()); ++i) sum += shares[i];
+    return sum;
+  };
+  if (metric == "accuracy") return largest(1);
+  if (metric == "top5") return largest(5);
+  double entropy = 0;
+  for (const double share : shares) entropy -= share * std::log(share);
+  const MetricRule* rule = rule_of(metric);
+  return is_loss_metric(rule) ? rule->value(entropy) : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace
+
+double constant_metric(const Objective& o, const data::Dataset& test) {
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  if (o.metric.function || o.loss.is_output() || !test.fields.empty() || test.size() == 0) return kUnknown;
+  if (is_of_classes(o.loss)) return of_constant_class(o.metric.name, shares_of(test.targets));
+  const std::string& metric = o.metric.name;
+  const Tensor y = test.targets.to(DType::f64);
+  if (metric == "accuracy") {
+    const double ones = mean(gt(y, 0.5)).item();
+    return std::max(ones, 1 - ones);
+  }
+  if (metric == "r2") return 0;
+  if (metric != "mse" && metric != "rmse") return kUnknown;
+  return rule_of(metric)->value(mean(square(y - mean(y, {0}, true))).item());
 }
 
 double metric_of(const Result& r) { return r.metric == MetricInfo{} ? r.test_accuracy : r.test_metric; }

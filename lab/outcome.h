@@ -47,7 +47,7 @@ struct Outcome {
   // The same of another metric than accuracy, in its own unit, and its name; empty: it is accuracy.
   double change = std::numeric_limits<double>::quiet_NaN();
   std::string metric = {};
-  std::int64_t step = -1;                                      // of divergence; -1: in evaluation
+  std::int64_t step = -1;  // of divergence; -1: in evaluation
   std::int64_t skipped = -1, steps = -1;
   bool operator==(const Outcome&) const = default;
 };

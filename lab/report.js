@@ -12,6 +12,10 @@ const mean = xs => { const f = xs.filter(finite); return f.length ? f.reduce((a,
 const bytes = b => b >= 2 ** 20 ? (b / 2 ** 20).toFixed(1) + " MiB" : (b / 1024).toFixed(0) + " KiB";
 const num = (x, d) => finite(x) ? x.toFixed(d) : "–";
 const percent = (x, d) => finite(x) ? num(x, d) + " %" : "–";
+// What the runs are measured by: a share of 0 to 1 reads as percent. A file of an earlier version has the accuracy.
+const metric = (data.runs[0] || {}).metric || { name: "accuracy", unit: "%", better: "higher" };
+const isShare = metric.unit === "%", valueOf = r => (isShare ? 100 : 1) * (metric.name === "accuracy" ? r.test_accuracy : r.test_metric);
+const valueText = x => !finite(x) ? "–" : isShare ? percent(x, 2) : String(+x.toPrecision(4)) + (metric.unit ? " " + metric.unit : "");
 // A share that is lost: 0 stands for none alone.
 const lostText = x => x === 0 ? "0 %" : x < 5e-4 ? "< 0.001 %" : percent(x, 3);
 // 2 to the power of e; e may be a fraction.
@@ -53,11 +57,11 @@ function isBad(run) {
 }
 
 function summary() {
-  const sends = data.runs.some(r => r.bytes_sent > 0), head = ["recipe", "verdict", "test accuracy", "test loss", "train loss", "ms/step", "peak memory", "scale", "skipped", "underflow", "overflow", "zero", "clipped", ...(sends ? ["sent per step"] : [])];
+  const sends = data.runs.some(r => r.bytes_sent > 0), head = ["recipe", "verdict", `test ${metric.name}`, "test loss", "train loss", "ms/step", "peak memory", "scale", "skipped", "underflow", "overflow", "zero", "clipped", ...(sends ? ["sent per step"] : [])];
   const rows = recipes.map(name => {
     const rs = runsOf(name), of = key => mean(rs.map(r => r[key])), star = rs.some(r => r.histograms.some(h => h.as_if)) ? "*" : "";
     const verdict = [...new Set(rs.map(r => r.verdict || r.status))].join("; "), scale = of("final_scale");
-    return [name, el("td", rs.some(isBad) ? { class: "bad" } : {}, verdict), percent(100 * of("test_accuracy"), 2), num(of("test_loss"), 4), num(of("train_loss"), 4),
+    return [name, el("td", rs.some(isBad) ? { class: "bad" } : {}, verdict), valueText(mean(rs.map(valueOf))), num(of("test_loss"), 4), num(of("train_loss"), 4),
       num(of("ms_per_step"), 2), bytes(mean(rs.map(r => r.peak_bytes.total))), finite(scale) && scale !== 1 ? powerOf(scale) : "–",
       num(of("skipped_steps"), 1), lostText(of("underflow_percent")) + star, lostText(of("overflow_percent")) + star, percent(of("zero_percent"), 1) + star, clipped(rs), ...(sends ? [bytes(mean(rs.map(r => r.bytes_sent / r.steps)))] : [])];
   });
@@ -74,7 +78,7 @@ function findings() {
     place.append(el("h3", {}, `${name}: ${run.verdict}`));
     for (const f of run.findings) {
       const cure = f.remedy ? [el("br"), "Cure: " + f.remedy, ...(f.cure ? [el("details", {}, el("summary", {}, "the edit of the recipe"), el("pre", {}, JSON.stringify(f.cure, null, 1)))] : [])] : [];
-      const tried = f.tried ? [`Tried: ${percent(100 * f.tried.accuracy, 2)}, ${f.tried.verdict}`] : [];
+      const tried = f.tried ? [`Tried: ${finite(f.tried.accuracy) ? percent(100 * f.tried.accuracy, 2) : num(f.tried.metric, 4)}, ${f.tried.verdict}`] : [];
       place.append(el("div", { class: "finding" }, (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${f.cause}]`, ...cure, ...tried));
     }
   }
@@ -191,16 +195,33 @@ function loss() {
   plotSteps(byId("loss"), { height: 380, y: { low: difference ? -high : log ? least / 1.2 : 0, high, log: log && 10, label: difference ? "loss minus fp32's" : "training loss", format: difference ? signed : short }, layers });
 }
 
+// A metric without bounds: the axis holds all but the worst fifth, which may be far away.
+function plainMetric() {
+  const names = shown(), good = data.runs.filter(r => finite(valueOf(r)) && r.status === "ok").map(valueOf).sort((a, b) => a - b), dots = [], bars = [], texts = [];
+  if (!good.length) return byId("accuracy").replaceChildren();
+  const cut = Math.floor(good.length / 5), from = metric.better === "lower" ? good[0] : good[cut], to = metric.better === "lower" ? good[good.length - 1 - cut] : good[good.length - 1];
+  const margin = .1 * (to - from) || .1 * Math.abs(to) || 1, low = from - margin, high = to + margin, at = v => Math.min(high, Math.max(low, v));
+  names.forEach((name, i) => {
+    const values = runsOf(name).map(valueOf).filter(finite), m = mean(values);
+    values.forEach(v => dots.push([at(v), i + .5, , , `${name}: ${valueText(v)}`, color(name)]));
+    if (finite(m)) bars.push([at(m), i + .2, at(m) + .004 * (high - low), i + .8, `${name}: mean ${valueText(m)}`, color(name)]);
+    texts.push([high, i + .5, , , (m < low ? "‹ " : m > high ? "› " : "") + valueText(m), "start"]);
+  });
+  const c = plot(byId("accuracy"), { x: { low, high, label: `${metric.name} on the test data, ${metric.better} is better`, format: short, grid: true }, y: { names, right: 84 }, layers: [{ kind: "bars", name: "mean", points: bars }, { kind: "dots", name: "seed", points: dots }, { kind: "texts", name: "mean", strong: true, points: texts }] });
+  c.svg.style.overflow = "visible";
+}
+
 function accuracy() {
-  const names = shown(), good = data.runs.filter(r => finite(r.test_accuracy) && r.status === "ok").map(r => 100 * r.test_accuracy).sort((a, b) => a - b);
+  if (!isShare) return plainMetric();
+  const names = shown(), good = data.runs.filter(r => finite(valueOf(r)) && r.status === "ok").map(valueOf).sort((a, b) => a - b);
   const low = Math.max(0, Math.floor((good.length ? good[Math.floor(good.length / 5)] : 0) - 2)), at = v => Math.max(low, v), dots = [], bars = [], texts = [];
   names.forEach((name, i) => {
-    const values = runsOf(name).map(r => 100 * r.test_accuracy).filter(finite), m = mean(values);
+    const values = runsOf(name).map(valueOf).filter(finite), m = mean(values);
     values.forEach(v => dots.push([at(v), i + .5, , , `${name}: ${v.toFixed(2)} %`, color(name)]));
     if (finite(m)) bars.push([at(m), i + .2, at(m) + .004 * (100 - low), i + .8, `${name}: mean ${m.toFixed(2)} %`, color(name)]);
     texts.push([100, i + .5, , , (m < low ? "‹ " : "") + num(m, 2), "start"]);
   });
-  const c = plot(byId("accuracy"), { x: { low, high: 100, label: "right answers on the test data", format: t => t + " %", grid: true }, y: { names, right: 70 }, layers: [{ kind: "bars", name: "mean", points: bars }, { kind: "dots", name: "seed", points: dots }, { kind: "texts", name: "mean", strong: true, points: texts }] });
+  const c = plot(byId("accuracy"), { x: { low, high: 100, label: metric.name === "accuracy" ? "right answers on the test data" : metric.name + " on the test data", format: t => t + " %", grid: true }, y: { names, right: 70 }, layers: [{ kind: "bars", name: "mean", points: bars }, { kind: "dots", name: "seed", points: dots }, { kind: "texts", name: "mean", strong: true, points: texts }] });
   c.svg.style.overflow = "visible";
 }
 
@@ -406,7 +427,7 @@ function start() {
     });
     return b;
   }));
-  const worstFirst = names => names.filter(n => n !== "fp32").sort((a, b) => mean(runsOf(a).map(r => r.test_accuracy)) - mean(runsOf(b).map(r => r.test_accuracy)));
+  const worstFirst = names => names.filter(n => n !== "fp32").sort((a, b) => (metric.better === "lower" ? -1 : 1) * (mean(runsOf(a).map(valueOf)) - mean(runsOf(b).map(valueOf))));
   const studied = recipes.filter(shadowed), withUpdates = recipes.filter(metered), withBlocks = recipes.filter(n => blocksOf(n).length);
   menu("heat-measure", Object.entries(measures).map(([key, m]) => [key, m[0]]), heat);
   menu("lineage-recipe", studied, lineage, worstFirst(studied)[0]);
@@ -421,6 +442,7 @@ function start() {
   menu("blocks-measure", ["clipped", "regret"], blocks);
   menu("cast-recipe", recipes, casts);
   hideUnless(studied.length, "lineage-section"), hideUnless(withUpdates.length, "meter-section"), hideUnless(withBlocks.length, "blocks-section");
+  byId("metric-title").textContent = `Test ${metric.name}`;
   summary(), findings(), whatIf(), draw(), addTools();
   const alone = /^#figure=([a-z]+)$/.exec(location.hash), figure = alone && byId(alone[1]);
   if (!figure || !figure.offsetWidth) return;

@@ -15,6 +15,7 @@
 #include "../inspect/csv_text.h"
 #include "gradual/version.h"
 #include "json/fields.h"
+#include "json/packed.h"
 #include "objective.h"
 #include "products.h"
 #include "result_check.h"
@@ -43,6 +44,15 @@ template <class V> void fields(V& v, const Peaks& p) {
 template <class V> void fields(V& v, Curve& c) {
   v("step", c.step), v("loss", c.loss), v("scale", c.scale), v("skipped", c.skipped);
   v("underflow_percent", c.underflow_percent);
+}
+
+template <class V> void fields(V& v, SampleScores& s) {
+  v("metric", s.metric);
+  v("better", s.better);
+  packed_field(v, "sample", Packed<std::uint32_t>{s.sample});
+  packed_field(v, "counted", Packed<float>{s.counted});
+  packed_field(v, "loss", Packed<float>{s.loss});
+  packed_field(v, "score", Packed<float>{s.score});
 }
 
 template <class V> void fields(V& v, CastRow& c) {
@@ -175,6 +185,7 @@ template <class V> void fields(V& v, Result& r) {
   v("train_loss", r.train_loss), v("test_loss", r.test_loss), v("test_accuracy", r.test_accuracy);
   v("metric", r.metric, kLater);
   v("test_metric", r.test_metric, kLater);
+  v("constant_metric", r.constant_metric, kLater);
   v("test_samples", r.test_samples, kLater), v("ms_per_step", r.ms_per_step);
   v("peak_bytes", Peaks{r.peak_bytes, r.peak_total}), v("underflow_percent", r.underflow_percent);
   v("overflow_percent", r.overflow_percent), v("zero_percent", r.zero_percent, kLater), v("status", r.status);
@@ -220,8 +231,8 @@ void restore(Result& r, const Infinities& i) {
 
 // The fields that results.json lacks.
 template <class V> void curve_fields(V& v, Result& r) {
-  v("metric_parts", r.metric_parts, kLater);
   v("settings", r.settings), v("curve", r.curve), v("histograms", r.histograms);
+  v("samples", r.samples, kLater);
   Infinities infinite = infinities_of(r);
   v("infinite", infinite, kLater);
   restore(r, infinite);
@@ -364,6 +375,7 @@ std::string report_html(const std::vector<Result>& results) {
   replace(html, "@JS@", text_of(embedded::plot_js) + text_of(embedded::report_js));
   // "<" occurs only in strings, where HTML would interpret "</script" and "<!--"
   Json all = document(results, true);
+  for (Json& run : all["runs"]) run.erase("samples");  // the page does not show them
   all["sums"] = sums(results);
   std::string data = to_text(all);
   for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6) data.replace(at, 1, "\\u003c");

@@ -13,6 +13,7 @@
 #include "../inspect/cause.h"
 #include "metric.h"
 #include "outcome.h"
+#include "sample_scores.h"
 #include "step_errors.h"
 
 namespace gradual::lab {
@@ -93,9 +94,7 @@ struct Result {
   // What the run is measured by. The accuracy is test_accuracy, another metric test_metric: metric_of() in objective.h.
   MetricInfo metric = {};
   double test_metric = std::numeric_limits<double>::quiet_NaN();
-  // Another metric by parts of the test data, in their order, if it follows from means: its mean is the metric, to
-  // first order its spread is that of the metric. Not in results.json.
-  std::vector<double> metric_parts = {};
+  double constant_metric = std::numeric_limits<double>::quiet_NaN();  // of the best constant output; NaN: unknown
   std::int64_t test_samples = 0;  // that the accuracy is of; 0 in files of earlier versions
   double ms_per_step = 0;         // median over the steps that were not sampled; NaN: all were
   std::array<std::int64_t, kCategories> peak_bytes{};
@@ -120,6 +119,7 @@ struct Result {
   std::vector<Finding> findings = {};
   // Of the metric (accuracy: 0 to 1) and of the test loss, over all seeds of the recipe (statistics.h); none for fp32 and without it.
   std::optional<Difference> difference = {}, loss_difference = {};
+  SampleScores samples = {};  // of the test set after the last epoch; empty in files of earlier versions
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role
   std::optional<StepErrors> errors = {};   // of a step after the last one, of a recipe's first seed
@@ -128,7 +128,7 @@ struct Result {
   std::string what_if = {};  // JSON for the report (GradientSample in run.h), of one run of a comparison; empty: none
 };
 
-// {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve and histograms.
+// {"runs": [..], "machine": {..}, "version": ".."}; with_curves adds each run's curve, histograms and samples.
 std::string results_json(const std::vector<Result>& results, bool with_curves);
 // The reverse of results_json(.., true); Error naming `file` and what is wrong.
 std::vector<Result> results_from_json(const std::string& text, const std::string& file);

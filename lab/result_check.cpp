@@ -82,6 +82,19 @@ void check_curve(const Curve& c) {
   all_in_range("curve.underflow_percent", c.underflow_percent, 0, kPercent);
 }
 
+void check_samples(const SampleScores& s) {
+  const auto check = [&](const char* name, std::size_t length) {
+    if (length != s.size())
+      refuse_at(fmt::format("samples.{}", name), fmt::format("has {} values; its samples are {}", length, s.size()));
+  };
+  check("counted", s.counted.size());
+  check("loss", s.loss.size());
+  check("score", s.score.size());
+  for (std::size_t i = 0; i < s.size(); ++i)
+    if (!(s.counted[i] >= 0))
+      refuse_at(fmt::format("samples.counted[{}]", i), fmt::format("is {}; it must be at least 0", s.counted[i]));
+}
+
 void check_casts(const std::vector<CastRow>& casts) {
   for (std::size_t i = 0; i < casts.size(); ++i) {
     const std::string path = fmt::format("casts[{}].", i);
@@ -146,6 +159,7 @@ void check_values(const Result& r) {
   if (r.loss_difference) in_range("loss_difference.half_interval", r.loss_difference->half, 0, kAny);
   check_findings(r.findings);
   check_casts(r.casts);
+  check_samples(r.samples);
   check_curve(r.curve);
   check_histograms(r.histograms);
   check_blocks(r.blocks);

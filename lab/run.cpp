@@ -81,6 +81,13 @@ amp::CastStatsTable casts_from(const StateDict& state) {
 
 std::string key_of(const inspect::Update& u) { return std::string(to_string(u.part)) + ":" + u.parameter; }
 
+data::Batch on_device(data::Batch batch, Device device) {
+  batch.inputs = batch.inputs.to(device);
+  batch.targets = batch.targets.to(device);
+  for (auto& [field, values] : batch.fields) values = values.to(device);
+  return batch;
+}
+
 double median(std::vector<double> values) {
   const std::size_t middle = values.size() / 2;
   std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(middle));
@@ -173,6 +180,7 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   result_.lr = options.lr != 0 ? options.lr : optimizer_info(options.optimizer).lr;
   result_.optimizer = options.optimizer;
   result_.metric = objective_.info;
+  result_.constant_metric = constant_metric(objective_, data_.test);
   result_.definition = amp::to_json(recipe);
   result_.operand_bits = amp::operand_bits(recipe);
   result_.status = Status::ok;
@@ -310,16 +318,17 @@ void Run::end_epoch(Progress& progress) {
   if (intervention_) intervening.emplace(*intervention_);
   std::optional<Average::Scope> averaged;
   if (average_) averaged.emplace(*average_);
-  Evaluation evaluation(objective_, data_.test.size());
-  data::DataLoader test(data_.test, {.batch = evaluation.batch(), .device = options_.device, .prefetch = false});
+  Evaluation evaluation(objective_, data_.test.size(), result_.epochs == options_.epochs);
+  data::DataLoader test(data_.test, {.batch = evaluation.batch(), .prefetch = false});
   data::Batch batch;
   while (test.next(batch)) {
+    const data::Batch here = on_device(batch, options_.device);
     Outputs outputs;
     run_->evaluate([&] {
-      outputs = outputs_of(*model_, batch, !objective_.loss.is_output());
+      outputs = outputs_of(*model_, here, !objective_.loss.is_output());
       return outputs.all[0];
     });
-    evaluation.add(outputs, batch.size());
+    evaluation.add(outputs, batch);
   }
   averaged.reset();
   model_->train();

@@ -66,14 +66,20 @@ Difference moderated(const Spread& s, double one) {
   return {s.mean, student(s.count + 3) * std::sqrt((kPrior * one + squares) / (kPrior + s.count - 1) / s.count)};
 }
 
-// The variance of the difference of two runs' metrics, from its parts; none if they have no parts in common.
-std::optional<double> variance_of_parts(const Result& run, const Result& base) {
-  if (run.metric_parts.size() < 2 || run.metric_parts.size() != base.metric_parts.size()) return {};
-  std::vector<double> differences;
-  for (std::size_t i = 0; i < run.metric_parts.size(); ++i)
-    differences.push_back(run.metric_parts[i] - base.metric_parts[i]);
-  const Spread s = spread(differences);
-  return s.deviation * s.deviation / s.count;
+// The variance of the difference of two runs' metrics, from their samples; none if they have none in common.
+std::optional<double> variance_of_samples(const Result& run, const Result& base) {
+  const SampleScores &ours = run.samples, &theirs = base.samples;
+  if (ours.size() < 2 || ours.sample != theirs.sample || ours.score.size() != ours.size()) return {};
+  double all = 0;
+  for (const float counted : ours.counted) all += counted;
+  const double mean = metric_of(run) - metric_of(base);
+  double squares = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double above = static_cast<double>(ours.score[i]) - theirs.score[i] - mean * ours.counted[i];
+    squares += above * above;
+  }
+  const auto count = static_cast<double>(ours.size());
+  return squares / (all * all) * count / (count - 1);
 }
 
 }  // namespace
@@ -96,15 +102,15 @@ Difference metric_difference(const Pairs& pairs) {
   if (pairs[0].second->metric == MetricInfo{}) return accuracy_difference(pairs);
   std::vector<double> differences;
   double variance = 0;
-  bool parts = true;
+  bool by_samples = true;
   for (const auto& [run, base] : pairs) {
     differences.push_back(metric_of(*run) - metric_of(*base));
-    const std::optional<double> one = variance_of_parts(*run, *base);
-    parts = parts && one;
+    const std::optional<double> one = variance_of_samples(*run, *base);
+    by_samples = by_samples && one;
     variance += one.value_or(0) / static_cast<double>(pairs.size());
   }
   const Spread s = spread(differences);
-  if (parts) return moderated(s, variance);
+  if (by_samples) return moderated(s, variance);
   return {s.mean, s.count > 1 ? student(s.count - 1) * s.deviation / std::sqrt(s.count) : s.deviation};
 }
 

@@ -40,8 +40,8 @@ Pairs pairs_with_fp32(const std::vector<Result>& results, const std::vector<Resu
 // seeds (a moderated t: Smyth 2004).
 Difference accuracy_difference(const Pairs& pairs);
 // Of the runs' metric: accuracy_difference(), or of another one the mean of paired differences. The variance of one seed
-// is that of the paired differences of the parts of the test data (Result::metric_parts), and enters as there. Without
-// parts: the interval of Student's t over the seeds; NaN for one seed.
+// is that of the paired differences of its samples (Result::samples), and enters as there. Without samples: the interval
+// of Student's t over the seeds; NaN for one seed.
 Difference metric_difference(const Pairs& pairs);
 // Of test losses: the mean of paired differences and half the interval of Student's t; NaN for one pair.
 Difference loss_difference(const Pairs& pairs);

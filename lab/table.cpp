@@ -121,7 +121,7 @@ std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
   const std::size_t left = 80 - width - 55 - std::min<std::size_t>(wide - 13, 8);  // of the last column
   std::string text =
       fmt::format("{:<{}} {:<18} {:>8}  {:<{}} {:>9}  {}\n", "recipe", width, "verdict",
-                  cut(rows[0].first().metric.name, 10), "vs fp32", wide, "underflow", cut("worst layer", left));
+                  cut(rows[0].first().metric.name, 10), "vs fp32", wide, "underflow", left < 11 ? "layer" : "worst layer");
   for (const RecipeRuns& row : rows) {
     const std::string& difference = differences[static_cast<std::size_t>(&row - rows.data())];
     const std::string verdict = fmt::format("{:<18}", cut(verdict_of(row, false), 18));

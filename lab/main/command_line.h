@@ -29,7 +29,7 @@ std::vector<amp::Recipe> recipes_for(const std::string& names);
 void at_least(std::int64_t least, const char* option, std::int64_t given);
 inline void at_least_one(const char* option, std::int64_t given) { at_least(1, option, given); }
 void check_lr(double lr);
-// Makes resnet20, vit and lstm known by name; examples/models/lab_models.cpp defines it.
+// Makes resnet20, vit and lstm, and the optimizers rmsprop, lion and muon known by name; examples/models/lab_models.cpp defines it.
 void add_example_models();
 // The data, the model that is trained on them, and how.
 struct TaskArguments {

@@ -282,6 +282,14 @@ int train_command(int argc, char** argv) {
 int run(int argc, char** argv) {
   for (const Command& command : kCommands)
     if (argc > 1 && argv[1] == command.name) return command.run(argc - 1, argv + 1);
+  if (argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> names;
+    for (const Command& command : kCommands) names.emplace_back(command.name);
+    throw_error(
+        fmt::format("no command '{}'{}; allowed are {}, or options alone, which train and compare (see "
+                    "gradual-lab --help)",
+                    argv[1], did_you_mean(argv[1], names), join(names)));
+  }
   return train_command(argc, argv);
 }
 

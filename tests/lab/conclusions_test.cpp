@@ -78,6 +78,35 @@ TEST_CASE("loss: fp32's accuracy without its loss; the narrowest recipe has both
   CHECK(lab::conclusions({fp32, noisy})[0].sentence.starts_with("mxfp4 rounds every operand"));
 }
 
+TEST_CASE("nothing ends where fp32 does if fp32 is not better than one answer for all") {
+  const auto told = [](double accuracy, double constant) {
+    lab::Result fp32 = run("fp32", kBaseline, accuracy, 0.1);
+    fp32.constant_metric = constant;
+    fp32.test_samples = 360;
+    return lab::conclusions({fp32, run("mxfp8", matches(), accuracy, 0.1)});
+  };
+  CHECK(told(0.0938, 0.11).empty());
+  CHECK(told(0.13, 0.11).empty());  // by chance
+  CHECK(told(0.98, 0.11).size() == 1);
+}
+
+TEST_CASE("conclusions name another metric than accuracy") {
+  const auto with_rmse = [](lab::Result r, double value) {
+    r.metric = {"rmse", "", lab::Direction::lower};
+    r.test_metric = value;
+    r.test_accuracy = NAN;
+    if (r.difference) r.difference = {value - 0.3, 0.001};
+    return r;
+  };
+  lab::Result wide = with_rmse(run("e5m2", matches(), 0.98, 0.1), 0.3);
+  lab::Result fine = with_rmse(run("e4m3", worse(8), 0.9, 0.5), 0.7);
+  wide.zero_percent = 60;
+  fine.zero_percent = 97;
+  const auto told = lab::conclusions({with_rmse(run("fp32", kBaseline, 0.98, 0.1), 0.3), wide, fine});
+  REQUIRE(!told.empty());
+  CHECK(told[0].sentence.find("are zero and the rmse is 0.3; with 4 bits it is 97% and 0.7.") != std::string::npos);
+}
+
 TEST_CASE("failures carry their cause in plain words, every cause has some, and pairs are not told twice") {
   lab::Result bad = run("fp16-pure", kDiverged, NAN, NAN);
   bad.findings = {{.cause = Cause::adam_eps, .step = 0, .sentence = "eps is 0 in f16", .remedy = "FP32 masters"}};
