@@ -122,7 +122,7 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
   Finding f{.cause = cause, .phase = gradient ? Phase::backward : Phase::forward, .site = l.layer};
   if (const LedgerRow* r = op_of(l, e, large ? clipped_share : lost_share)) {
     f.op = r->op;
-    f.site = l.layer.empty() ? r->line : l.layer;
+    f.site = r->place();
   }
   f.sentence = fmt::format("{} of the {}s of {} {} {}{}", percent(large ? l.large : l.small), to_string(l.role),
                            in_layer(l.layer), large ? "exceed the largest number of" : "that are not 0 become 0 in",
@@ -177,11 +177,13 @@ std::vector<Finding> of_casts(const Evidence& e) {
 }
 
 // The quantities whose updates are judged together.
-enum class Updated : std::uint8_t { statistics, second_moment, weights };
+enum class Updated : std::uint8_t { statistics, second_moment, decay, average, weights };
 
 bool belongs(const Update& u, Updated what) {
   if (what == Updated::weights) return u.part == UpdatePart::whole;
   if (what == Updated::second_moment) return u.part == UpdatePart::second_moment;
+  if (what == Updated::decay) return u.part == UpdatePart::weight_decay;
+  if (what == Updated::average) return u.part == UpdatePart::average;
   return u.part == UpdatePart::running_mean || u.part == UpdatePart::running_variance;
 }
 
@@ -195,6 +197,8 @@ struct UpdateRule {
 constexpr UpdateRule kUpdateRules[] = {
     {Updated::statistics, Cause::batch_statistics, Phase::forward, ", running statistics", cures::norms_in_f32},
     {Updated::second_moment, Cause::second_moment, Phase::optimizer, ", second moment", cures::masters},
+    {Updated::decay, Cause::decay_vanishes, Phase::optimizer, ", weight decay", cures::masters},
+    {Updated::average, Cause::average_vanishes, Phase::optimizer, ", moving average", cures::masters},
     {Updated::weights, Cause::update_vanishes, Phase::optimizer, "", cures::masters}};
 
 Found of_updates(const Evidence& e, const UpdateRule& rule) {
@@ -224,6 +228,19 @@ Found of_updates(const Evidence& e, const UpdateRule& rule) {
   f.severity = spoils_evaluation ? 2 : lost / all * (rule.what == Updated::weights ? 1 : 0.3);
   f.cures = {rule.cure(*e.recipe)};
   return f;
+}
+
+// A rate of the optimizer that is 0 or 1 in the dtype of its arithmetic. eps matters with second moments of 0 alone.
+Found of_rates(const Evidence& e) {
+  for (const Scalar& s : e.scalars) {
+    if (!s.lost() || s.name == "eps") continue;
+    Finding f{.cause = Cause::rate_lost, .phase = Phase::optimizer, .op = s.op, .site = "the optimizer"};
+    f.sentence = fmt::format("{}: {}", s.op, to_string(s));
+    f.severity = 0.2;
+    f.cures = {cures::masters(*e.recipe)};
+    return f;
+  }
+  return {};
 }
 
 Found of_statistics(const Evidence& e) {
@@ -267,7 +284,10 @@ std::vector<LossShare> loss_shares(const Shadow& shadow) {
     sum += std::abs(share);
   };
   for (const ShadowRow* r : shadow.attribution().rows) {
-    if (r->parts.empty()) add(*r, "", r->share);
+    const bool whole = std::ranges::all_of(r->parts, &ErrorPart::before);  // the local error has no parts
+    double rest = r->share;
+    for (const ErrorPart& part : r->parts) rest -= part.share;
+    if (whole) add(*r, "", rest);
     for (const ErrorPart& part : r->parts) add(*r, part.name, part.share);
   }
   for (LossShare& s : all) s.share = sum > 0 ? s.share / sum : 0;
@@ -285,7 +305,7 @@ std::vector<Finding> diagnose(const Evidence& e) {
   if (all.empty() || !e.bad) {
     add({rules::of_overflow(e), rules::of_sums(e), rules::of_rate(e)});
     for (const rules::UpdateRule& rule : rules::kUpdateRules) add({rules::of_updates(e, rule)});
-    add({rules::of_statistics(e)});
+    add({rules::of_statistics(e), rules::of_rates(e)});
     const std::vector<Finding> casts = rules::of_casts(e);
     all.insert(all.end(), casts.begin(), casts.end());
   }

@@ -50,6 +50,7 @@ struct Evidence {
   std::optional<ObservedStep> late = {};  // after the end of training
   // From sampled steps.
   std::vector<Update> updates = {};
+  std::vector<Scalar> scalars = {};  // rates of the optimizer, of a step after the end
   amp::CastStatsTable casts = {};
   std::vector<LossShare> shares = {};    // of a step's shadow; empty: none was made
   std::vector<std::string> layers = {};  // paths in the order of forward

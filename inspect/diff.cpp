@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "../core/formats/format.h"
+
 #include "csv_text.h"
 
 namespace gradual::inspect {
@@ -50,8 +55,14 @@ std::string describe(const ShadowRow& r, const std::string& recipe) {
 
 }  // namespace
 
+// Two half dtypes round by different units: an error counts in half ulps of 1 of its own dtype.
+double ShadowDiff::Pair::unit(const ShadowRow& row) const {
+  const bool halves = is_half(a->to) && is_half(b->to);
+  return halves ? std::ldexp(1.0, -format_of(row.to).mantissa_bits - 1) : 1;
+}
+
 bool ShadowDiff::Pair::departs() const {
-  const auto [low, high] = std::minmax({a->total.relative(), b->total.relative()});
+  const auto [low, high] = std::minmax({a->total.relative() / unit(*a), b->total.relative() / unit(*b)});
   return a->total.lost != b->total.lost || (high > 0 && high > kDeparts * low);
 }
 

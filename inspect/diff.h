@@ -20,7 +20,11 @@ class ShadowDiff {
 
   struct Pair {
     const ShadowRow *a = nullptr, *b = nullptr;
-    bool departs() const;  // the total errors differ by more than kDeparts
+    // The total errors differ by more than kDeparts; those of f16 and bf16 in their own units.
+    bool departs() const;
+
+   private:
+    double unit(const ShadowRow& row) const;
   };
 
   // The shadows must outlive the diff; each has observed one step, with attribution.

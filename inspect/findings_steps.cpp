@@ -55,7 +55,7 @@ struct Look {
   Finding finding(const LedgerRow& r, Cause cause, std::vector<Cure> cures, fmt::format_string<A...> text,
                   A&&... values) const {
     Finding f{.cause = cause, .phase = r.phase, .op = r.name()};
-    f.site = r.module.empty() ? r.line : r.module;
+    f.site = r.place();
     if (!r.parameter.empty()) f.site = r.parameter;
     f.step = s.step;
     f.severity = 1.5;
@@ -136,19 +136,54 @@ struct Look {
     return f;
   }
 
-  // A row in low precision that makes NaN or Inf although nothing exceeds the dtype, because an argument became 0 or
-  // negative before.
+  // The operand whose 0 makes NaN or Inf of an op: the divisor, or the argument of a log, a root, a power. -1: any.
+  static int divisor_of(const LedgerRow& r) {
+    switch (r.id) {
+      case OpId::div: return 1;
+      case OpId::log:
+      case OpId::rsqrt:
+      case OpId::reciprocal:
+      case OpId::pow: return 0;
+      default: return -1;
+    }
+  }
+
+  // The row where zeros of the divisor of `r` were made: the first one, against the order of the step, that has zeros
+  // although what it reads has none, or that rounds numbers to 0. Null if `r` divides by nothing.
+  const LedgerRow* maker_of_zero(const LedgerRow& r) const {
+    const int divisor = divisor_of(r);
+    if (divisor < 0 || divisor >= std::ssize(r.operands)) return nullptr;
+    std::int64_t at = r.operands[static_cast<std::size_t>(divisor)];
+    const LedgerRow* maker = nullptr;
+    while (at >= 0 && at < s.ledger.rows().back().number + 1) {
+      const LedgerRow& x = row(at);
+      if (x.numbers.zeros == 0) break;
+      maker = &x;
+      if (underflows(&x)) break;
+      at = -1;
+      for (const std::int64_t before : x.operands)
+        if (before >= 0 && before < x.number && row(before).numbers.zeros > 0) at = std::max(at, before);
+    }
+    return maker;
+  }
+
+  // A row that makes NaN or Inf although nothing exceeds the dtype, because an argument became 0 or negative before.
   Found of_argument(const LedgerRow& r) const {
-    const LedgerRow* zero = nullptr;
+    const LedgerRow* const made = maker_of_zero(r);
+    const LedgerRow* zero = made && underflows(made) ? made : nullptr;
     const LedgerRow* difference = nullptr;
     for (const LedgerRow* x : way(r)) {
       if (is_low(*x) && x->id == OpId::sub) difference = x;
-      if (underflows(x) && !(zero && lost_share(zero->counts) > kManyVanish)) zero = x;
+      if (!made && underflows(x) && !(zero && lost_share(zero->counts) > kManyVanish)) zero = x;
     }
     if (zero)
       return finding(*zero, underflow_of(*zero), cures_of(*zero),
                      "{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them", zero->site(),
                      percent(lost_share(zero->counts)), to_string(zero->to), r.site());
+    if (made && !is_low(*made))
+      return finding(*made, Cause::arithmetic, {}, "{}: {} of its results are 0 in {}, and {} makes NaN or Inf of them",
+                     made->site(), percent(share(made->numbers.zeros, made->numbers.elements)), to_string(made->to),
+                     r.site());
     if (!difference || r.numbers.nan == 0 || r.kind != OpKind::Transcendental) return {};
     return finding(*difference, Cause::cancellation, cures_of(*difference),
                    "{}: the terms agree in all bits of {}, and {} makes NaN of what is left", difference->site(),

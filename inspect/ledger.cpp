@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include <nlohmann/json.hpp>
 
 #include "../core/formats/accumulator.h"
@@ -93,6 +96,16 @@ nlohmann::ordered_json json(const LedgerRow& r) {
 
 }  // namespace
 
+bool is_own_file(std::string_view path) {
+  constexpr std::string_view kHere = "inspect/ledger.cpp";
+  constexpr std::string_view kFolders[] = {"lab/", "nn/", "optim/", "amp/", "autograd/", "dist/", "core/"};
+  std::string_view root = __FILE__;
+  root.remove_suffix(kHere.size());
+  if (!path.starts_with(root)) return false;
+  const std::string_view inner = path.substr(root.size());
+  return std::ranges::any_of(kFolders, [inner](std::string_view folder) { return inner.starts_with(folder); });
+}
+
 void Ledger::before(const OpCall& call) {
   nonfinite_.clear();
   const ParameterInputs p = parameter_inputs(call);
@@ -114,7 +127,11 @@ void Ledger::add(LedgerRow row, const Tensor& result) {
 LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) const {
   LedgerRow r{{rows_.size(), call, record.context}, op_info(call.op).kind};
   r.inputs = describe_inputs(call), r.counts = record.counts, r.nonfinite_number = !std::isfinite(number_of(call));
-  for (int i = 0; i < call.inputs.size(); ++i) reads(r, call[i]);
+  for (int i = 0; i < call.inputs.size(); ++i) {
+    reads(r, call[i]);
+    const auto made = call[i].defined() ? made_by_.find(amp::storage_id(call[i])) : made_by_.end();
+    r.operands.push_back(made == made_by_.end() ? -1 : made->second);
+  }
   return r;
 }
 

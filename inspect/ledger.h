@@ -31,6 +31,7 @@ struct LedgerRow : OpRow {
   Numbers numbers = {};                  // of all floating results; for an optimizer the parameter's new values
   bool nonfinite_inputs = false;         // set only if the results are not finite
   std::vector<std::int64_t> reads = {};  // the rows of this ledger that made the inputs
+  std::vector<std::int64_t> operands = {};  // by input: the row that made it; -1: none did
   bool nonfinite_number = false;         // an operand that is a number, not a tensor, is NaN or Inf
   // For a cast and a quantiser: 10 log10(sum x^2 / sum (x - y)^2), Inf if exact. NaN for every other op.
   double sqnr_db = std::numeric_limits<double>::quiet_NaN();

@@ -62,6 +62,9 @@ inline std::string operand_name(const Operands& operands, int input) {
   return std::string(to_string(product_of(operands))) + "_" + operand_symbol(role);
 }
 
+// True for a source file of the library itself: its line says nothing to a program's author.
+bool is_own_file(std::string_view path);
+
 // What computes a row: an op of the table, a user's function, a rewritten op, or a quantiser.
 enum class Source : std::uint8_t { op, function, rewritten, quantizer };
 
@@ -78,6 +81,7 @@ struct OpRow {
   Source source = Source::op;
   OpId id = OpId::custom;    // computed_op(); custom for a quantiser
   bool scales_loss = false;  // the product of the loss and its scale
+  bool own_line = false;     // `line` is the library's, as that of the lab's loss
 
   OpRow() = default;
   OpRow(std::size_t index, const OpCall& call, const Context& context)
@@ -92,6 +96,12 @@ struct OpRow {
     return row;
   }
 
+  // The layer; outside of all layers the program's line, or "the loss" and "the optimizer" for the library's own.
+  std::string place() const {
+    if (!module.empty()) return module;
+    if (!own_line) return line;
+    return phase == Phase::optimizer ? "the optimizer" : "the loss";
+  }
   // "linear" for a rewritten linear too.
   std::string name() const { return source == Source::rewritten ? std::string(gradual::to_string(id)) : op; }
 
@@ -111,7 +121,8 @@ struct OpRow {
         module(c.module),
         line(file_line(where)),
         cause(c.cause),
-        scales_loss(c.cause == static_cast<const char*>(optim::kLossScaling)) {}
+        scales_loss(c.cause == static_cast<const char*>(optim::kLossScaling)),
+        own_line(is_own_file(where.file_name())) {}
 };
 
 }  // namespace gradual::inspect

@@ -118,15 +118,23 @@ std::string to_string(const Attribution& a, std::size_t rows) {
   std::string text =
       fmt::format("loss {:.9g}, in f64 {:.9g}: difference {:+.3e}\n", a.loss, a.exact_loss, a.difference());
   const auto percent = [&](double part) { return a.difference() != 0 ? 100 * part / a.difference() : 0.0; };
+  // Errors of both signs cancel: the share of one is of the sum of all magnitudes, and at most all of it.
+  double magnitudes = 0;
+  for (const ShadowRow* r : a.rows) magnitudes += std::abs(r->share);
+  const auto share_of = [&](double part) { return magnitudes > 0 ? 100 * std::abs(part) / magnitudes : 0.0; };
   const double rest = a.difference() - a.explained;
-  text += fmt::format("local errors explain {:+.3e} ({:.1f}%) and leave {:+.3e}; to first order {:+.3e} ({:.1f}%)\n",
-                      a.explained, percent(a.explained), rest, a.first_order, percent(a.first_order));
+  const auto in_percent = [&](double part) {
+    const double of_all = percent(part);
+    return of_all >= 0 && of_all <= 100 ? fmt::format(" ({:.1f}%)", of_all) : std::string();
+  };
+  text += fmt::format("local errors explain {:+.3e}{} and leave {:+.3e}; to first order {:+.3e}{}\n", a.explained,
+                      in_percent(a.explained), rest, a.first_order, in_percent(a.first_order));
   if (a.decisions) text += fmt::format("elements of forward for which f64 decides otherwise: {}\n", a.decisions);
   else if (std::abs(percent(rest)) > 5)
     text += "f64 decides nothing otherwise: the rest is of third order in the errors\n";
   for (std::size_t i = 0; i < std::min(rows, a.rows.size()); ++i) {
     const ShadowRow& r = *a.rows[i];
-    text += fmt::format("  {:+.3e}  {:>7.1f}%  {}{}\n", r.share, percent(r.share), r.site(),
+    text += fmt::format("  {:+.3e}  {:>7.1f}%  {}{}\n", r.share, share_of(r.share), r.site(),
                         r.cause.empty() ? "" : " (" + r.cause + ")");
     for (const ErrorPart& p : r.parts)
       if (p.share != 0) text += fmt::format("  {:>10}  {:>+9.2e}  {}\n", "", p.share, p.name);

@@ -24,6 +24,7 @@ constexpr double kClearErrors = 4;            // standard errors of a difference
 constexpr double kLeastGap = 0.002;           // of fp32's training loss
 constexpr double kCures = 0.5;                // a cure undoes at least so much
 constexpr std::int64_t kMoreTrials = 3;       // that the budget leaves room for: of cures, of causes together
+constexpr double kClearlyTheProgram = 1.5;    // the severity of findings that rounding cannot explain
 constexpr double kDoesHarm = 0.1;             // a share of the failure below this is no cause
 
 // What the run does by itself.
@@ -187,8 +188,9 @@ Change change_of(const inspect::Finding& f, const amp::Recipe& recipe) {
 }
 
 // Findings that trials bear out come first, then those without a trial, then those whose undoing changes nothing.
-// Findings that blame the program stay where they are.
+// Clear findings that blame the program explain more than any trial of the recipe.
 int order_of(const inspect::Finding& f) {
+  if (!f.precision && f.severity >= kClearlyTheProgram) return 0;
   if (!f.precision || !f.undone) return 10;
   if (*f.undone < kDoesHarm) return 20;
   return 9 - static_cast<int>(std::lround(8 * *f.undone));

@@ -135,8 +135,11 @@ inspect::Evidence Run::evidence() {
     e.late = inspect::ObservedStep{.step = steps_, .ledger = inspect::Ledger(*model_)};
     const amp::PrecisionObserver watch(casts_, recipe_);
     data::Batch batch;
+    inspect::UpdateMeter meter(*model_);
+    const ObserverScope metering(meter);
     for (int i = 0; i < 2 && (loader_->next(batch) || loader_->next(batch)); ++i)
       observed_step([&] { return run_->step([&] { return loss_of(batch); }); }, batch, *e.late);
+    e.scalars = meter.scalars();
   }
   e.casts = casts_;
   e.shares = shares_;

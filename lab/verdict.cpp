@@ -54,6 +54,13 @@ bool hardly_learned(const Result& r) { return !(last_loss(r) < 0.95 * first_loss
 
 using Results = std::vector<Result>;
 
+// The verdict on a run that does this; precision is not the cause if the first finding blames something else.
+Verdict failed(const Result& r, const Outcome& own, const std::optional<Outcome>& fp32 = {}) {
+  const bool elsewhere = !r.findings.empty() && !r.findings[0].precision;
+  if (elsewhere) return {{.kind = VerdictKind::not_precision}, own, fp32};
+  return {own, {}, fp32};
+}
+
 // The verdict on a run whose fp32 fails.
 Verdict where_fp32_fails(const Result& r, const Result& base, const std::optional<Outcome>& own) {
   const Outcome no_learning{.kind = VerdictKind::no_learning};
@@ -62,6 +69,8 @@ Verdict where_fp32_fails(const Result& r, const Result& base, const std::optiona
   const Verdict same{{.kind = VerdictKind::not_precision}};
   if (own || hardly_learned(r)) {
     if (r.status == base.status) return same;
+    // Another failure than fp32's is the recipe's.
+    if (own && own->kind == VerdictKind::diverged) return failed(r, *own, fp32);
     return {{.kind = VerdictKind::not_precision}, own.value_or(no_learning), fp32};
   }
   // Where both end, the accuracies say whether one learned more.
@@ -70,13 +79,6 @@ Verdict where_fp32_fails(const Result& r, const Result& base, const std::optiona
     if (!(r.metric.gain(d.mean) > d.half)) return same;
   }
   return {{.kind = VerdictKind::matches}, {}, fp32};
-}
-
-// The verdict on a run that does this; precision is not the cause if the first finding blames something else.
-Verdict failed(const Result& r, const Outcome& own) {
-  const bool elsewhere = !r.findings.empty() && !r.findings[0].precision;
-  if (elsewhere) return {{.kind = VerdictKind::not_precision}, own};
-  return {own};
 }
 
 Verdict verdict_on_baseline(const Result& r, std::optional<Outcome> own) {
@@ -172,7 +174,8 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   };
   e.recipe = &recipe;
   e.last_scale = result.final_scale;
-  e.fp32_fails = fp32 && fails(*fp32);
+  // fp32's failure excuses the recipe only if it is of the same kind.
+  e.fp32_fails = fp32 && fails(*fp32) && !(result.status == Status::diverged && fp32->status != Status::diverged);
   e.trains = fp32 && fall(result) > 0.9 * fall(*fp32);
   const amp::Recipe in_fp32 = amp::recipe("fp32");
   e.first = observed(recipe, 0, 0);

@@ -14,6 +14,7 @@ struct Command {
 int compare_command(int argc, char** argv);
 int diff_command(int argc, char** argv);
 int exchange_command(int argc, char** argv);
+int explain_command(int argc, char** argv);
 int figure_command(int argc, char** argv);
 int judge_command(int argc, char** argv);
 int probe_command(int argc, char** argv);
@@ -28,6 +29,7 @@ inline constexpr std::array kCommands = {
             step_command},
     Command{"diff", "the same step under two recipes: where they part, and why their losses differ", diff_command},
     Command{"xray", "what scales of blocks clip and lose, next to other rules and sizes", xray_command},
+    Command{"explain", "the smallest set of things that must be exact so that a run does not fail", explain_command},
     Command{"exchange", "what gradients lose between ranks, by format, algorithm and number of ranks",
             exchange_command},
     Command{"probe", "how this machine adds up products: order, bits and rounding, against what is documented",

@@ -157,7 +157,7 @@ TEST_CASE("planted: a loss scale that is too low") {
                                                 .cause = Cause::scale_too_low,
                                                 .phase = Phase::backward,
                                                 .op = "cast",
-                                                .site = "tasks.cpp"});
+                                                .site = "the loss"});
 }
 TEST_CASE("planted: a loss scale that grows into skips") {
   check({named("fp16-master", "grows", [](auto& r) { r.scaling = {.growth_factor = 65536, .growth_interval = 1}; })},
@@ -165,7 +165,7 @@ TEST_CASE("planted: a loss scale that grows into skips") {
          .cause = Cause::scale_grows,
          .phase = Phase::backward,
          .op = "cast",
-         .site = "tasks.cpp"});
+         .site = "the loss"});
 }
 TEST_CASE("planted: gradients that underflow without a loss scale, and the layer from which on all is 0") {
   struct Faint : Between {

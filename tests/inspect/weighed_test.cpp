@@ -5,11 +5,16 @@
 #include <gradual/inspect/diagnosis.h>
 #include <gradual/inspect/intervention.h>
 #include <gradual/inspect/shadow.h>
+#include <gradual/inspect/block_xray.h>
+#include <gradual/inspect/diff.h>
+#include <gradual/lab/explain.h>
 #include <gradual/lab/intervention.h>
 #include <gradual/lab/lab.h>
 
 #include <algorithm>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,19 +46,18 @@ std::vector<lab::Result> compared(const amp::Recipe& recipe, const lab::MakeMode
 }
 
 // A linear layer of 4096 positive inputs, which hardly differ: what is left after their mean is subtracted is amplified.
-// Its weights do not learn.
+
 struct ManyInputs : nn::Module {
   nn::Linear& in = register_module("in", nn::Linear(4096, 64));
   nn::Linear& out = register_module("out", nn::Linear(64, 10));
   ManyInputs() {
     const NoGrad off;
     in.weight.add_(0.001);
-    in.weight.set_requires_grad(false);
   }
   Tensor forward(const Tensor& x) override {
     const Tensor pixels = x.reshape({x.size(0), 64}) * 0.05 + 1;
     const Tensor y = in(cat(std::vector<Tensor>(64, pixels), 1));
-    return out(relu((y - mean(y.detach(), 0, true)) * 25));
+    return out(relu((y - mean(y, 0, true)) * 25));
   }
 };
 
@@ -164,4 +168,187 @@ TEST_CASE("zeroed activations beside a large channel are the cause, not the clip
   REQUIRE(f.undone);
   CHECK(*f.undone > 0.3);
   CHECK(f.remedy.starts_with("blocks of "));
+}
+
+TEST_CASE("RCEIL is no cure of scales that no rule chooses, and a cure runs a step before it is offered") {
+  amp::Recipe coded = amp::recipe("mxfp4");
+  for (const amp::QuantizerField& field : amp::kQuantizerFields)
+    if (auto& q = (*coded.quantization).*field.quantizer) {
+      q->scaling.scale = ScaleFormat::coded;
+      q->scaling.scale_format = format("e5m1");
+    }
+  CHECK(inspect::cures::valid(coded, {inspect::cures::rceil(coded)}).empty());
+  CHECK(inspect::cures::valid(coded, {inspect::cures::wide_scales(coded)}).size() == 1);
+
+  struct Normed : nn::Module {
+    nn::Linear& in = register_module("in", nn::Linear(64, 64));
+    nn::LayerNorm& norm = register_module("norm", nn::LayerNorm({64}));
+    nn::Linear& out = register_module("out", nn::Linear(64, 10));
+    Tensor forward(const Tensor& x) override { return out(norm(in(x.reshape({x.size(0), 64})) + 1)); }
+  };
+  const amp::Recipe pure = amp::recipe("bf16-pure");
+  const lab::MakeModel make = [] { return std::make_shared<Normed>(); };
+  const lab::LabData data = digits();
+  const lab::Options options = short_run(1);
+  const lab::Result none;
+  lab::Trials trials(make, data, pure, 0, options, none, none, 0);
+  CHECK_FALSE(trials.runs(inspect::edit(pure, inspect::cures::ops_in_f32(pure, {"add"}).recipe)));
+  CHECK(trials.runs(inspect::edit(pure, inspect::cures::ops_and_norms_in_f32(pure, {"add"}).recipe)));
+}
+
+TEST_CASE("a failure that fp32 does not have keeps its finding, though fp32 fails too") {
+  data::Split shuffled = digits();
+  const std::int64_t n = shuffled.train.targets.size(0);
+  Generator generator(3);
+  const GeneratorScope scope(generator);
+  shuffled.train.targets = randint(0, 10, {n});
+  const auto results = compared(amp::recipe("fp16-pure"), mlp, short_run(2), shuffled);
+  CHECK(to_string(results[1].verdict) == "diverged at step 1; fp32 also learns nothing");
+  REQUIRE(!results[1].findings.empty());
+  CHECK(results[1].findings[0].cause == Cause::adam_eps);
+  CHECK(results[1].findings[0].precision);
+}
+
+namespace {
+
+struct Between : nn::Module {
+  std::function<Tensor(const Tensor&)> f;
+  nn::Linear& in = register_module("in", nn::Linear(64, 64));
+  nn::Linear& out = register_module("out", nn::Linear(64, 10));
+  explicit Between(std::function<Tensor(const Tensor&)> between) : f(std::move(between)) {}
+  Tensor forward(const Tensor& x) override { return out(f(in(x.reshape({x.size(0), 64})))); }
+};
+
+}  // namespace
+
+TEST_CASE("a divisor is followed back to where its zeros were made, past zeros that do no harm") {
+  amp::Recipe half = amp::recipe("fp16-master");
+  half.name = "half";
+  const auto divides = [] {
+    return std::make_shared<Between>([](const Tensor& x) {
+      const Tensor harmless = x * 1e-9;
+      const Tensor small = exp(x * -1 - 17.5);
+      return (x * small + harmless) / small;
+    });
+  };
+  const auto results = compared(half, divides, short_run(1));
+  REQUIRE(!results[1].findings.empty());
+  CHECK(results[1].findings[0].cause == Cause::reduction_underflow);
+  CHECK(results[1].findings[0].op == "exp");
+
+  const auto logs = [] {
+    return std::make_shared<Between>([](const Tensor& x) { return log(relu(x)); });
+  };
+  const auto in_f32 = compared(amp::recipe("amp-bf16"), logs, short_run(1));
+  REQUIRE(!in_f32[0].findings.empty());
+  CHECK(in_f32[0].findings[0].cause == Cause::arithmetic);
+  CHECK(in_f32[0].findings[0].op == "relu");
+  CHECK(in_f32[0].findings[0].site.starts_with("weighed_test.cpp:"));
+}
+
+TEST_CASE("the X-ray shows what each size of blocks makes 0, and prints no NaN") {
+  nn::Linear layer(64, 4);
+  {
+    const NoGrad off;
+    layer.weight.zero_();
+  }
+  Tensor x = full({2, 64}, 0.01);
+  x.narrow(1, 0, 1).fill_(7);  // its block loses all neighbours
+  inspect::XrayObserver xrays(layer);
+  {
+    const ObserverScope scope(xrays);
+    const amp::RecipeScope recipe(amp::recipe("mxfp4"));
+    layer(x);
+  }
+  const std::string text = xrays.to_string();
+  CHECK(text.find("nan") == std::string::npos);
+  CHECK(text.find("8: 10.9%, 16: 23.4%, 32: 48.4%, 64: 98.4%, 128: 98.4%") != std::string::npos);
+}
+
+TEST_CASE("averages, weight decay and rates that do not arrive are findings") {
+  const amp::Recipe pure = amp::recipe("bf16-pure");
+  const auto causes = [&](const inspect::Evidence& e) {
+    std::vector<Cause> all;
+    for (const inspect::Finding& f : inspect::diagnose(e)) all.push_back(f.cause);
+    return all;
+  };
+  inspect::Evidence e{.recipe = &pure, .steps = 10};
+  inspect::Update lost{.parameter = "in.weight", .op = "adam_step_", .elements = 100, .intended = 100, .vanished = 98};
+  lost.intended_squares = 1;
+  lost.product = 0.02;
+  lost.weight_squares = 1;
+  lost.part = inspect::UpdatePart::average;
+  e.updates = {lost};
+  CHECK(causes(e) == std::vector{Cause::average_vanishes});
+  e.updates[0].part = inspect::UpdatePart::weight_decay;
+  CHECK(causes(e) == std::vector{Cause::decay_vanishes});
+  e.updates.clear();
+  e.scalars = {{.op = "adam_step_", .name = "beta2", .value = 0.999, .used = 1, .dtype = DType::bf16}};
+  CHECK(causes(e) == std::vector{Cause::rate_lost});
+}
+
+TEST_CASE("bf16 and f16 do not depart at the first op for their units alone, and no share is above 100%") {
+  const data::Batch batch = data::take(digits().train, {0, 1, 2, 3, 4, 5, 6, 7});
+  struct Side {
+    std::shared_ptr<nn::Module> model;
+    std::optional<amp::RecipeRun> run;
+    std::optional<inspect::Shadow> shadow;
+  };
+  Side sides[2];
+  for (std::size_t i = 0; i < 2; ++i) {
+    default_generator().manual_seed(0);
+    Side& s = sides[i];
+    s.model = mlp();
+    s.run.emplace(amp::recipe(i == 0 ? "amp-fp16" : "amp-bf16"), *s.model, optim::AdamWOptions{});
+    s.shadow.emplace(*s.model, &s.run->optimizer(), inspect::ShadowOptions{.attribution = true});
+    const ObserverScope scope(*s.shadow);
+    s.run->backward(s.run->forward([&] { return cross_entropy((*s.model)(batch.inputs), batch.targets); }));
+    const std::string text = to_string(s.shadow->attribution());
+    for (std::size_t at = text.find('%'); at != std::string::npos; at = text.find('%', at + 1)) {
+      const std::size_t begin = text.find_last_not_of("0123456789.", at - 1) + 1;
+      CHECK(std::stod(text.substr(begin, at - begin)) <= 100);
+    }
+  }
+  const inspect::ShadowDiff diff(*sides[0].shadow, *sides[1].shadow);
+  int rounded = 0;
+  for (const auto& pair : diff.pairs()) {
+    const bool halves = is_half(pair.a->to) && is_half(pair.b->to) && pair.a->total.relative() > 0;
+    if (halves && rounded++ == 0) CHECK_FALSE(pair.departs());
+  }
+  CHECK(rounded > 0);
+}
+
+namespace {
+
+// The explanation's file, read again, gives the same bits.
+void check_replayed(const lab::Explanation& e, lab::Trials& trials, const amp::Recipe& recipe) {
+  MESSAGE(to_string(e));
+  CHECK(e.averts);
+  CHECK(e.minimal);
+  const lab::Replayable again = lab::replayable_from_json(lab::to_json(e, recipe, 0), "x.json");
+  CHECK(again.losses == e.losses);
+  CHECK(trials.losses(again.change, static_cast<std::int64_t>(again.losses.size())) == e.losses);
+}
+
+void check_explained(const amp::Recipe& recipe, const lab::MakeModel& make, lab::Options options,
+                     lab::FailureKind kind, const std::string& set) {
+  const lab::LabData data = digits();
+  const auto results = lab::compare(make, data, {amp::recipe("fp32"), recipe}, "", options);
+  options.explain_steps = 40 * results[0].steps;
+  const lab::Explanation e = lab::explain_run(make, data, recipe, 0, options, results[1], results[0]);
+  CHECK(e.failure.kind == kind);
+  CHECK(to_string(e.change).find(set) != std::string::npos);
+  lab::Trials trials(make, data, recipe, 0, options, results[1], results[0], 0);
+  check_replayed(e, trials, recipe);
+}
+
+}  // namespace
+
+TEST_CASE("explain finds a 1-minimal set for a divergence and for a slow loss") {
+  const lab::MakeModel large = [] {
+    return std::make_shared<Between>([](const Tensor& x) { return relu(x) * 1000; });
+  };
+  check_explained(amp::recipe("e4m3"), large, short_run(2), lab::FailureKind::divergence, "operand forward_x of out");
+  check_explained(amp::recipe("mxfp4"), [] { return std::make_shared<LargeChannel>(); }, short_run(2),
+                  lab::FailureKind::loss, "operand forward_x of out");
 }
