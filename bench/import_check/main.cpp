@@ -7,14 +7,15 @@
 #include <gradual/gradual.h>
 #include <gradual/pt2/module.h>
 
-#include <sys/resource.h>
-
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -62,11 +63,13 @@ void check(const std::string& file, const std::string& given, const std::string&
   std::printf("%.3f %.3f %.3f\n", loading, forward, backward);
 }
 
-// The most memory that the process has used so far.
+// The most memory that the process has used so far, by Linux (getrusage would count the parent's).
 double peak_mebibytes() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  return static_cast<double>(used.ru_maxrss) / 1024;
+  std::ifstream status("/proc/self/status");
+  constexpr std::string_view kPeak = "VmHWM:";
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(kPeak)) return std::stod(line.substr(kPeak.size())) / 1024;
+  return std::nan("");
 }
 
 void train(const std::string& file, const std::string& given, const std::string& out, double lr) {
