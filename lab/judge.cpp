@@ -37,6 +37,26 @@ struct Boundary {
   std::string gradient_name(int place) const { return fmt::format("{}.{}.grad:{}", side, place, call); }
 };
 
+// The result of a function that a module's own forward called.
+struct OwnResult {
+  std::string name;      // "op.0:h.0.attn/softmax"
+  std::string gradient;  // "op.0.grad:h.0.attn/softmax"
+  int id = 0;
+};
+
+// "aten.softmax.int" -> "softmax".
+std::string function_name(const std::string& target) {
+  const auto first = target.find('.') + 1;
+  return target.substr(first, target.rfind('.') - first);
+}
+
+// The only tensor that a step gives; -1 if it gives several or none.
+int only_result(const pt2::Step& step) {
+  if (step.written >= 0) return step.written;
+  const bool one = step.outputs.size() == 1 && !step.outputs[0].list && step.outputs[0].values.size() == 1;
+  return one ? step.outputs[0].values[0] : -1;
+}
+
 // A value of the graph between two writes.
 struct Version {
   int id = 0;
@@ -74,6 +94,7 @@ class Replay {
   void set_state();
   void set_inputs();
   void find_boundaries();
+  void find_own_results(const pt2::ModuleRun& run, const std::string& call);
   void note_dtype(const Boundary& boundary, const std::vector<int>& ids);
   void forward();
   void backward();
@@ -85,6 +106,8 @@ class Replay {
   int best(const Tensor& recorded, const std::vector<int>& ids, const std::set<int>& used);
   void compare(const std::string& name, JudgedKind kind, const Tensor& recorded, const Tensor& computed,
                const Tensor& error, const std::vector<int>& segment);
+  void name_ops(Judged& judged, const std::vector<int>& segment) const;
+  void name_unmatched(Judged& judged, const std::vector<int>& segment) const;
   void compare_exactly(const std::string& name, const Tensor& recorded, const Tensor& computed,
                        const std::vector<int>& segment);
   void start_backward();
@@ -111,6 +134,8 @@ class Replay {
   pt2::Run run_;
   std::unique_ptr<StepBounds> bounds_;
   std::map<int, std::vector<Boundary>> before_, behind_;  // by step
+  std::map<int, OwnResult> own_results_;                  // by step
+  std::set<int> unmatched_;                               // steps that the record has more or less often
   std::vector<Tensor> errors_;                            // by value; undefined: none
   std::vector<int> writer_;                               // by value
   std::vector<std::vector<int>> segments_;                // by value: the steps since the recorded tensors
@@ -200,6 +225,25 @@ void Replay::note_dtype(const Boundary& boundary, const std::vector<int>& ids) {
   if (t && floats(*t)) stored_.emplace(ids[0], t->dtype());
 }
 
+// The n-th call of a function by a module is the n-th step of that name, if the record has as many as the graph.
+void Replay::find_own_results(const pt2::ModuleRun& run, const std::string& call) {
+  std::map<std::string, std::vector<int>> steps;
+  for (const pt2::RunItem& item : run.items)
+    if (!item.run) steps[function_name(p_.step(item.step).op->target)].push_back(item.step);
+  const auto name_of = [&](const char* start, const std::string& function, std::size_t n) {
+    return fmt::format("{}:{}/{}{}", start, call, function, n == 0 ? "" : fmt::format("@{}", n));
+  };
+  for (const auto& [function, places] : steps) {
+    std::size_t recorded = 0;
+    while (record_.contains(name_of("op.0", function, recorded))) ++recorded;
+    for (std::size_t n = 0; n < places.size(); ++n) {
+      const int id = only_result(p_.step(places[n]));
+      if (recorded != places.size()) unmatched_.insert(places[n]);
+      else if (id >= 0) own_results_[places[n]] = {name_of("op.0", function, n), name_of("op.0.grad", function, n), id};
+    }
+  }
+}
+
 void Replay::find_boundaries() {
   std::map<std::string, int> calls;
   const auto visit = [&](const auto& self, const pt2::ModuleRun& run) -> void {
@@ -215,6 +259,13 @@ void Replay::find_boundaries() {
     }
   };
   visit(visit, *p_.root);
+  const bool functions = std::ranges::any_of(record_, [](const auto& e) { return e.name.starts_with("op."); });
+  if (!judges_ || !functions) return;
+  find_own_results(*p_.root, "");
+  for (const auto& [step, boundaries] : before_)
+    for (const Boundary& b : boundaries) find_own_results(*b.run, b.call);
+  for (const auto& [step, own] : own_results_)
+    if (const Tensor* const t = find(own.name); t && floats(*t)) stored_.emplace(own.id, t->dtype());
 }
 
 std::vector<int> Replay::outputs_of_model() const {
@@ -227,22 +278,43 @@ std::vector<int> Replay::outputs_of_model() const {
 
 // --- comparing -------------------------------------------------------------------------------------------------------
 
-void Replay::compare(const std::string& name, JudgedKind kind, const Tensor& recorded, const Tensor& computed,
-                     const Tensor& error, const std::vector<int>& segment) {
-  Judged judged;
-  judged.name = name;
-  judged.kind = kind;
-  judged.dtype = recorded.dtype();
+// The last op that computes something is named, the others are listed.
+void Replay::name_ops(Judged& judged, const std::vector<int>& segment) const {
   for (const int i : segment) {
     const bool arranges = p_.step(i).op->aliasing != pt2::Aliasing::none;
     if (judged.op.empty() || !arranges) {
-      if (!judged.op.empty()) judged.between.push_back(judged.line.empty() ? judged.op : judged.op + " (" + judged.line + ")");
+      if (!judged.op.empty())
+        judged.between.push_back(judged.line.empty() ? judged.op : judged.op + " (" + judged.line + ")");
       judged.op = p_.step(i).op->target;
       judged.line = to_string(p_.node(i).line);
     } else {
       judged.between.push_back(p_.step(i).where);
     }
   }
+  name_unmatched(judged, segment);
+}
+
+// An op that the record lacks, or has more often than the graph, comes first.
+void Replay::name_unmatched(Judged& judged, const std::vector<int>& segment) const {
+  for (const int i : segment) {
+    const pt2::Step& step = p_.step(i);
+    if (!unmatched_.contains(i) || step.op->aliasing != pt2::Aliasing::none || step.op->target == judged.op) continue;
+    const std::string other = judged.line.empty() ? judged.op : judged.op + " (" + judged.line + ")";
+    judged.op = step.op->target;
+    judged.line = to_string(p_.node(i).line);
+    std::erase(judged.between, judged.line.empty() ? judged.op : judged.op + " (" + judged.line + ")");
+    judged.between.push_back(other);
+    return;
+  }
+}
+
+void Replay::compare(const std::string& name, JudgedKind kind, const Tensor& recorded, const Tensor& computed,
+                     const Tensor& error, const std::vector<int>& segment) {
+  Judged judged;
+  judged.name = name;
+  judged.kind = kind;
+  judged.dtype = recorded.dtype();
+  name_ops(judged, segment);
   const FloatInfo info = float_info(recorded.dtype());
   Tensor allowed = add(mul(abs(computed), info.epsilon), 4 * info.min_subnormal);
   if (error.defined()) allowed = add(allowed, error);
@@ -268,10 +340,7 @@ void Replay::compare_exactly(const std::string& name, const Tensor& recorded, co
   Judged judged;
   judged.name = name;
   judged.dtype = recorded.dtype();
-  if (!segment.empty()) {
-    judged.op = p_.step(segment.back()).op->target;
-    judged.line = to_string(p_.node(segment.back()).line);
-  }
+  name_ops(judged, segment);
   const bool same = recorded.sizes() == computed.sizes() &&
                     (recorded.numel() == 0 || sum(cast(ne(recorded, computed), DType::i64)).item() == 0);
   judged.worst = same ? 0 : kInfinity;
@@ -314,7 +383,8 @@ void Replay::pass(const Boundary& boundary, const std::vector<int>& ids) {
                          : best(*recorded, ids, taken);
     if (id < 0) {
       const bool only = ids.size() == 1 && place == 0 && value(ids[0]).defined() && floats(*recorded);
-      if (only) compare(name, JudgedKind::value, *recorded, value(ids[0]), {}, segments_[static_cast<std::size_t>(ids[0])]);
+      if (only)
+        compare(name, JudgedKind::value, *recorded, value(ids[0]), {}, segments_[static_cast<std::size_t>(ids[0])]);
       else result_.not_judged.push_back(name);
       continue;
     }
@@ -327,6 +397,8 @@ void Replay::take(const std::string& name, const std::string& gradient, int id) 
   const auto k = static_cast<std::size_t>(id);
   const Tensor& recorded = *find(name);
   const Tensor computed = value(id);
+  // Where no op lies between two records, what made the value is named.
+  if (segments_[k].empty() && writer_[k] >= 0) segments_[k] = {writer_[k]};
   if (unknown_.contains(id)) result_.not_judged.push_back(name);
   else if (!computed.is_floating()) compare_exactly(name, recorded, computed, segments_[k]);
   else compare(name, JudgedKind::value, recorded, computed, errors_[k], segments_[k]);
@@ -439,6 +511,8 @@ void Replay::forward() {
   for (int i = 0; i < static_cast<int>(p_.plan.steps.size()); ++i) {
     for (const Boundary& b : before_[i]) pass(b, b.run->inputs);
     run_step(i);
+    if (const auto own = own_results_.find(i); own != own_results_.end() && value(own->second.id).defined())
+      take(own->second.name, own->second.gradient, own->second.id);
     for (const Boundary& b : behind_[i]) pass(b, b.run->outputs);
   }
 }

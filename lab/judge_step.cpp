@@ -13,31 +13,92 @@
 namespace gradual::lab {
 namespace {
 
-constexpr int kSamples = 3;      // the first moves everything up, the others at random
-constexpr double kSafety = 2;    // on the largest change of the samples
+constexpr int kSamples = 3;         // the first moves everything up, the others at random
+constexpr double kSafety = 2;       // on the largest change of the samples
 constexpr double kElementwise = 8;  // units of rounding by which operands are moved
 constexpr double kComposite = 8;    // the same, of ops with sums inside
 
-constexpr std::string_view kArranging[] = {
-    "aten.cat.",    "aten.stack.",  "aten.pad.",         "aten.constant_pad_nd.", "aten.clone.",   "aten.roll.",
-    "aten.flip.",   "aten.repeat.", "aten.repeat_interleave.", "aten.index.",     "aten.gather.",  "aten.embedding.",
-    "aten.index_select.", "aten.where.", "aten.masked_fill.", "aten.tril.",       "aten.triu.",    "aten.relu.",
-    "aten.max_pool2d.", "aten.maximum.", "aten.minimum.", "aten.clamp",           "aten.copy.",    "aten.slice_scatter.",
-    "aten.select_scatter.", "aten.fill.", "aten.neg.",    "aten.abs.",            "aten.sort.",    "aten.topk.",
-    "aten.amax.",   "aten.max.",    "aten.min.",         "aten.amin.",            "aten.index_put.", "aten.hardtanh.",
-    "aten.relu6.",  "aten.upsample_nearest2d.", "aten.lift_fresh", "_operator.getitem", "aten.zeros", "aten.ones",
-    "aten.full",    "aten.arange",  "aten.new_",         "aten.empty"};
+constexpr std::string_view kArranging[] = {"aten.cat.",
+                                           "aten.stack.",
+                                           "aten.pad.",
+                                           "aten.constant_pad_nd.",
+                                           "aten.clone.",
+                                           "aten.roll.",
+                                           "aten.flip.",
+                                           "aten.repeat.",
+                                           "aten.repeat_interleave.",
+                                           "aten.index.",
+                                           "aten.gather.",
+                                           "aten.embedding.",
+                                           "aten.index_select.",
+                                           "aten.where.",
+                                           "aten.masked_fill.",
+                                           "aten.tril.",
+                                           "aten.triu.",
+                                           "aten.relu.",
+                                           "aten.max_pool2d.",
+                                           "aten.maximum.",
+                                           "aten.minimum.",
+                                           "aten.clamp",
+                                           "aten.copy.",
+                                           "aten.slice_scatter.",
+                                           "aten.select_scatter.",
+                                           "aten.fill.",
+                                           "aten.neg.",
+                                           "aten.abs.",
+                                           "aten.sort.",
+                                           "aten.topk.",
+                                           "aten.amax.",
+                                           "aten.max.",
+                                           "aten.min.",
+                                           "aten.amin.",
+                                           "aten.index_put.",
+                                           "aten.hardtanh.",
+                                           "aten.relu6.",
+                                           "aten.upsample_nearest2d.",
+                                           "aten.lift_fresh",
+                                           "_operator.getitem",
+                                           "aten.zeros",
+                                           "aten.ones",
+                                           "aten.full",
+                                           "aten.arange",
+                                           "aten.new_",
+                                           "aten.empty"};
 
-constexpr std::string_view kComposites[] = {
-    "aten.layer_norm.", "aten.batch_norm.",   "aten.group_norm.",  "aten.instance_norm.", "aten.rms_norm.",
-    "aten.softmax.",    "aten.log_softmax.",  "aten.cross_entropy_loss.", "aten.scaled_dot_product_attention.",
-    "aten.lstm.",       "aten.gru.",          "aten.rnn_",         "aten.lstm_cell.",     "aten.gru_cell.",
-    "aten.var",         "aten.std",           "aten.norm.",        "aten.linalg_vector_norm.", "aten.logsumexp.",
-    "aten.nll_loss",    "aten.mse_loss.",     "aten.einsum.",      "aten.cosine_similarity.", "aten.upsample_bilinear2d.",
-    "aten.upsample_bicubic2d.", "aten.binary_cross_entropy", "aten.kl_div.", "aten.smooth_l1_loss.", "aten.avg_pool1d.",
-    "aten.bilinear.",   "aten.cumprod.",      "aten.prod."};
+constexpr std::string_view kComposites[] = {"aten.layer_norm.",
+                                            "aten.batch_norm.",
+                                            "aten.group_norm.",
+                                            "aten.instance_norm.",
+                                            "aten.rms_norm.",
+                                            "aten.softmax.",
+                                            "aten.log_softmax.",
+                                            "aten.cross_entropy_loss.",
+                                            "aten.scaled_dot_product_attention.",
+                                            "aten.lstm.",
+                                            "aten.gru.",
+                                            "aten.rnn_",
+                                            "aten.lstm_cell.",
+                                            "aten.gru_cell.",
+                                            "aten.var",
+                                            "aten.std",
+                                            "aten.norm.",
+                                            "aten.linalg_vector_norm.",
+                                            "aten.logsumexp.",
+                                            "aten.nll_loss",
+                                            "aten.mse_loss.",
+                                            "aten.einsum.",
+                                            "aten.cosine_similarity.",
+                                            "aten.upsample_bilinear2d.",
+                                            "aten.upsample_bicubic2d.",
+                                            "aten.binary_cross_entropy",
+                                            "aten.kl_div.",
+                                            "aten.smooth_l1_loss.",
+                                            "aten.avg_pool1d.",
+                                            "aten.bilinear.",
+                                            "aten.cumprod.",
+                                            "aten.prod."};
 
-constexpr std::string_view kRandom[] = {"aten.dropout.",     "aten.feature_dropout.", "aten.rand", "aten.bernoulli",
+constexpr std::string_view kRandom[] = {"aten.dropout.",     "aten.feature_dropout.", "aten.rand",  "aten.bernoulli",
                                         "aten.multinomial.", "aten.uniform",          "aten.normal"};
 
 template <std::size_t N> bool listed(const std::string_view (&list)[N], const std::string& target) {
@@ -230,7 +291,8 @@ std::vector<Tensor> StepBounds::of_outputs(const pt2::Step& step, const ValueTen
   std::vector<Tensor> largest(outputs.size());
   std::vector<double> spread(outputs.size());
   for (int sample = 0; sample < kSamples; ++sample) {
-    const ValueTensors moved = evaluate(step, moved_inputs(inputs, errors, {relative, arranges ? 0 : units.least}, sample));
+    const ValueTensors moved =
+        evaluate(step, moved_inputs(inputs, errors, {relative, arranges ? 0 : units.least}, sample));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!moves(outputs[i].second)) continue;
       const Tensor change = distance(of(moved, outputs[i].first), outputs[i].second);

@@ -14,8 +14,8 @@ namespace gradual::lab {
 // Tensors by the values of the graph that they stand for.
 using ValueTensors = std::vector<std::pair<int, Tensor>>;
 
-// The units of rounding of a step: of the additions inside of products and sums, and of operands and results. `least` is
-// the smallest number that these have.
+// The units of rounding of a step: of the additions inside of products and sums, and of operands and results. `least`
+// is the smallest number that these have.
 struct Units {
   double sum = 0;
   double store = 0;

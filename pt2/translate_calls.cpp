@@ -30,9 +30,9 @@ enum class Need : std::uint8_t {
   classes,     // argument 1 is i64, argument 0 has two dims or more
 };
 
-// A row as an expression. {name} is an argument, {name:form} in a form of its own (form_of). What stands behind | is not
-// printed. Arguments that a pattern does not name must be at their defaults. Of several patterns of one row the first
-// that fits is taken.
+// A row as an expression. {name} is an argument, {name:form} in a form of its own (form_of). What stands behind | is
+// not printed. Arguments that a pattern does not name must be at their defaults. Of several patterns of one row the
+// first that fits is taken.
 struct Pattern {
   const char* target;
   const char* text;

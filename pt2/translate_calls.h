@@ -29,8 +29,8 @@ struct Expression {
 // The library's own function where it does what the row does, else pt2::call.
 Expression expression_of(const CallToPrint& call);
 
-// The text of a pattern ("nn::MaxPool2d({kernel_size:.kernel})", see the table in translate_calls.cpp) for this call; none
-// where it does not fit.
+// The text of a pattern ("nn::MaxPool2d({kernel_size:.kernel})", see the table in translate_calls.cpp) for this call;
+// none where it does not fit.
 std::optional<std::string> filled_pattern(const CallToPrint& call, const char* pattern);
 
 // Whether the step's result is its argument 0.

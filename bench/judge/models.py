@@ -297,7 +297,7 @@ BUGS = [
     ("mask off by one", "text", mask_off_by_one, "aten.tril.default", "h.0.attn"),
     ("dropped gradient of a bias", "text", dropped_bias_gradient, "aten.linear.default", "h.1.fc.bias"),
     ("tanh for erf in a GELU (module)", "image", tanh_for_erf, "aten.gelu.default", "gelu"),
-    ("tanh for erf in a GELU (function)", "text", tanh_for_erf_in_text, "aten.gelu.default", "h.1.fc2"),
+    ("tanh for erf in a GELU (function)", "text", tanh_for_erf_in_text, "aten.gelu.default", "h.1"),
     ("momentum of running statistics: 0.01 for 0.1", "image", wrong_momentum, "aten.batch_norm.default", "norm"),
     ("softmax over the wrong axis", "text", wrong_axis, "aten.softmax.int", "h.0.attn"),
     ("dropout scales twice", "image", double_dropout_scale, "aten.dropout.default", "drop"),

@@ -54,7 +54,8 @@ void say_verdict(const JudgedRecord& r) {
   } else {
     say(stdout, "{}: rounding explains {} of {} tensors. The first that it does not:\n", r.file, explained, all.size());
     say(stdout, "  {} ({}, {})\n  {}\n", wrong->name, what(*wrong), to_string(wrong->dtype), with_line(*wrong));
-    if (!wrong->between.empty()) say(stdout, "  or one of the {} ops since the records before:\n", wrong->between.size());
+    if (!wrong->between.empty())
+      say(stdout, "  or one of the {} ops since the records before:\n", wrong->between.size());
     for (const std::string& other : wrong->between) say(stdout, "    {}\n", other);
     say(stdout, "  it differs from f64 by {} of its norm; rounding explains {} (an element by {:.3g} times too much)\n",
         percent(wrong->difference), percent(wrong->allowed), wrong->worst);
@@ -78,7 +79,8 @@ std::optional<double> difference(const StateDict& a, const StateDict& b, const s
 // What went in must be the same in both.
 void say_inputs(const JudgedRecord& a, const JudgedRecord& b) {
   for (const auto& entry : a.tensors) {
-    const bool input = (entry.name.starts_with("in.") && entry.name.ends_with(":")) || entry.name.starts_with("before:");
+    const bool input =
+        (entry.name.starts_with("in.") && entry.name.ends_with(":")) || entry.name.starts_with("before:");
     if (!input) continue;
     const std::optional<double> away = difference(a.tensors, b.tensors, entry.name);
     if (away && *away > 0)
@@ -86,6 +88,7 @@ void say_inputs(const JudgedRecord& a, const JudgedRecord& b) {
   }
 }
 
+constexpr const char* kExplained = "explained";
 using Rows = std::vector<std::vector<std::string>>;
 
 // A line for each tensor that both have.
@@ -99,7 +102,7 @@ Rows rows_of(const JudgedRecord& a, const JudgedRecord& b) {
     const Judged& k = *other->second;
     const std::optional<double> away = difference(a.tensors, b.tensors, j.name);
     const std::string verdict = !j.explained() ? (k.explained() ? "A is wrong" : "both are wrong")
-                                               : (k.explained() ? "explained" : "B is wrong");
+                                               : (k.explained() ? kExplained : "B is wrong");
     rows.push_back({j.name, fmt::format("{}, {}", to_string(j.dtype), to_string(k.dtype)), away ? percent(*away) : "",
                     percent(j.allowed + k.allowed), verdict});
   }
@@ -136,7 +139,7 @@ int judge_command(int argc, char** argv) {
   app.add_option("--dtype", a.dtype, "of tensors that are not recorded (default: the coarsest of the recorded ones)");
   app.add_option("--record", a.record, "write the first record's step, as Gradual computes it in f32, to this file");
   app.add_option("--csv", a.csv, "write a line for each tensor to this file");
-  app.add_flag("--all", a.all, "print all tensors, not only those that differ most");
+  app.add_flag("--all", a.all, "print all tensors, not only the wrong ones and the first");
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   JudgeOptions options;
   if (!a.dtype.empty()) options.dtype = dtype_from_name(a.dtype);
@@ -152,6 +155,7 @@ int judge_command(int argc, char** argv) {
   if (records.size() == 2) {
     say_inputs(records[0], records[1]);
     Rows rows = rows_of(records[0], records[1]);
+    std::stable_partition(rows.begin() + 1, rows.end(), [](const auto& row) { return row.back() != kExplained; });
     constexpr std::size_t kShown = 24;
     const std::size_t hidden = !a.all && rows.size() > kShown + 1 ? rows.size() - kShown - 1 : 0;
     rows.resize(rows.size() - hidden);

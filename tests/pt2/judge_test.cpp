@@ -72,7 +72,9 @@ TEST_CASE("Gradual's own steps in f32 are explained, and those in f64 within f64
       const StateDict record = lab::record_step(program, given, dtype);
       const Judgement judgement = lab::judge(program, record);
       CHECK(first_name(judgement) == "");
-      const auto kinds = [&](lab::JudgedKind kind) { return std::ranges::count(judgement.tensors, kind, &Judged::kind); };
+      const auto kinds = [&](lab::JudgedKind kind) {
+        return std::ranges::count(judgement.tensors, kind, &Judged::kind);
+      };
       CHECK(kinds(lab::JudgedKind::value) > 0);
       CHECK(kinds(lab::JudgedKind::parameter_gradient) > 0);
     }
@@ -126,7 +128,8 @@ TEST_CASE("a gradient that is dropped in one of two places is named there") {
 TEST_CASE("a record without inputs or with others is an error; what is not in the graph is listed") {
   const pt2::Program program = program_of("mlp");
   const StateDict record = lab::record_step(program, given_of("mlp"));
-  CHECK_THROWS_WITH_AS(lab::judge(program, StateDict()), doctest::Contains("no in.0:, the input x of the model"), Error);
+  CHECK_THROWS_WITH_AS(lab::judge(program, StateDict()), doctest::Contains("no in.0:, the input x of the model"),
+                       Error);
   CHECK_THROWS_WITH_AS(lab::judge(program, with(record, "in.0:", zeros({3, 7}))), doctest::Contains("[3, 7]"), Error);
   CHECK_THROWS_WITH_AS(lab::judge(program, with(record, "before:fc1.bias", zeros({3}))),
                        doctest::Contains("before:fc1.bias is [3]; the graph has [8]"), Error);
