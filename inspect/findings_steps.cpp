@@ -215,6 +215,7 @@ struct Look {
       // f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
       if (e.fp32_fails && s.step == 0 && !function.empty()) return finding(r, Cause::bug, {}, "{}{}", function, beyond);
       const bool fast = all_updates(e).ratio() > kFast && s.step > 0;
+      if (const Found made = fast ? Found() : of_argument(r)) return *made;
       return finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}", beyond,
                      fast ? "; updates are as large as the weights" : "");
     }
