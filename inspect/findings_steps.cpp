@@ -148,23 +148,24 @@ struct Look {
     }
   }
 
-  // The row where zeros of the divisor of `r` were made: the first one, against the order of the step, that has zeros
-  // although what it reads has none, or that rounds numbers to 0. Null if `r` divides by nothing.
+  // The row where the zeros of the divisor of `r` were made. Of the rows with zeros that lead to it: the first one
+  // that rounds a quarter to 0, or the one that rounds most, or else the first one. Null if `r` divides by nothing.
   const LedgerRow* maker_of_zero(const LedgerRow& r) const {
     const int divisor = divisor_of(r);
     if (divisor < 0 || divisor >= std::ssize(r.operands)) return nullptr;
     std::int64_t at = r.operands[static_cast<std::size_t>(divisor)];
-    const LedgerRow* maker = nullptr;
-    while (at >= 0 && at < s.ledger.rows().back().number + 1) {
+    const LedgerRow* first = nullptr;
+    const LedgerRow* most = nullptr;  // of those that round to 0
+    const auto rounds_many = [](const LedgerRow& x) { return lost_share(x.counts) > kManyVanish; };
+    while (at >= 0 && row(at).numbers.zeros > 0) {
       const LedgerRow& x = row(at);
-      if (x.numbers.zeros == 0) break;
-      maker = &x;
-      if (underflows(&x)) break;
+      first = &x;
+      if (underflows(&x) && (!most || rounds_many(x) || lost_share(x.counts) > lost_share(most->counts))) most = &x;
       at = -1;
       for (const std::int64_t before : x.operands)
         if (before >= 0 && before < x.number && row(before).numbers.zeros > 0) at = std::max(at, before);
     }
-    return maker;
+    return most ? most : first;
   }
 
   // A row that makes NaN or Inf although nothing exceeds the dtype, because an argument became 0 or negative before.
@@ -215,6 +216,7 @@ struct Look {
       // f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
       if (e.fp32_fails && s.step == 0 && !function.empty()) return finding(r, Cause::bug, {}, "{}{}", function, beyond);
       const bool fast = all_updates(e).ratio() > kFast && s.step > 0;
+      if (const Found made = fast ? Found() : of_argument(r)) return *made;
       return finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}", beyond,
                      fast ? "; updates are as large as the weights" : "");
     }
