@@ -57,7 +57,7 @@ Quantizer untransformed(const Quantizer& quantizer, const Quantization& q) {
 // True if forward has looked for the Inf and NaN of an operand that backward rounds again.
 bool seen_in_forward(const ProductOperand& o, Site& site) {
   const std::optional<Quantizer>& forward = (*site.quantization).*kOperandQuantizers[static_cast<int>(o.role)][0];
-  if (o.role == Role::error || !forward || is_identity(*forward)) return false;
+  if (o.role == Role::error || o.quantizer->hadamard || !forward || is_identity(*forward)) return false;
   return site.state->hides(untransformed(*forward, *site.quantization));
 }
 

@@ -108,6 +108,14 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
   return o;
 }
 
+bool is_accumulator(const std::string& name) {
+  if (!name.substr(0, name.find_first_of(":/")).ends_with("-acc")) return false;
+  try {
+    accumulator(name);
+    return true;
+  } catch (const Error&) { return false; }
+}
+
 }  // namespace
 
 std::string_view to_string(Mode mode) { return enum_name(mode, {"full", "autocast", "half", "pure"}); }
@@ -179,7 +187,7 @@ Recipe recipe(const std::string& name) {
         "a recipe's file an operand may be {{\"format\": \"{1}\"}} (docs/precision.md)",
         name, element, n.format.exponent_bits, n.format.mantissa_bits);
   }
-  if (name.substr(0, name.find_first_of(":/")).ends_with("-acc"))
+  if (is_accumulator(name))
     throwf(
         "no recipe '{0}': it is an accumulator, which a recipe's file names: {{\"name\": \"mine\", \"base\": "
         "\"fp8-current\", \"quantization\": {{\"accumulator\": \"{0}\"}}}} (docs/precision.md)",

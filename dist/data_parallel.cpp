@@ -39,11 +39,12 @@ template <class T> Tensor like(const Tensor& t, const T* values) {
       .to(t.device(), t.dtype());
 }
 
-std::string parameter_list(const std::vector<std::pair<std::string, Tensor>>& parameters) {
+// trained: says which of them are frozen.
+std::string tensor_list(const std::vector<std::pair<std::string, Tensor>>& named, bool trained) {
   std::string text;
-  for (const auto& [name, p] : parameters)
+  for (const auto& [name, p] : named)
     text += fmt::format("{}{} {} {}{}", text.empty() ? "" : ", ", name, to_string(p.dtype()), to_string(p.sizes()),
-                        p.requires_grad() ? "" : " frozen");
+                        !trained || p.requires_grad() ? "" : " frozen");
   return text;
 }
 
@@ -196,8 +197,8 @@ DataParallel::DataParallel(Communicator& ranks, nn::Module& model, DataParallelO
                          {"batch norm", options_.synchronized_batch_norm ? "synchronised" : "per shard"},
                          {"the bytes of a bucket", std::to_string(options_.bucket_bytes)},
                          {"the exchange", exchange ? describe(*exchange) : "none"},
-                         {"their parameters", parameter_list(parameters_)},
-                         {"their buffers", parameter_list(buffers_)},
+                         {"their parameters", tensor_list(parameters_, true)},
+                         {"their buffers", tensor_list(buffers_, false)},
                          {"the seed of the default generator", std::to_string(default_generator().state().seed)},
                          {"the position of the default generator", std::to_string(default_generator().state().stream)},
                          {"the version", GRADUAL_VERSION}});

@@ -1,6 +1,7 @@
 #include "norm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "../autograd/activation_checkpoint.h"
@@ -61,6 +62,13 @@ template <class T> Tensor second_scales(const PartsStatistics& s, double eps) {
   return from_data(scales, s.mean.sizes(), {.dtype = dtype_of<T>, .device = s.mean.device()});
 }
 
+// NormScale::invstd of each channel: equal numbers whose eps vanishes under the scale have that of eps alone.
+Tensor invstd_of_scaled(const Tensor& variance, double eps, const Tensor& by) {
+  const Tensor all = add(variance, mul(mul(by, eps), by));
+  const Tensor flat = eq(all, 0);
+  return where(flat, div(1 / std::sqrt(eps), by), rsqrt(where(flat, 1, all)));
+}
+
 }  // namespace
 
 // As batch_norm: y, mean, invstd. count: of the values of a channel in this part; then in all parts.
@@ -73,8 +81,8 @@ Outputs BatchNorm::over_parts(const Tensor& x, bool relu, double& count) const {
   const Tensor by = f64 ? second_scales<double>(s, options_.eps) : second_scales<float>(s, options_.eps);
   if (by.defined()) s = nn::over_parts(mul(values, by.reshape(along)), along, others, count);
   count = s.count;
-  const Tensor scaled_eps = by.defined() ? mul(mul(by, options_.eps), by) : Tensor();
-  const Tensor invstd = rsqrt(by.defined() ? add(s.variance, scaled_eps) : add(s.variance, options_.eps));
+  const Tensor invstd =
+      by.defined() ? invstd_of_scaled(s.variance, options_.eps, by) : rsqrt(add(s.variance, options_.eps));
   Tensor y = mul(s.rest, (weight.defined() ? mul(invstd, weight) : invstd).reshape(along));
   if (bias.defined()) y = add(y, bias.reshape(along));
   const Tensor mean = by.defined() ? div(s.mean, by) : s.mean;

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "../core/formats/format.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::optim {
@@ -42,12 +43,30 @@ void save_moment(StateDict& to, const std::string& key, const QuantizedTensor& c
   to.set(key + ".global_scale", codes.global_scale.defined() ? codes.global_scale.item() : 1.0);
 }
 
+// The description of an unsigned format in checkpoints from before it had a name.
+std::string with_former_name(std::string description, const Format& f) {
+  const std::string name = to_string(f);
+  if (!name.starts_with("ue")) return description;
+  const std::string former = fmt::format("unsigned e{}m{} (bias {}, {})", f.exponent_bits, f.mantissa_bits, f.bias,
+                                         f.mantissa_bits ? "IEEE NaN, Inf" : "NaN all ones");
+  for (std::size_t at = description.find(name); at != std::string::npos;
+       at = description.find(name, at + former.size()))
+    description.replace(at, name.size(), former);
+  return description;
+}
+
+// Whether a checkpoint's description is that of q.
+bool describes(const std::string& kept, const Quantizer& q) {
+  const std::string now = describe(q);
+  return kept == now || kept == with_former_name(with_former_name(now, q.format), q.scaling.scale_format);
+}
+
 // Quantises zeros to find the expected layout of the codes.
 std::optional<QuantizedTensor> load_moment(const StateDict& from, const std::string& key, const std::string& name,
                                            const Tensor& param, const Quantizer* q) {
   if (!from.contains(key + ".codes")) return {};
   const std::string who = fmt::format("load_state_dict: {} of {}", key, name);
-  if (const std::string kept = in_todays_words(from.text(key + ".quantizer")); !q || describe(*q) != kept)
+  if (const std::string kept = in_todays_words(from.text(key + ".quantizer")); !q || !describes(kept, *q))
     throwf("{} is kept as '{}', the optimizer's as '{}'", who, kept, q ? describe(*q) : "numbers");
   QuantizedTensor codes = quantize(zeros(param.sizes(), {.device = param.device()}), *q);
   const CategoryScope category(Category::optimizer);

@@ -221,10 +221,10 @@ double scaled_norm(const Plan& p, std::int64_t output, double order) {
   double largest = 0;
   for_each([&](double x) { largest = std::max(largest, x); });
   if (largest == 0 || !std::isfinite(largest)) return largest;
-  const double by = std::ldexp(1.0, std::min(-std::ilogb(largest), 1022));
+  const int exponent = std::ilogb(largest);
   double sum = 0;
-  for_each([&](double x) { sum += std::pow(x * by, order); });
-  return std::pow(sum, 1 / order) / by;
+  for_each([&](double x) { sum += std::pow(std::ldexp(x, -exponent), order); });
+  return std::ldexp(std::pow(sum, 1 / order), exponent);
 }
 
 // Computed in double, so that squares of floats neither overflow nor underflow.

@@ -68,8 +68,8 @@ std::vector<NamedFormat> make_named() {
 
 // Short names in common use.
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
-    {"f32", "fp32"},    {"f16", "fp16"},    {"f8e4m3fn", "e4m3fn"}, {"f8e5m2", "e5m2"},   {"e8m0", "e8m0fnu"},
-    {"e2m3", "e2m3fn"}, {"e3m2", "e3m2fn"}, {"e2m1", "e2m1fn"},     {"msfp16", "mxint8"},
+    {"f32", "fp32"},      {"f16", "fp16"},    {"f8e4m3fn", "e4m3fn"}, {"f8e5m2", "e5m2"}, {"e8m0", "e8m0fnu"},
+    {"ue8m0", "e8m0fnu"}, {"e2m3", "e2m3fn"}, {"e3m2", "e3m2fn"},     {"e2m1", "e2m1fn"}, {"msfp16", "mxint8"},
 };
 
 // X and Y of "eXmY", for other letters as well.
@@ -230,7 +230,9 @@ Format format(std::string_view text) {
     }
   if (const auto fixed = parse_fixed_point(text)) return *fixed;
   if (const auto widths = parse_widths(text)) return Format::ieee(widths->first, widths->second);
-  if (const auto widths = text.starts_with('u') ? parse_widths(text.substr(1)) : std::nullopt)
+  const bool short_name =
+      std::ranges::any_of(kAliases, [&](const auto& a) { return text == "u" + std::string(a.first); });
+  if (const auto widths = text.starts_with('u') && !short_name ? parse_widths(text.substr(1)) : std::nullopt)
     return without_sign(Format::ieee(widths->first, widths->second));
   throwf("no format '{}'; there are {}, eXmY and ueXmY with X 1 to 8 and Y 0 to 23, qI.F, uqI.F, intN and uintN{}",
          text, join(names), did_you_mean(text, names, format_synonyms()));
@@ -246,7 +248,8 @@ std::string to_string(const Format& f) {
   const bool taken = std::ranges::any_of(kAliases, [&](const auto& alias) { return alias.first == widths; });
   if (allowed && !taken && f == ieee_form(f.exponent_bits, f.mantissa_bits)) return widths;
   const bool named = std::ranges::any_of(named_formats(), [&](const auto& n) { return n.name == "u" + widths; });
-  if (allowed && !named && f == without_sign(ieee_form(f.exponent_bits, f.mantissa_bits))) return "u" + widths;
+  if (allowed && !taken && !named && f == without_sign(ieee_form(f.exponent_bits, f.mantissa_bits)))
+    return "u" + widths;
   const int whole = 2 - f.bias, fraction = f.mantissa_bits + 1 - whole;
   if (whole >= 0 && fraction >= 0 && f == Format::fixed_point(whole, fraction, f.is_signed))
     return fmt::format("{}q{}.{}", f.is_signed ? "" : "u", whole, fraction);

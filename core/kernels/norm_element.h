@@ -24,7 +24,9 @@ template <class T> struct NormScale {
   static constexpr T kUp = 1 / kDown;
   static constexpr T kFarInvstd = static_cast<T>(sizeof(T) == sizeof(double) ? 0x1p-510 : 0x1p-62);
   static constexpr T kNearInvstd = static_cast<T>(sizeof(T) == sizeof(double) ? 0x1p511 : 0x1p63);
-  static constexpr T kMostUp = std::numeric_limits<T>::max() * kDown / 2;  // larger numbers are not multiplied by kUp
+  // Larger numbers are not multiplied by kUp: a sum of 2^32 of them would be Inf. Two such numbers that differ have a
+  // variance that is normal.
+  static constexpr T kMostUp = std::numeric_limits<T>::max() * kDown / static_cast<T>(0x1p32);
 
   // 1 if the variance of the unscaled numbers, with eps, is a normal number, else the scale for a second attempt. If
   // the mean is too large for kUp, a variance of less than a normal number is 0: the numbers are equal.

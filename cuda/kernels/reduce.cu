@@ -35,8 +35,7 @@ struct Powered {
 // x times the power of two that makes the largest magnitude a number of [1, 2). A largest of 0 or Inf changes nothing.
 GRADUAL_HD inline double near_one(double x, double largest) {
   if (!(largest > 0) || largest - largest != 0) return x;
-  const int down = -std::ilogb(largest);
-  return x * std::ldexp(1.0, down < 1022 ? down : 1022);
+  return std::ldexp(x, -std::ilogb(largest));
 }
 struct PoweredNearOne {
   double order;
@@ -89,7 +88,7 @@ struct FinishNorm {
     const double most = largest[output];
     if (!(sum > Limits::max() || sum < Limits::min())) return root(sum);
     if (most == 0 || most - most != 0) return most;
-    return std::pow(near, 1 / order) / near_one(1, most);
+    return std::ldexp(std::pow(near, 1 / order), std::ilogb(most));
   }
 };
 

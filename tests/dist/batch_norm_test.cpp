@@ -131,6 +131,17 @@ TEST_CASE("an error in a shard that others wait for ends the step; the next one 
   CHECK(numbers_of(*model, parallel.backward(batch_of(20, DType::f32), loss)) == synchronized(1, 20, DType::f32));
 }
 
+TEST_CASE("synchronised batch norm of huge equal numbers is 0") {
+  nn::Sequential model(nn::BatchNorm1d(1), nn::Flatten());
+  const data::Batch batch{full({8, 1, 4}, 0x1p126), zeros({8})};
+  const auto ranks = single();
+  DataParallel parallel(*ranks, model, {.synchronized_batch_norm = true});
+  const Tensor loss = parallel.backward(batch, [&](const data::Batch& part) { return model(part.inputs).sum(); });
+  CHECK(loss.item() == 0);
+  for (const auto& [name, p] : model.named_parameters())
+    for (const double g : p.grad().to_vector<double>()) CHECK(std::isfinite(g));
+}
+
 TEST_CASE("synchronised batch norm of huge numbers and of tiny ones without eps is that of the whole batch") {
   const Tensor ordinary = data::digits().inputs.narrow(0, 0, 37).reshape({37, 1, 64}) + 1;
   for (const auto& [power, eps] : {std::pair{100, 1e-5}, std::pair{-90, 0.0}}) {

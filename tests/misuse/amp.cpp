@@ -95,6 +95,8 @@ Misuses amp_misuses() {
        "register_recipe: the name 'fp32' belongs to another recipe already"},
       {"an accumulator for a recipe", [] { recipe("e8m18-acc/chunk=64"); },
        "no recipe 'e8m18-acc/chunk=64': it is an accumulator, which a recipe's file names: {\"name\": \"mine\","},
+      {"an accumulator of no format for a recipe", [] { recipe("banana-acc"); },
+       "no recipe 'banana-acc'; there are fp32"},
       {"recipes that are no JSON", [] { recipes_from_json("fp32"); }, "recipes: not JSON: line 1, column 2"},
       {"recipes of nothing", [] { recipes_from_json(""); }, "recipes: not JSON: line 1, column 1"},
       {"a recipe of a number", [] { recipe_from_json("7"); }, "recipe number 1: is 7; allowed is an object"},

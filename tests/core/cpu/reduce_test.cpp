@@ -310,6 +310,10 @@ TEST_CASE("norms whose powers leave the range of double") {
       for (std::size_t i = 0; i < 3; ++i) CHECK(std::abs(got[i] / factor - want[i]) <= slack * want[i]);
     }
   }
+  // The least number: no power of two of a double takes it to 1.
+  const double least = 5e-324;
+  for (const double order : {2.0, 20.0, 30.0})
+    CHECK(norm(full({1}, least, {.dtype = DType::f64}), order).item() == least);
   const Tensor narrow = full({2, 5}, 1e30);
   CHECK(norm(narrow, 20, {1})[0].item() == doctest::Approx(1e30 * std::pow(5, 0.05)));
   const Tensor special = from_data(std::vector<double>{kInf, 1e300, NAN, 1e300}, {2, 2}, {.dtype = DType::f64});

@@ -87,6 +87,8 @@ TEST_CASE("ueXmY is eXmY without a sign") {
   CHECK(to_string(f) == "ue4m4");
   CHECK(to_string(format("ue4m3")) == "ue4m3");  // a name of its own: e4m3fn without a sign
   CHECK(format("ue4m3").max() == 448);
+  CHECK(format("ue8m0") == format("e8m0fnu"));
+  for (const char* of_ocp : {"ue2m1", "ue2m3", "ue3m2"}) CHECK_THROWS_AS(format(of_ocp), Error);
   CHECK_THROWS_WITH_AS(format("ue9m1"), "format e9m1: 9 exponent bits; allowed are 1 to 8", Error);
 }
 
