@@ -43,6 +43,9 @@ struct Options {
   Device device = Device::cpu();
   int sample_every = 8;    // counts gradients on every n-th step
   bool cure = false;       // try the cures of each recipe's first findings, with its first seed, until one helps
+  double margin = 0.5;      // points of test accuracy that a recipe may differ from fp32 and match it
+  double loss_margin = 10;  // the same of test loss, in percent of fp32's
+  int until = 0;            // more seeds for recipes that are undecided, up to so many (sequential.h); 0: no more
   bool resume = false;     // continue an earlier comparison in the same `out`
   bool overwrite = false;  // replace the results of an earlier comparison in `out`, which is an Error otherwise
   // Data-parallel training of each run over these ranks, which all make the same calls (`out` of one alone). A recipe
