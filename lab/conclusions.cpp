@@ -26,6 +26,11 @@ struct Summary {
   bool failed = false;
 };
 
+// Not only a guess, as for a run that is undecided.
+bool is_known_to_fail(const Verdict& v) {
+  return verdict_info(v.kind).fails || (v.own && verdict_info(v.own->kind).fails);
+}
+
 std::vector<Summary> summaries(const std::vector<Result>& results) {
   std::vector<Summary> all;
   for (const RecipeRuns& r : by_recipe(results)) {
@@ -35,7 +40,7 @@ std::vector<Summary> summaries(const std::vector<Result>& results) {
     s.accuracy = spread(values).mean;
     s.loss = r.of(&Result::test_loss).mean;
     s.zero = r.of(&Result::zero_percent).mean;
-    s.failed = std::ranges::any_of(r.runs, [](const Result* run) { return fails(*run); });
+    s.failed = std::ranges::any_of(r.runs, [](const Result* run) { return is_known_to_fail(run->verdict); });
     try {
       if (!s.first->definition.empty()) s.quantization = amp::recipe_from_json(s.first->definition).quantization;
     } catch (const Error&) {}  // of a later version
@@ -73,12 +78,6 @@ bool better(const Summary& a, const Summary& b) {
   return std::isfinite(a.accuracy) && !a.failed &&
          (b.failed || a.first->metric.gain(a.accuracy - b.accuracy) > std::hypot(half(a), half(b)));
 }
-// The test loss is above fp32's by more than the interval, and by a twentieth.
-bool loses_more(const Summary& s, double fp32) {
-  const std::optional<Difference>& d = s.first->loss_difference;
-  return d && d->mean > 0.05 * fp32 && !(d->mean <= d->half);
-}
-
 std::string with_stop(std::string sentence) { return sentence.ends_with('.') ? sentence : sentence + "."; }
 
 Conclusion failure(const Summary& s) {
@@ -141,8 +140,10 @@ Conclusion loss_effect(const Summary& s, double fp32) {
   const Difference& d = *s.first->loss_difference;
   const std::string interval = std::isnan(d.half) ? "" : fmt::format(" ± {:.3f}", d.half);
   return {Effect::loss,
-          fmt::format("{} matches fp32 in {}, but its test loss is {:.3f}, and fp32's {:.3f} (+{:.3f}{}).",
-                      s.first->recipe, s.first->metric.name, s.loss, fp32, d.mean, interval),
+          fmt::format("The {} of {} is not certainly {} fp32's, but its test loss is above: {:.3f}, and fp32's "
+                      "{:.3f} (+{:.3f}{}).",
+                      s.first->metric.name, s.first->recipe, s.first->metric.is_share() ? "below" : "worse than",
+                      s.loss, fp32, d.mean, interval),
           fmt::format("gradual-lab step --recipe {}", s.first->recipe)};
 }
 
@@ -174,16 +175,17 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
        range_effect);
   std::vector<Conclusion> failures;
   for (const Summary& s : all)
-    if (s.failed && !s.first->findings.empty() && std::ranges::find(told, &s) == told.end() && failures.size() < 2)
+    if (s.failed && s.first->verdict.kind != VerdictKind::worse_loss && !s.first->findings.empty() &&
+        std::ranges::find(told, &s) == told.end() && failures.size() < 2)
       failures.push_back(failure(s));
   made.insert(made.begin(), failures.begin(), failures.end());
   const Summary* loser = nullptr;
   const Summary* narrowest = nullptr;
   for (const Summary& s : all) {
-    if (s.first->verdict.kind != VerdictKind::matches) continue;
-    if (loses_more(s, fp32)) {
-      if (!loser || s.loss > loser->loss) loser = &s;
-    } else if (most_bits(s) > 0 && (!narrowest || most_bits(s) < most_bits(*narrowest))) narrowest = &s;
+    const VerdictKind kind = s.first->verdict.kind;
+    if (kind == VerdictKind::worse_loss && s.first->loss_difference && (!loser || s.loss > loser->loss)) loser = &s;
+    if (kind != VerdictKind::matches || most_bits(s) == 0) continue;
+    if (!narrowest || most_bits(s) < most_bits(*narrowest)) narrowest = &s;
   }
   if (loser) made.push_back(loss_effect(*loser, fp32));
   if (narrowest && std::isfinite(fp32) && !base->failed && beats_constant(*base))

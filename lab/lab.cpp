@@ -15,6 +15,7 @@
 #include "folder_lock.h"
 #include "objective.h"
 #include "run.h"
+#include "sequential.h"
 #include "verdict.h"
 
 namespace gradual::lab {
@@ -42,6 +43,10 @@ void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
   at_least("batch", o.batch, 1);
   at_least("seeds", o.seeds, 1);
   at_least("sample_every", o.sample_every, 1);
+  at_least("until", o.until, 0);
+  if (!(o.margin > 0)) throwf("lab: margin is {}; it must be positive", o.margin);
+  if (!(o.loss_margin > 0)) throwf("lab: loss_margin is {}; it must be positive", o.loss_margin);
+  if (!(o.metric_margin > 0)) throwf("lab: metric_margin is {}; it must be positive", o.metric_margin);
   if (!(o.lr >= 0)) throw_error("lab: lr is " + std::to_string(o.lr) + "; it must be positive, or 0 for the usual one");
   make_optimizer(o.optimizer, o.lr, o.training.rates);
   check(o.training);
@@ -87,6 +92,7 @@ class Comparison {
     }
     for (int seed = 0; seed < options_.seeds && !listed && !stopped_; ++seed) train(fp32_, seed, references_, false);
     explain_all();
+    until_decided(listed ? *full : fp32_, listed ? results_ : references_);
     if (options_.cure && !stopped_) try_cures();
     write();
     return results_;
@@ -130,10 +136,41 @@ class Comparison {
     write();
   }
 
+  // Trains more seeds of the recipes that are undecided, and of fp32, until none is or options.until is reached.
+  void until_decided(const amp::Recipe& fp32, Results& base) {
+    const std::vector<int> planned = looks(options_.seeds, options_.until);
+    for (std::size_t look = 1; look < planned.size() && !stopped_; ++look) {
+      const std::vector<const amp::Recipe*> open = undecided();
+      if (open.empty()) return;
+      runs_ += static_cast<int>(open.size() + 1) * (planned[look] - planned[look - 1]);
+      for (int seed = planned[look - 1]; seed < planned[look]; ++seed) {
+        if (!stopped_) train(fp32, seed, base, false);
+        for (const amp::Recipe* recipe : open)
+          if (!stopped_) train(*recipe, seed, results_, false);
+      }
+      explain_all();
+      if (unexplained_.empty()) std::ranges::stable_sort(results_, {}, [&](const Result& r) { return place_of(r); });
+    }
+  }
+  std::vector<const amp::Recipe*> undecided() const {
+    std::vector<const amp::Recipe*> open;
+    for (const amp::Recipe& recipe : recipes_) {
+      const auto is_open = [&](const Result& r) {
+        return r.recipe == recipe.name && r.verdict.kind == VerdictKind::undecided;
+      };
+      if (std::ranges::any_of(results_, is_open)) open.push_back(&recipe);
+    }
+    return open;
+  }
+  // Of the run's recipe among the listed ones.
+  std::ptrdiff_t place_of(const Result& r) const {
+    return std::ranges::find(recipes_, r.recipe, &amp::Recipe::name) - recipes_.begin();
+  }
+
   // Explains the runs that fail and can be compared with fp32. A stop leaves the rest to --resume.
   void explain_all() {
     if (unexplained_.empty()) return;
-    judge(references_), judge(results_, references_);
+    judge_all();
     std::vector<Unexplained> later;
     std::vector<std::string> explained;  // their checkpoints
     for (Unexplained& u : unexplained_) {
@@ -161,8 +198,13 @@ class Comparison {
     return found.has_value();
   }
 
+  void judge_all() {
+    judge(references_);
+    judge(results_, references_, judging_of(options_));
+  }
+
   void write() {
-    judge(references_), judge(results_, references_);
+    judge_all();
     Results unlisted = references_;
     unlisted.insert(unlisted.end(), before_.begin(), before_.end());
     folder_.write(results_, unlisted);
@@ -189,7 +231,8 @@ class Comparison {
       }
     }
   }
-  // True if the edited recipe comes within half a point of fp32. A finding keeps the best of its cures.
+  // True if the verdict on the edited recipe leaves nothing to explain: the same test as any recipe's, of accuracy and
+  // loss. A finding keeps the best of its cures.
   bool try_cure(Finding& f, const Finding::Cure& c, const amp::Recipe& recipe, const Result& r, const Result* base,
                 const Options& options) const {
     const amp::Recipe cured = inspect::edited(recipe, c.edit);
@@ -200,7 +243,7 @@ class Comparison {
       if (!run.train("", {.recipe = cured, .seed = seed})) return false;
       with.push_back(run.result());
     } catch (const Error&) { return false; }  // the edited recipe does not fit the model
-    judge(with, references_);
+    judge(with, references_, judging_of(options_));
     const Result& got = with.back();
     const bool well = got.status == Status::ok;
     const double before = f.tried ? (got.metric == MetricInfo{} ? f.tried->accuracy : f.tried->metric) : 0;
@@ -208,9 +251,7 @@ class Comparison {
       f.cure = c.edit, f.remedy = c.remedy;
       f.tried = Finding::Tried{got.test_accuracy, got.test_loss, got.verdict, metric_of(got)};
     }
-    if (!well || !base) return false;
-    if (got.metric == MetricInfo{}) return got.test_accuracy >= base->test_accuracy - 0.005 - 1e-9;
-    return got.verdict.kind == VerdictKind::matches;
+    return well && base && !fails(got);
   }
 
   static constexpr std::size_t kMostTried = 3;
@@ -260,6 +301,10 @@ void check_same(dist::Communicator& ranks, const LabData& data, const std::vecto
                        {"seeds", std::to_string(o.seeds)},
                        {"device", to_string(o.device)},
                        {"sample_every", std::to_string(o.sample_every)},
+                       {"margin", fmt::format("{}", o.margin)},
+                       {"loss_margin", fmt::format("{}", o.loss_margin)},
+                       {"metric_margin", fmt::format("{}", o.metric_margin)},
+                       {"until", std::to_string(o.until)},
                        {"cure", o.cure ? "yes" : "no"},
                        {"explain_steps", std::to_string(o.explain_steps)},
                        {"resume", o.resume ? "yes" : "no"},

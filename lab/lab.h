@@ -50,10 +50,14 @@ struct Options {
   Training training = {};           // rates of the optimizer, schedule, warmup, clipping, accumulation, averaging
   int seeds = 1;                    // seeds 0 to seeds-1
   Device device = Device::cpu();
-  int sample_every = 8;    // counts gradients on every n-th step
-  bool cure = false;       // try the cures of each recipe's first findings, with its first seed, until one helps
-  bool resume = false;     // continue an earlier comparison in the same `out`
-  bool overwrite = false;  // replace the results of an earlier comparison in `out`, which is an Error otherwise
+  int sample_every = 8;      // counts gradients on every n-th step
+  bool cure = false;         // try the cures of each recipe's first findings, with its first seed, until one helps
+  double margin = 0.5;       // points of test accuracy that a recipe may differ from fp32 and match it
+  double loss_margin = 10;   // the same of test loss, in percent of fp32's
+  double metric_margin = 5;  // the same of a metric that is no share, such as rmse, in percent of fp32's value
+  int until = 0;             // more seeds for recipes that are undecided, up to so many (sequential.h); 0: no more
+  bool resume = false;       // continue an earlier comparison in the same `out`
+  bool overwrite = false;    // replace the results of an earlier comparison in `out`, which is an Error otherwise
   // Data-parallel training of each run over these ranks, which all make the same calls (`out` of one alone). A recipe
   // with an exchange needs `ranks` or `ranks_emulated`: so many ranks in one process.
   dist::Communicator* ranks = nullptr;

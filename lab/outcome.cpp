@@ -21,14 +21,30 @@ class Facts {
       add("deficit", -o.points);
       add("interval", o.interval);
     }
-    if (!std::isnan(o.change)) {
-      add("change", o.change);
-      add("metric", o.metric);
-      if (std::isfinite(o.interval)) add("within", o.interval);
+    add_difference(o);
+    if (!std::isnan(o.loss)) {
+      add("loss", o.loss);
+      add("loss_interval", o.loss_interval);
     }
+    if (!std::isnan(o.high)) {
+      add("low", o.low);
+      add("high", o.high);
+    }
+    if (o.needed >= 0) add("needed", o.needed);
     if (o.step >= 0) add("step", o.step);
     if (o.skipped >= 0) add("skipped", o.skipped);
     if (o.steps >= 0) add("steps", o.steps);
+  }
+  // What the metric differs by, where the interval is known.
+  void add_difference(const Outcome& o) {
+    if (std::isnan(o.points) || std::isnan(o.interval)) return;
+    const bool is_share = o.metric.empty();
+    const std::string difference = is_share ? fmt::format("{:+.1f} ± {:.1f} points", o.points, o.interval)
+                                            : fmt::format("{} {:+.1f} ± {:.1f}%", o.metric, o.change, o.interval);
+    add("difference", difference);
+    add("named", is_share ? "accuracy " + difference : difference);
+    add("shortfall", is_share ? fmt::format("{:.1f} ± {:.1f} points", -o.points, o.interval)
+                              : fmt::format("{:.1f} ± {:.1f}% of fp32's {}", -o.points, o.interval, o.metric));
   }
   template <class T> void add(const char* name, const T& value) {
     names_.emplace_back(name);
@@ -68,6 +84,11 @@ std::string_view to_string(Status status) {
 
 std::string_view to_string(Tone tone) { return enum_name(tone, {"plain", "good", "warning", "bad"}); }
 
+std::string to_string(const Note& note) {
+  return fmt::format(fmt::runtime(kNoteInfos[static_cast<int>(note.kind)].sentence), fmt::arg("value", note.value),
+                     fmt::arg("of", note.of));
+}
+
 std::string to_string(const Outcome& o) { return Facts(o).sentence(verdict_info(o.kind)); }
 
 std::string to_string(const Verdict& v) {
@@ -75,11 +96,14 @@ std::string to_string(const Verdict& v) {
   Facts facts(v);
   if (v.own) facts.add("own", to_string(*v.own));
   if (v.fp32) facts.add("fp32", beside(*v.fp32));
-  return facts.sentence(verdict_info(v.kind));
+  std::string text = facts.sentence(verdict_info(v.kind));
+  for (const Note& note : v.notes) text += (&note == v.notes.data() ? ", but " : ", ") + to_string(note);
+  return text;
 }
 
 std::string brief(const Verdict& v) {
-  return v.kind == VerdictKind::diverged ? to_string(v) : std::string(verdict_info(v.kind).name);
+  if (v.kind == VerdictKind::diverged) return to_string(v);
+  return std::string(verdict_info(v.kind).name) + (v.notes.empty() ? "" : ", but");
 }
 
 }  // namespace gradual::lab

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gradual::lab {
 
@@ -39,16 +40,48 @@ inline constexpr VerdictInfo kVerdictInfos[static_cast<int>(VerdictKind::count_)
 constexpr const VerdictInfo& verdict_info(VerdictKind kind) { return kVerdictInfos[static_cast<int>(kind)]; }
 constexpr std::string_view to_string(VerdictKind kind) { return verdict_info(kind).name; }
 
+// What a verdict names beside its answer, with the numbers of its sentence.
+enum class NoteKind : std::uint8_t {
+#define GRADUAL_NOTE(kind, ...) kind,
+#include "verdicts.def"
+  count_
+};
+struct NoteInfo {
+  NoteKind kind;
+  std::string_view name, sentence, meaning;
+};
+inline constexpr NoteInfo kNoteInfos[static_cast<int>(NoteKind::count_)] = {
+#define GRADUAL_NOTE(kind, name, sentence, meaning) {NoteKind::kind, name, sentence, meaning},
+#include "verdicts.def"
+};
+constexpr std::string_view to_string(NoteKind kind) { return kNoteInfos[static_cast<int>(kind)].name; }
+
+struct Note {
+  NoteKind kind = NoteKind::skipped_steps;
+  double value = 0, of = 0;
+  bool operator==(const Note&) const = default;
+};
+std::string to_string(const Note& note);
+
 // What a run does, with the facts of its kind.
 struct Outcome {
+  static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
   VerdictKind kind = VerdictKind::unjudged;
-  double points = std::numeric_limits<double>::quiet_NaN();    // of accuracy above fp32
-  double interval = std::numeric_limits<double>::quiet_NaN();  // half the interval of 95% of points
-  // The same of another metric than accuracy, in its own unit, and its name; empty: it is accuracy.
-  double change = std::numeric_limits<double>::quiet_NaN();
+  double points = kNone;    // of accuracy above fp32
+  double interval = kNone;  // half the interval of points
+  // Of another metric than a share: points and interval are percent of fp32's value, above 0 if better; the change has
+  // the metric's sign.
   std::string metric = {};
+  double change = kNone;
   std::int64_t step = -1;  // of divergence; -1: in evaluation
   std::int64_t skipped = -1, steps = -1;
+  double loss = kNone;               // test loss above fp32's, in percent of that
+  double loss_interval = kNone;      // half the interval of loss
+  std::int64_t needed = -1;          // seeds that would decide, with a chance of 80%; -1: no number of seeds does
+  double low = kNone, high = kNone;  // a training loss that rises: of the first step, of the last epoch
+  double p = kNone;                  // the chance of results like these if the answer is wrong
+  bool looks_worse = false;  // undecided, but the trained models differ by more than margin and test samples explain
   bool operator==(const Outcome&) const = default;
 };
 
@@ -56,8 +89,11 @@ struct Verdict : Outcome {
   std::optional<Outcome> own = {};   // of a baseline that fails, and where precision is not to blame: what the run does
   std::optional<Outcome> fp32 = {};  // what fp32 does, if it fails
   std::string earlier = {};          // the sentence in a file of a version that stored nothing else
+  std::vector<Note> notes = {};      // what an answer that is not worse has beside it
   // True if the run has something to explain.
-  bool fails() const { return verdict_info(kind).fails || (own && verdict_info(own->kind).fails); }
+  bool fails() const {
+    return verdict_info(kind).fails || looks_worse || !notes.empty() || (own && verdict_info(own->kind).fails);
+  }
 };
 
 // The sentence with the facts of its kind.

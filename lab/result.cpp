@@ -84,6 +84,19 @@ template <class V> void fields(V& v, Outcome& o) {
   v("step", OrNull{o.step});
   v("skipped", OrNull{o.skipped});
   v("steps", OrNull{o.steps});
+  v("loss", o.loss, kLater);
+  v("loss_interval", o.loss_interval, kLater);
+  v("needed", OrNull{o.needed}, kLater);
+  v("low", o.low, kLater);
+  v("high", o.high, kLater);
+  v("p", o.p, kLater);
+  v("looks_worse", o.looks_worse, kLater);
+}
+
+template <class V> void fields(V& v, Note& n) {
+  v("kind", n.kind);
+  v("value", n.value);
+  v("of", n.of);
 }
 
 // The fields of a verdict; "verdict" beside them is its sentence. A file of an earlier version has the sentence alone.
@@ -94,6 +107,7 @@ template <class V> void fields(V& v, const Judgement& j) {
   fields(v, static_cast<Outcome&>(j.verdict));
   v("own", j.verdict.own);
   v("fp32", j.verdict.fp32);
+  v("notes", j.verdict.notes, kLater);
   if constexpr (std::is_same_v<V, FieldWriter>) {
     const VerdictInfo& info = verdict_info(j.verdict.kind);
     v.json["tone"] = std::string(to_string(info.tone));
@@ -154,7 +168,11 @@ template <class V> void fields(V& v, MetricInfo& m) {
   v("unit", m.unit);
   v("better", m.better);
 }
-template <class V> void fields(V& v, Difference& d) { v("mean", d.mean), v("half_interval", d.half); }
+template <class V> void fields(V& v, Difference& d) {
+  v("mean", d.mean);
+  v("half_interval", d.half);
+  v("error", d.error, kLater);
+}
 
 template <class V> void fields(V& v, StepErrors::Row& r) {
   v("phase", r.phase), v("op", r.op), v("layer", r.layer), v("product", r.product), v("local", r.local);

@@ -13,6 +13,7 @@
 #include "../inspect/cause.h"
 #include "metric.h"
 #include "outcome.h"
+#include "paired.h"
 #include "sample_scores.h"
 #include "step_errors.h"
 
@@ -76,9 +77,12 @@ struct Finding {
   std::optional<double> undone = {};
 };
 
-// A mean difference from fp32 over the seeds of a recipe, and half its interval of 95%.
+// A mean difference from fp32 over the seeds of a recipe, and half its interval: of 95%, or of the error that each look
+// of a sequential test may make (sequential.h).
 struct Difference {
   double mean = 0, half = 0;
+  double error = 0.05;     // the chance that the true difference is not in the interval
+  Estimate estimate = {};  // files have none
 };
 
 struct Result {

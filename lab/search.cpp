@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -204,13 +205,25 @@ class Searcher {
     const bool any_loss = options_.noise == 0 || base.size() < 2;
     t.loss_noise = base.size() < 2 ? 0 : by_recipe(base)[0].of(&Result::test_loss).deviation;
     const double limit = options_.noise * t.loss_noise;
-    t.passes = std::ranges::all_of(runs, [](const Result& r) { return r.status == Status::ok; }) &&
-               t.points >= -options_.within - 1e-9 && (any_loss || t.loss_change <= limit);
-    if (t.assignment.empty()) return false;
+    const bool well = std::ranges::all_of(runs, [](const Result& r) { return r.status == Status::ok; });
+    const bool near = t.points >= -options_.within - 1e-9 && (any_loss || t.loss_change <= limit);
+    if (t.assignment.empty()) {
+      t.passes = well;
+      return false;
+    }
     runs.insert(runs.end(), base.begin(), base.end());
-    judge(runs);
+    const double any = std::numeric_limits<double>::infinity();
+    judge(runs, {},
+          {.margin = options_.within,
+           .loss_margin = any_loss ? any : 100 * limit / std::abs(t.fp32_loss),
+           .metric_margin = options_.within});
     t.verdict = runs.front().verdict;
-    return !t.passes && (t.verdict.kind != VerdictKind::matches || !(any_loss || t.loss_change <= 2 * limit));
+    const VerdictKind kind = t.verdict.kind;
+    const bool worse = kind == VerdictKind::worse || kind == VerdictKind::worse_loss;
+    const bool equal = kind == VerdictKind::matches || kind == VerdictKind::better;
+    t.passes = well && (equal || (near && !worse));
+    const bool open = kind == VerdictKind::undecided && !t.verdict.looks_worse;
+    return !t.passes && !(open && (any_loss || t.loss_change <= 2 * limit));
   }
 
   const MakeModel& make_model_;

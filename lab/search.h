@@ -24,10 +24,10 @@ namespace gradual::lab {
 struct SearchOptions {
   std::vector<std::string> formats = {"mxfp4", "nvfp4", "mxfp8", "e8m7", "fp32"};  // fp32 and quantised recipes
   inspect::Cost cost = inspect::Cost::bits;
-  // A trial passes if its mean accuracy is at most `within` points below that of fp32 (another metric: at most so many
-  // percent of fp32's worse), and its mean test loss exceeds
-  // that of fp32 by at most `noise` standard deviations of fp32's loss between seeds. With noise 0 or one seed, the
-  // loss is not checked.
+  // The margins of a trial's verdict (decision.h): `within` points of accuracy or percent of another
+  // metric, and of test loss `noise` standard
+  // deviations of fp32's between seeds. With noise 0 or one seed, the loss is not checked. A trial passes if it matches or
+  // is better, and fails if it is worse. With another verdict it passes if its means lie within the margins.
   double within = 0.3, noise = 1;
   int trainings = 60;      // of search and proof together, at most
   int unseen = 5;          // seeds of the proof and of the comparison; they follow those of the search

@@ -79,7 +79,7 @@ void explain_shared(const MakeModel& make_model, const LabData& data, const std:
   std::vector<Result> results;
   for (const SharedRun& r : runs)
     if (const Result* done = finished_run(finished, r.recipe, r.seed, options, data)) results.push_back(*done);
-  judge(results);
+  judge(results, {}, judging_of(options));
   for (const SharedRun& r : runs) {
     const Claim claim(r.checkpoint + ".explain.lock", false);
     const Result* done = finished_run(results, r.recipe, r.seed, options, data);

@@ -25,7 +25,7 @@ struct RecipeRuns {
     return spread(values);
   }
 };
-// In the order of the results, in which a recipe's runs follow each other.
+// In the order of the recipes' first runs.
 std::vector<RecipeRuns> by_recipe(const std::vector<Result>& results);
 
 // A run and fp32's run of the same seed: both saw the same batches.
@@ -34,16 +34,12 @@ using Pairs = std::vector<std::pair<const Result*, const Result*>>;
 Pairs pairs_with_fp32(const std::vector<Result>& results, const std::vector<Result>& references,
                       const std::string& recipe);
 
-// The mean difference of test accuracies (0 to 1) and half its interval of 95%. pairs is not empty. With one seed: the
-// difference of two shares of as many test samples (normal approximation). With several: the mean of paired
-// differences. A few seeds estimate its variance badly, so the variance of one seed is added with the weight of four
-// seeds (a moderated t: Smyth 2004).
-Difference accuracy_difference(const Pairs& pairs);
-// Of the runs' metric: accuracy_difference(), or of another one the mean of paired differences. The variance of one seed
-// is that of the paired differences of its samples (Result::samples), and enters as there. Without samples: the interval
-// of Student's t over the seeds; NaN for one seed.
-Difference metric_difference(const Pairs& pairs);
-// Of test losses: the mean of paired differences and half the interval of Student's t; NaN for one pair.
-Difference loss_difference(const Pairs& pairs);
+// The mean difference of the metric (of accuracy: 0 to 1) and half the interval that has the true one in it with probability
+// 1 - error, from the samples of each pair (paired.h). pairs is not empty. Where a file of an earlier version has no
+// samples, each seed's variance is taken for that of two shares of as many test samples; a metric that is not a mean over
+// samples has the seeds alone.
+Difference metric_difference(const Pairs& pairs, double error = 0.05);
+// The same of test losses. Without samples the seeds alone tell; half is NaN for one pair.
+Difference loss_difference(const Pairs& pairs, double error = 0.05);
 
 }  // namespace gradual::lab

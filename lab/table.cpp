@@ -7,6 +7,7 @@
 
 #include "../amp/cast_stats.h"
 #include "conclusions.h"
+#include "decision.h"
 #include "objective.h"
 #include "statistics.h"
 
@@ -107,6 +108,47 @@ std::string wrapped(const std::string& text, std::size_t indent) {
 
 constexpr const char* kAsIf = "* gradients stay in f32 and lose nothing; shown: what f16 would lose\n";
 
+double error_of(const std::vector<RecipeRuns>& rows) {
+  for (const RecipeRuns& row : rows)
+    if (row.first().difference) return row.first().difference->error;
+  return 0.05;
+}
+
+// How many seeds would decide the recipes that are undecided.
+std::string seeds_needed(const std::vector<RecipeRuns>& rows) {
+  std::string text;
+  for (const RecipeRuns& row : rows) {
+    const Verdict& v = row.first().verdict;
+    if (v.kind != VerdictKind::undecided) continue;
+    const std::string seeds = v.needed < 0 ? "no number of seeds, but more test samples" : fmt::format("{}", v.needed);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", row.first().recipe, seeds);
+  }
+  return text.empty() ? text : "cannot tell yet; about so many seeds would (--until decided): " + text + "\n";
+}
+
+// How often answers are wrong, of one recipe and of the whole table.
+std::string errors_of_all(const std::vector<RecipeRuns>& rows) {
+  std::vector<const Result*> compared;
+  std::vector<double> p;
+  for (const RecipeRuns& row : rows) {
+    if (!row.first().difference) continue;
+    compared.push_back(&row.first());
+    p.push_back(row.first().verdict.p);
+  }
+  const std::vector<bool> holds = hold_together(p, error_of(rows));
+  std::string alone;
+  std::ptrdiff_t together = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    together += holds[i] ? 1 : 0;
+    if (!holds[i] && !std::isnan(p[i])) alone += (alone.empty() ? "" : ", ") + compared[i]->recipe;
+  }
+  if (together == 0 && alone.empty()) return "";
+  std::string text = "matches, worse, better: each answer is wrong in at most 5% of comparisons";
+  if (p.size() < 2) return text + "\n";
+  if (alone.empty()) return text + ", and so is any answer of the whole table (Holm)\n";
+  return text + "; over the whole table (Holm) this holds without " + alone + "\n";
+}
+
 std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
   std::size_t width = 12;
   for (const RecipeRuns& row : rows) width = std::max(width, row.first().recipe.size());
@@ -119,9 +161,9 @@ std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
     wide = std::max(wide, differences.back().size() - (d ? 1 : 0));  // "±" has two bytes
   }
   const std::size_t left = 80 - width - 55 - std::min<std::size_t>(wide - 13, 8);  // of the last column
-  std::string text =
-      fmt::format("{:<{}} {:<18} {:>8}  {:<{}} {:>9}  {}\n", "recipe", width, "verdict",
-                  cut(rows[0].first().metric.name, 10), "vs fp32", wide, "underflow", left < 11 ? "layer" : "worst layer");
+  std::string text = fmt::format("{:<{}} {:<18} {:>8}  {:<{}} {:>9}  {}\n", "recipe", width, "verdict",
+                                 cut(rows[0].first().metric.name, 10), "vs fp32", wide, "underflow",
+                                 left < 11 ? "layer" : "worst layer");
   for (const RecipeRuns& row : rows) {
     const std::string& difference = differences[static_cast<std::size_t>(&row - rows.data())];
     const std::string verdict = fmt::format("{:<18}", cut(verdict_of(row, false), 18));
@@ -133,11 +175,13 @@ std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
   }
   const Result& one = rows[0].first();
   const MetricInfo& metric = one.metric;
-  text += fmt::format("\nvs fp32: {}{} ± the 95% interval", metric.is_share() ? "points of " : "", metric.name);
+  text += fmt::format("\nvs fp32: {}{} ± the {:.4g}% interval", metric.is_share() ? "points of " : "", metric.name,
+                      100 * (1 - error_of(rows)));
   if (!metric.is_share()) text += fmt::format("; {} is better", to_string(metric.better));
   else if (one.test_samples > 0)
     text += fmt::format("; one test sample is {:.2g} points", 100 / static_cast<double>(one.test_samples));
   text += "\nunderflow: gradients that rounding makes zero\n";
+  text += wrapped(errors_of_all(rows), 2) + wrapped(seeds_needed(rows), 2);
   return text;
 }
 

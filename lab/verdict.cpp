@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "../core/support/error.h"
 #include "intervention.h"
 #include "run.h"
+#include "sequential.h"
 #include "statistics.h"
 
 namespace gradual::lab {
@@ -29,21 +32,27 @@ double first_loss(const Result& r) {
   return found == r.curve.loss.end() ? std::nan("") : *found;
 }
 
-// What is wrong with a run by itself; none: nothing.
-std::optional<Outcome> failure_of(const Result& r) {
-  if (r.status == Status::interrupted) return Outcome{.kind = VerdictKind::interrupted};
-  if (r.status == Status::diverged) return Outcome{.kind = VerdictKind::diverged, .step = bad_step(r)};
-  if (r.steps > 0 && 2 * r.skipped_steps >= r.steps)
-    return Outcome{.kind = VerdictKind::mostly_skipped, .skipped = r.skipped_steps, .steps = r.steps};
-  return {};
-}
-
 // The mean training loss of the last epoch, without losses that are not finite: their steps were skipped.
 double last_loss(const Result& r) {
   if (std::isfinite(r.train_loss)) return r.train_loss;
   const auto steps = std::ssize(r.curve.loss) / std::max<std::int64_t>(1, r.epochs);
   return spread({r.curve.loss.end() - steps, r.curve.loss.end()}).mean;
 }
+// Whether the training loss ends a tenth or more above where it begins.
+bool loss_rises(const Result& r) { return last_loss(r) > first_loss(r) + 0.1 * std::abs(first_loss(r)); }
+
+// What is wrong with a run by itself; none: nothing.
+std::optional<Outcome> failure_of(const Result& r) {
+  if (r.status == Status::interrupted) return Outcome{.kind = VerdictKind::interrupted};
+  const std::int64_t bad = r.status == Status::diverged ? bad_step(r) : -1;
+  if (bad >= 0) return Outcome{.kind = VerdictKind::diverged, .step = bad};
+  if (r.steps > 0 && 2 * r.skipped_steps >= r.steps)
+    return Outcome{.kind = VerdictKind::mostly_skipped, .skipped = r.skipped_steps, .steps = r.steps};
+  if (r.status == Status::diverged) return Outcome{.kind = VerdictKind::diverged};
+  if (loss_rises(r)) return Outcome{.kind = VerdictKind::rising_loss, .low = first_loss(r), .high = last_loss(r)};
+  return {};
+}
+
 double fall(const Result& r) { return first_loss(r) - last_loss(r); }
 
 // Whether the training loss fell by less than a tenth of what fp32's fell.
@@ -86,7 +95,84 @@ Verdict verdict_on_baseline(const Result& r, std::optional<Outcome> own) {
   return {{.kind = VerdictKind::baseline}, own};
 }
 
-Verdict verdict(const Results& results, const Results& references, const Result& r) {
+// What a recipe's runs give together.
+struct RecipeAnswer {
+  std::optional<Difference> accuracy = {}, loss = {};
+  Outcome outcome = {};
+  std::vector<Note> notes = {};
+};
+
+// The mean training losses of the epochs, of the steps whose loss is finite.
+std::vector<double> epoch_losses(const Result& r) {
+  const std::int64_t steps = std::ssize(r.curve.loss) / std::max<std::int64_t>(1, r.epochs);
+  std::vector<double> losses;
+  for (std::int64_t at = 0; steps > 0 && at + steps <= std::ssize(r.curve.loss); at += steps)
+    losses.push_back(spread({r.curve.loss.begin() + at, r.curve.loss.begin() + at + steps}).mean);
+  return losses;
+}
+
+// How far the last epoch's training loss lies above the best one's, as a factor.
+double rise(const Result& r) {
+  const std::vector<double> losses = epoch_losses(r);
+  const double least = losses.empty() ? std::nan("") : std::ranges::min(losses);
+  return least > 0 ? losses.back() / least : 1;
+}
+
+bool scales_dynamically(const Result& r) {
+  return std::ranges::any_of(r.curve.scale, [&](double scale) { return scale != r.curve.scale[0]; });
+}
+
+// What the runs of these pairs have beside their answer. failed: runs of the recipe that are in none.
+std::vector<Note> notes_of(const Pairs& pairs, std::int64_t failed) {
+  double skipped = 0;
+  double steps = 0;
+  double nonfinite = 0;
+  double least_scale = 1;
+  double rises = 1;
+  double fp32_rises = 1;
+  for (const auto& [run, base] : pairs) {
+    skipped += static_cast<double>(run->skipped_steps);
+    steps += static_cast<double>(run->steps);
+    nonfinite +=
+        static_cast<double>(std::ranges::count_if(run->curve.loss, [](double v) { return !std::isfinite(v); }));
+    if (scales_dynamically(*run)) least_scale = std::min(least_scale, run->final_scale);
+    rises = std::max(rises, rise(*run));
+    fp32_rises = std::max(fp32_rises, rise(*base));
+  }
+  constexpr double kRise = 1.25;
+  std::vector<Note> notes;
+  if (skipped > 0 && skipped >= 0.1 * steps) notes.push_back({NoteKind::skipped_steps, skipped, steps});
+  if (nonfinite > 0) notes.push_back({NoteKind::nonfinite_losses, nonfinite, steps});
+  if (rises >= kRise && fp32_rises < kRise) notes.push_back({NoteKind::loss_rise, rises, 1});
+  if (least_scale < 1) notes.push_back({NoteKind::small_scale, std::log2(least_scale), 0});
+  const auto seeds = static_cast<double>(std::ssize(pairs) + failed);
+  if (failed > 0) notes.push_back({NoteKind::failed_seeds, static_cast<double>(failed), seeds});
+  return notes;
+}
+
+RecipeAnswer answer_of(const Results& results, const Results& references, const std::string& recipe,
+                       const Judging& judging) {
+  RecipeAnswer answer;
+  const Pairs pairs = pairs_with_fp32(results, references, recipe);
+  if (recipe == "fp32" || pairs.empty()) return answer;
+  answer.accuracy = metric_difference(pairs, judging.error);
+  answer.loss = loss_difference(pairs, judging.error);
+  double fp32_loss = 0;
+  Compared compared{.metric = pairs[0].second->metric};
+  for (const auto& [run, base] : pairs) {
+    fp32_loss += base->test_loss / static_cast<double>(pairs.size());
+    compared.fp32 += metric_of(*base) / static_cast<double>(pairs.size());
+  }
+  answer.outcome = decision(*answer.accuracy, *answer.loss, fp32_loss, judging, compared);
+  answer.notes = notes_of(pairs, std::ranges::count_if(results, [&](const Result& r) {
+                            return r.recipe == recipe && r.status == Status::diverged;
+                          }));
+  return answer;
+}
+
+bool is_worse(VerdictKind kind) { return kind == VerdictKind::worse || kind == VerdictKind::worse_loss; }
+
+Verdict verdict(const Results& results, const Results& references, const Result& r, const RecipeAnswer& answer) {
   const std::optional<Outcome> own = failure_of(r);
   if (own && own->kind == VerdictKind::interrupted) return {*own};
   if (is_baseline(r)) return verdict_on_baseline(r, own);
@@ -95,19 +181,11 @@ Verdict verdict(const Results& results, const Results& references, const Result&
   if (!base) return {{.kind = VerdictKind::interrupted}, {}, Outcome{.kind = VerdictKind::interrupted}};
   if (base->status == Status::diverged || hardly_learned(*base)) return where_fp32_fails(r, *base, own);
   if (own) return failed(r, *own);
-  if (learned_nothing(r, *base) || !r.difference) return failed(r, {.kind = VerdictKind::no_learning});
-  const Difference d = *r.difference;
-  Outcome compared{.kind = VerdictKind::matches, .interval = d.half};
-  if (r.metric.is_share()) {
-    compared.points = 100 * d.mean;
-    compared.interval = 100 * d.half;
-  } else {
-    compared.change = d.mean;
-    compared.metric = r.metric.name;
-  }
-  if (!(r.metric.gain(d.mean) < -d.half)) return {compared};
-  compared.kind = VerdictKind::worse;
-  return failed(r, compared);
+  if (learned_nothing(r, *base) || !answer.accuracy) return failed(r, {.kind = VerdictKind::no_learning});
+  if (is_worse(answer.outcome.kind)) return failed(r, answer.outcome);
+  Verdict compared{answer.outcome};
+  compared.notes = answer.notes;
+  return compared;
 }
 
 Finding from(const inspect::Finding& f, const amp::Recipe& recipe) {
@@ -138,16 +216,26 @@ const Result* baseline(const Results& results, const Results& references, const 
   return nullptr;
 }
 
-void judge(std::vector<Result>& results, const std::vector<Result>& references) {
+Judging judging_of(const Options& options) {
+  const std::vector<int> planned = looks(options.seeds, options.until);
+  return {.margin = options.margin,
+          .loss_margin = options.loss_margin,
+          .metric_margin = options.metric_margin,
+          .error = error_of_a_look(static_cast<int>(planned.size()))};
+}
+
+void judge(std::vector<Result>& results, const std::vector<Result>& references, const Judging& judging) {
+  std::map<std::string, RecipeAnswer> answers;
+  for (const Result& r : results)
+    if (!answers.contains(r.recipe)) answers[r.recipe] = answer_of(results, references, r.recipe, judging);
   for (Result& r : results) {
-    const Pairs pairs = is_baseline(r) ? Pairs() : pairs_with_fp32(results, references, r.recipe);
-    r.difference = pairs.empty() ? std::nullopt : std::optional(metric_difference(pairs));
-    r.loss_difference = pairs.empty() ? std::nullopt : std::optional(loss_difference(pairs));
-    r.verdict = verdict(results, references, r);
+    const RecipeAnswer& answer = answers[r.recipe];
+    r.difference = answer.accuracy;
+    r.loss_difference = answer.loss;
+    r.verdict = verdict(results, references, r, answer);
   }
   for (Result& r : results) {
-    if (r.verdict.kind == VerdictKind::matches || (r.verdict.kind == VerdictKind::baseline && !r.verdict.fails()))
-      r.findings.clear();
+    if (!r.verdict.fails() && r.verdict.kind != VerdictKind::interrupted) r.findings.clear();
     if (r.verdict.kind != VerdictKind::not_precision) continue;
     std::erase_if(r.findings, [](const Finding& f) { return f.precision; });
     const Result* base = baseline(results, references, r);

@@ -5,15 +5,18 @@
 #include <vector>
 
 #include "../inspect/diagnosis.h"
+#include "decision.h"
 #include "lab.h"
 
 namespace gradual::lab {
 
 // Sets the verdict of each run; verdicts.def lists them.
-// A run is compared with fp32's of the same seed, in `results` or in `references` (of a comparison without fp32), and
-// the difference is set; the interval is that of metric_difference() in statistics.h. Findings stay where a run
-// fails.
-void judge(std::vector<Result>& results, const std::vector<Result>& references = {});
+// A run is compared with fp32's of the same seed, in `results` or in `references` (of a comparison without fp32). The
+// differences of a recipe are over its seeds (statistics.h), and so is the answer that they give (decision.h). Findings
+// stay where a run fails.
+void judge(std::vector<Result>& results, const std::vector<Result>& references = {}, const Judging& judging = {});
+// What the options say of it.
+Judging judging_of(const Options& options);
 
 // True if a run of that verdict has something to explain.
 bool fails(const Result& judged);

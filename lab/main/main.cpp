@@ -5,15 +5,19 @@
 #include <gradual/core/formats/format_table.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/message_text.h>
+#include <gradual/core/support/throwf.h>
 #include <gradual/lab/lab.h>
 #include <gradual/version.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "command_line.h"
@@ -113,7 +117,7 @@ template <class T> std::string count(T n, const char* what) {
 struct Arguments {
   Options options;
   TaskArguments task;
-  std::string recipes = "story", out, device = "cpu";
+  std::string recipes = "story", out, device = "cpu", until;
   int threads = 0;
   RankOptions ranks;
   bool quiet = false, wide = false, list = false, formats = false, version = false;
@@ -121,6 +125,22 @@ struct Arguments {
 
 // Digits train in seconds: three seeds of a short training say more than one of a long one.
 constexpr int kDigitsEpochs = 4, kDigitsSeeds = 3;
+
+// Of --until decided.
+constexpr int kMostSeeds = 30;
+
+// The most seeds that --until allows; Error for another text.
+int most_seeds(const std::string& until) {
+  constexpr std::string_view kDecided = "decided";
+  if (until == kDecided) return kMostSeeds;
+  const std::string_view text = until;
+  const std::string_view number = text.starts_with("decided:") ? text.substr(kDecided.size() + 1) : "";
+  int most = 0;
+  const auto [end, error] = std::from_chars(number.begin(), number.end(), most);
+  if (error != std::errc() || end != number.end() || most < 1)
+    throwf("--until is '{}'; allowed are decided and decided:MAX, with a number of seeds of at least 1", until);
+  return most;
+}
 
 void declare_options(OptionParser& app, Arguments& a) {
   a.task.declare(app);
@@ -137,6 +157,17 @@ void declare_options(OptionParser& app, Arguments& a) {
                  "learning rate (default: the optimizer's; 2e-3 for adamw and adam, 0.05 for sgd)");
   app.add_option("--seeds", a.options.seeds,
                  fmt::format("number N of seeds; runs seeds 0 to N-1 (default: {} for digits, else 1)", kDigitsSeeds));
+  app.add_option("--margin", a.options.margin, "points of accuracy that a recipe may differ from fp32 and match it")
+      .capture_default_str();
+  app.add_option("--metric-margin", a.options.metric_margin,
+                 "the same of a metric that is no share, such as rmse, in percent of fp32's value")
+      .capture_default_str();
+  app.add_option("--loss-margin", a.options.loss_margin, "the same of test loss, in percent of fp32's")
+      .capture_default_str();
+  app.add_option("--until", a.until,
+                 fmt::format("decided or decided:MAX: more seeds for recipes of which one cannot tell yet, up to MAX "
+                             "(default {})",
+                             kMostSeeds));
   declare_threads(app, a.threads);
   app.add_option("--jobs", a.ranks.jobs, "processes that share out the runs, each with its share of the threads")
       .capture_default_str();
@@ -172,6 +203,9 @@ void check(const OptionParser& app, Arguments& a) {
   at_least_one("--batch", a.options.batch);
   at_least_one("--seeds", a.options.seeds);
   if (app.count("--explain-steps")) at_least(0, "--explain-steps", a.options.explain_steps);
+  if (!(a.options.margin > 0)) throwf("--margin is {}; it must be positive", a.options.margin);
+  if (!(a.options.metric_margin > 0)) throwf("--metric-margin is {}; it must be positive", a.options.metric_margin);
+  if (!(a.options.loss_margin > 0)) throwf("--loss-margin is {}; it must be positive", a.options.loss_margin);
   if (app.count("--context")) at_least_one("--context", a.task.context);
   if (app.count("--lr")) check_lr(a.options.lr);
   a.task.read(app);
@@ -206,6 +240,7 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   Options& options = a.options;
   if (a.task.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
   if (a.task.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
+  if (app.count("--until")) options.until = most_seeds(a.until);
   if (ranks.size() > 1) dist::check_same(ranks, options_given(app));
   const bool own_folder = a.out.empty();
   const bool makes_folder = own_folder && !options.resume && ranks.rank() == 0;
@@ -249,7 +284,9 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
                          table(results, table_options(a.wide)), printable(a.out)));
   const bool stopped =  // a signal in the last step of all stops nothing
       results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
-      std::ranges::any_of(results, [](const Result& r) { return r.verdict.kind == VerdictKind::interrupted; });
+      std::ranges::any_of(results, [](const Result& r) { return r.verdict.kind == VerdictKind::interrupted; }) ||
+      (stop_signal() != 0 && options.until > options.seeds &&
+       std::ranges::any_of(results, [](const Result& r) { return r.verdict.kind == VerdictKind::undecided; }));
   if (stopped) say(stdout, "interrupted; to continue, run the same command with --resume\n");
   return stopped ? 128 + stop_signal() : 0;
 }

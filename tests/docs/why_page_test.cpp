@@ -21,6 +21,13 @@ std::string verdict_table() {
   return text;
 }
 
+std::string note_table() {
+  std::string text = "| note | named if |\n|---|---|\n";
+  for (const lab::NoteInfo& n : lab::kNoteInfos)
+    text += "| " + std::string(n.name) + " | " + std::string(n.meaning) + " |\n";
+  return text;
+}
+
 std::string cause_table() {
   constexpr std::string_view kBlame[] = {"", ": *not precision*", ": *not precision*, if fp32 fails too"};
   std::string text = "| cause | evidence | what helps |\n|---|---|---|\n";
@@ -32,13 +39,14 @@ std::string cause_table() {
 
 }  // namespace
 
-TEST_CASE("docs/why.md agrees with the tables of causes and verdicts") {
+TEST_CASE("docs/why.md agrees with the tables of causes, verdicts and their notes") {
   const std::string path = source_dir() + "/docs/why.md";
   std::ostringstream read;
   read << std::ifstream(path).rdbuf();
   std::string page = read.str();
   const bool writes = std::getenv("GRADUAL_WRITE_DOCS") != nullptr;
-  for (const auto& [name, fresh] : {std::pair("verdicts", verdict_table()), std::pair("causes", cause_table())}) {
+  for (const auto& [name, fresh] :
+       {std::pair("verdicts", verdict_table()), std::pair("notes", note_table()), std::pair("causes", cause_table())}) {
     const std::string begin = "<!-- generated: " + std::string(name) + " -->\n";
     const std::string end = "<!-- end -->\n";
     const std::size_t from = page.find(begin);

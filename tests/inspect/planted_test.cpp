@@ -401,10 +401,13 @@ TEST_CASE("planted: vanishing updates, and a mask that overflows and does no har
          masked, sgd(2e-5, 200)},
         {.cause = Cause::update_vanishes, .phase = Phase::optimizer, .op = "sgd_step_", .site = "in.weight"});
 }
-TEST_CASE("control: healthy recipes match fp32 and have no findings") {
+// One seed never matches; it is not worse, and the trained models do not look so.
+bool healthy(const lab::Verdict& v) { return v.kind == lab::VerdictKind::undecided && !v.looks_worse; }
+
+TEST_CASE("control: healthy recipes are not worse than fp32 and have no findings") {
   for (const char* recipe : {"tf32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-master", "fp8-current", "mxfp8"}) {
     const Outcome o = outcome({amp::recipe(recipe)});
-    CHECK(o.run.verdict.kind == lab::VerdictKind::matches);
+    CHECK(healthy(o.run.verdict));
     CHECK(o.run.findings.empty());
   }
 }
@@ -412,7 +415,7 @@ TEST_CASE("control: a mask of -Inf is meant, and one that becomes -Inf in f16 do
   for (const double mask : {-kInf, -1e9}) {
     const auto masked =
         between([mask](const Tensor& x) { return softmax(where(lt(x, 0), Operand(mask), x * 8), 1) * x; });
-    CHECK(outcome({amp::recipe("fp16-master"), masked}).run.verdict.kind == lab::VerdictKind::matches);
+    CHECK(healthy(outcome({amp::recipe("fp16-master"), masked}).run.verdict));
   }
 }
 TEST_CASE("control: NaN or Inf in the data is not precision") {

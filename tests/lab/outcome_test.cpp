@@ -43,8 +43,20 @@ TEST_CASE("a verdict's sentence says the facts it has") {
   CHECK(text({{.kind = VerdictKind::baseline}, kNoLearning}) == "baseline, no learning");
   CHECK(text({{.kind = VerdictKind::matches, .points = -0.26, .interval = 1.64}}) ==
         "matches fp32 (-0.3 points, within 1.6)");
+  CHECK(text({{.kind = VerdictKind::matches, .points = -0.26, .interval = 0.04, .loss = 2.4, .loss_interval = 3}}) ==
+        "matches fp32 (-0.3 ± 0.0 points, loss +2 ± 3%)");
+  const Outcome open{.kind = VerdictKind::undecided, .points = -1, .interval = 2, .loss = 20, .loss_interval = 30};
+  CHECK(text({open}) == "cannot tell yet: -1.0 ± 2.0 points, loss +20 ± 30%; more test samples would");
+  Outcome nine = open;
+  nine.needed = 9;
+  CHECK(text({nine}) == "cannot tell yet: -1.0 ± 2.0 points, loss +20 ± 30%; about 9 seeds would");
+  CHECK(text({{.kind = VerdictKind::worse_loss, .points = 0.1, .interval = 1, .loss = 42, .loss_interval = 10}}) ==
+        "worse loss: +42 ± 10%, accuracy +0.1 ± 1.0 points");
+  CHECK(text({{.kind = VerdictKind::better, .points = 11.4, .interval = 6.8, .loss = -30, .loss_interval = 10}}) ==
+        "better: +11.4 ± 6.8 points, loss -30 ± 10%");
+  CHECK(text({{.kind = VerdictKind::rising_loss, .low = 2.3, .high = 9.06}}) == "loss rises from 2.3 to 9.06");
   CHECK(text({{.kind = VerdictKind::matches}, {}, kNoLearning}) == "matches: it learns, and fp32 learns nothing");
-  CHECK(text({{.kind = VerdictKind::worse, .points = -2.5, .interval = 1}}) == "worse by 2.5 points");
+  CHECK(text({{.kind = VerdictKind::worse, .points = -2.5, .interval = 1}}) == "worse by 2.5 ± 1.0 points");
   CHECK(text({kSkipped}) == "mostly skipped: 5 of 8 steps");
   CHECK(text({kDiverged}) == "diverged at step 3");
   CHECK(text({{.kind = VerdictKind::diverged}}) == "diverged in evaluation");
@@ -65,6 +77,25 @@ TEST_CASE("a baseline that fails has something to explain, one that learns has n
   CHECK(!Verdict{{.kind = VerdictKind::matches}}.fails());
   CHECK(!Verdict{{.kind = VerdictKind::interrupted}}.fails());
   CHECK(Verdict{kDiverged}.fails());
+  CHECK(!Verdict{{.kind = VerdictKind::undecided}}.fails());
+  CHECK(Verdict{{.kind = VerdictKind::undecided, .looks_worse = true}}.fails());
+}
+
+TEST_CASE("what an answer has beside it is named, explained, and kept in files") {
+  Verdict v{{.kind = VerdictKind::matches, .points = 0, .interval = 0.2, .loss = 1, .loss_interval = 2, .p = 0.001}};
+  v.notes = {{lab::NoteKind::skipped_steps, 32, 69}, {lab::NoteKind::small_scale, -16, 0}};
+  CHECK(
+      text(v) ==
+      "matches fp32 (+0.0 ± 0.2 points, loss +1 ± 2%), but 32 of 69 steps were skipped, the loss scale fell to 2^-16");
+  CHECK(lab::brief(v) == "matches, but");
+  CHECK(v.fails());
+  const Verdict read = lab::results_from_json(lab::results_json({result_with(v)}, false), "file").at(0).verdict;
+  CHECK(read.notes == v.notes);
+  CHECK(read.loss == 1);
+  CHECK(read.p == 0.001);
+  CHECK(text(read) == text(v));
+  for (const lab::NoteInfo& info : lab::kNoteInfos)
+    for (const std::string_view one : {info.name, info.sentence, info.meaning}) CHECK(!one.empty());
 }
 
 TEST_CASE("results.json has a verdict's facts beside its sentence, and gives them back") {

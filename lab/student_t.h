@@ -1,0 +1,11 @@
+// Student's t distribution, by Eigen's incomplete beta function.
+#pragma once
+
+namespace gradual::lab {
+
+// The probability that T is above t; degrees is positive, and need not be whole.
+double student_tail(double t, double degrees);
+// The t that T exceeds with probability `tail`, which is in (0, 1/2].
+double student_quantile(double tail, double degrees);
+
+}  // namespace gradual::lab
