@@ -193,10 +193,11 @@ void declare_options(OptionParser& app, Arguments& a) {
       .expected(0, 1);
 }
 
-void check(const OptionParser& app, const Arguments& a) {
+void check(const OptionParser& app, Arguments& a) {
   at_least_one("--epochs", a.options.epochs);
   at_least_one("--batch", a.options.batch);
   at_least_one("--seeds", a.options.seeds);
+  if (app.count("--until")) a.options.until = most_seeds(a.until);
   if (!(a.options.margin > 0)) throwf("--margin is {}; it must be positive", a.options.margin);
   if (!(a.options.loss_margin > 0)) throwf("--loss-margin is {}; it must be positive", a.options.loss_margin);
   if (app.count("--context")) at_least_one("--context", a.task.context);
@@ -228,7 +229,6 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   Options& options = a.options;
   if (a.task.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
   if (a.task.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
-  if (app.count("--until")) options.until = most_seeds(a.until);
   if (ranks.size() > 1) dist::check_same(ranks, options_given(app));
   const bool own_folder = a.out.empty();
   const bool makes_folder = own_folder && !options.resume && ranks.rank() == 0;
