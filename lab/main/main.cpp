@@ -203,6 +203,7 @@ void check(const OptionParser& app, Arguments& a) {
   at_least_one("--batch", a.options.batch);
   at_least_one("--seeds", a.options.seeds);
   if (app.count("--explain-steps")) at_least(0, "--explain-steps", a.options.explain_steps);
+  if (app.count("--until")) a.options.until = most_seeds(a.until);
   if (!(a.options.margin > 0)) throwf("--margin is {}; it must be positive", a.options.margin);
   if (!(a.options.metric_margin > 0)) throwf("--metric-margin is {}; it must be positive", a.options.metric_margin);
   if (!(a.options.loss_margin > 0)) throwf("--loss-margin is {}; it must be positive", a.options.loss_margin);
@@ -240,7 +241,6 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   Options& options = a.options;
   if (a.task.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
   if (a.task.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
-  if (app.count("--until")) options.until = most_seeds(a.until);
   if (ranks.size() > 1) dist::check_same(ranks, options_given(app));
   const bool own_folder = a.out.empty();
   const bool makes_folder = own_folder && !options.resume && ranks.rank() == 0;
