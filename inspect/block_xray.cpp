@@ -268,10 +268,9 @@ void XrayObserver::add(Site site) {
 }
 
 std::string XrayObserver::to_string() const {
-  std::string text =
-      fmt::format("{:<14} {:<10} {:<12} {:>8} {:>8} {:>8} {:>7}  {:<36}  {:<46}  {}\n", "layer", "operand", "runs",
-                  "clipped", "elements", "made 0", "regret", "dB by rule, this size", "dB by size, this rule",
-                  "made 0 by size, this rule");
+  std::string text = fmt::format("{:<14} {:<10} {:<12} {:>8} {:>8} {:>8} {:>7}  {:<36}  {:<46}  {}\n", "layer",
+                                 "operand", "runs", "clipped", "elements", "made 0", "regret", "dB by rule, this size",
+                                 "dB by size, this rule", "made 0 by size, this rule");
   for (const Site& s : sites_) {
     const XrayRow& own = s.xray.running();
     std::string rules;
@@ -283,14 +282,14 @@ std::string XrayObserver::to_string() const {
       sizes += fmt::format("{}{}: {:.1f}", sizes.empty() ? "" : ", ", r.block, r.sqnr_db());
       zeros += fmt::format("{}{}: {:.3g}%", zeros.empty() ? "" : ", ", r.block, r.made_zero_percent());
     }
-    text += fmt::format("{:<14} {:<10} {:<12} {:>7.3g}% {:>7.3g}% {:>7.3g}% {:>7.3g}  {:<36}  {:<46}  {}\n", s.layer, s.operand,
-                        fmt::format("{} {}", own.rule, own.block), own.clipped_blocks_percent(),
-                        percent_of(own.clipped, own.elements), own.made_zero_percent(), own.regret(), rules, sizes,
-                        zeros);
+    text +=
+        fmt::format("{:<14} {:<10} {:<12} {:>7.3g}% {:>7.3g}% {:>7.3g}% {:>7.3g}  {:<36}  {:<46}  {}\n", s.layer,
+                    s.operand, fmt::format("{} {}", own.rule, own.block), own.clipped_blocks_percent(),
+                    percent_of(own.clipped, own.elements), own.made_zero_percent(), own.regret(), rules, sizes, zeros);
   }
   return text +
-         "clipped: blocks, and elements. made 0: of the elements that are not 0; where a block has large elements, dB do "
-         "not\nshow it. regret: squared error / that of the best power of two of each block\n";
+         "clipped: blocks, and elements. made 0: of the elements that are not 0; beside a large element dB do not show\n"
+         "it. regret: squared error / that of the best power of two of each block\n";
 }
 
 std::string XrayObserver::to_csv() const {
