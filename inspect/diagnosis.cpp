@@ -18,7 +18,7 @@ using amp::Role;
 constexpr double kManyClipped = 0.01, kManyClippedByFloor = 0.005, kSomeClipped = 0.001;
 constexpr double kRises = 2, kManyLost = 0.1;
 constexpr double kNominates = 0.02;  // a share that becomes 0, for a trial to decide
-constexpr double kRoomBits = 4;  // powers of two above the largest number that leave room for a larger scale
+constexpr double kRoomBits = 4;      // powers of two above the largest number that leave room for a larger scale
 
 std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
 bool is_gradient(Role role) { return role == Role::error || role == Role::weight_gradient; }
@@ -133,9 +133,8 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
   f.cures = cures_of(l, e, large);
   if (e.recipe->quantization && l.role != Role::weight_gradient)
     for (const auto field : amp::kOperandQuantizers[static_cast<int>(l.role)])
-      f.exact.push_back({.part = large ? ExactPart::clipped : ExactPart::zeroed,
-                         .site = l.layer,
-                         .operand = name_of(field)});
+      f.exact.push_back(
+          {.part = large ? ExactPart::clipped : ExactPart::zeroed, .site = l.layer, .operand = name_of(field)});
   return f;
 }
 
@@ -167,8 +166,8 @@ std::vector<Finding> of_casts(const Evidence& e) {
     const bool told = role == Role::weight_gradient && !found.empty();  // reported as errors already
     if (large) found.push_back(of_loss(*large, e, true));
     if (small && !told) found.push_back(of_loss(*small, e, false));
-    const Loss* some = small || told || !e.recipe->quantization ? nullptr
-                                                                : most_lost(all, role, &Loss::small, kNominates, false);
+    const Loss* some =
+        small || told || !e.recipe->quantization ? nullptr : most_lost(all, role, &Loss::small, kNominates, false);
     if (!some) continue;
     found.push_back(of_loss(*some, e, false));
     found.back().weak = true;

@@ -365,7 +365,8 @@ Found of_moments(const Evidence& e) {
 double share_of_sums(const LedgerRow& r, const Evidence& e) {
   double share = 0;
   for (const LossShare& s : e.shares)
-    if ((s.part.empty() || s.part == kAccumulation) && s.phase == r.phase && s.layer == r.module && (!s.layer.empty() || s.line == r.line))
+    if ((s.part.empty() || s.part == kAccumulation) && s.phase == r.phase && s.layer == r.module &&
+        (!s.layer.empty() || s.line == r.line))
       share += s.share;
   return share;
 }

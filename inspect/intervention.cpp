@@ -105,8 +105,8 @@ void Intervention::quantized(const QuantizerCall& call) {
   const std::string line = file_line(context().line);
   for (const ExactPart part : {ExactPart::operand, ExactPart::zeroed, ExactPart::clipped, ExactPart::result}) {
     if ((part == ExactPart::result) == operand) continue;
-    const bool wanted = std::ranges::any_of(
-        exact_, [&](const Exact& e) { return applies(e, part, context().module, line, name); });
+    const bool wanted =
+        std::ranges::any_of(exact_, [&](const Exact& e) { return applies(e, part, context().module, line, name); });
     if (wanted) make_exact(call, part);
   }
 }
@@ -119,7 +119,8 @@ void Intervention::make_exact(const QuantizerCall& call, ExactPart part) {
   const Tensor given = cast(to, DType::f32);
   Tensor numbers = exact;
   if (part == ExactPart::zeroed) numbers = where(eq(given, 0.0), exact, given);
-  if (part == ExactPart::clipped) numbers = where(beyond_range(call.from, *call.quantizer, call.axis, exact), exact, given);
+  if (part == ExactPart::clipped)
+    numbers = where(beyond_range(call.from, *call.quantizer, call.axis, exact), exact, given);
   to.copy_(numbers.to(to.dtype()));
   ++touched_;
 }

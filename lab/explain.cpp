@@ -18,9 +18,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kAverts = 0.8;             // of a loss's failure
-constexpr std::int64_t kTrials = 16;        // for which the budget should suffice
-constexpr std::int64_t kCheckedSteps = 3;   // of the replay without a change
+constexpr double kAverts = 0.8;            // of a loss's failure
+constexpr std::int64_t kTrials = 16;       // for which the budget should suffice
+constexpr std::int64_t kCheckedSteps = 3;  // of the replay without a change
 
 // A thing that can be made exact: by an intervention, or by an edit of the recipe.
 struct Unit {
@@ -185,9 +185,10 @@ Explanation explain_run(const MakeModel& make_model, const LabData& data, const 
   const std::vector<double> again = trials.losses({}, first);
   if (!std::equal(again.begin(), again.end(), run.curve.loss.begin(),
                   [](double a, double b) { return a == b || (a != a && b != b); }))
-    throwf("the run of {} cannot be replayed: its first loss is {} and was {}; data, model and options must be those of "
-           "the folder",
-           recipe.name, again.empty() ? 0 : again[0], run.curve.loss.empty() ? 0 : run.curve.loss[0]);
+    throwf(
+        "the run of {} cannot be replayed: its first loss is {} and was {}; data, model and options must be those of "
+        "the folder",
+        recipe.name, again.empty() ? 0 : again[0], run.curve.loss.empty() ? 0 : run.curve.loss[0]);
   Explanation e;
   const bool shows = trials.begin(kTrials);
   e.failure = trials.failure();
@@ -216,9 +217,9 @@ Explanation explain_run(const MakeModel& make_model, const LabData& data, const 
 std::string to_string(const Explanation& e) {
   constexpr std::string_view kMeasures[] = {"the last losses are finite", "steps are applied", "the training loss",
                                             "the test loss"};
-  std::string text = fmt::format("measured: {}, after {} steps: {:.6g}, in fp32 {:.6g}\n",
-                                 kMeasures[static_cast<int>(e.failure.kind)], e.failure.steps, e.failure.run,
-                                 e.failure.fp32);
+  std::string text =
+      fmt::format("measured: {}, after {} steps: {:.6g}, in fp32 {:.6g}\n", kMeasures[static_cast<int>(e.failure.kind)],
+                  e.failure.steps, e.failure.run, e.failure.fp32);
   if (!e.averts) {
     text += e.spent + e.failure.steps > e.budget ? "The budget ended before a set was found that averts the failure.\n"
                                                  : "Nothing that can be made exact averts the failure.\n";
@@ -268,8 +269,6 @@ Replayable replayable_from_json(const std::string& text, const std::string& file
   for (const Json& loss : j.at("losses"))
     r.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
   return r;
-} catch (const nlohmann::json::exception& e) {
-  throwf("{}: is no file of gradual-lab explain: {}", file, e.what());
-}
+} catch (const nlohmann::json::exception& e) { throwf("{}: is no file of gradual-lab explain: {}", file, e.what()); }
 
 }  // namespace gradual::lab

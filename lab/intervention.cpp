@@ -20,6 +20,7 @@ namespace {
 constexpr std::int64_t kAfterDivergence = 4;  // steps that a trial goes on after the step of divergence
 constexpr std::int64_t kFewestSteps = 6;      // of a trial of a loss
 constexpr double kClearGap = 0.05;            // of fp32's test loss: below it there is no failure to measure
+constexpr double kInTraining = 0.5;           // of the difference of test losses: more of it is in evaluation alone
 constexpr double kClearErrors = 4;            // standard errors of a difference of training losses that is clear
 constexpr double kLeastGap = 0.002;           // of fp32's training loss
 constexpr double kCures = 0.5;                // a cure undoes at least so much
@@ -115,13 +116,15 @@ bool Trials::begin(std::int64_t count) {
   }
   if (own.kind == VerdictKind::mostly_skipped) failure_.kind = FailureKind::skips;
   const std::int64_t fitting = std::max(kFewestSteps, budget_ / std::max<std::int64_t>(1, count + 1));
-  const bool in_evaluation = own.kind == VerdictKind::diverged;
+  const double worse_in_test = run_.test_loss - fp32_.test_loss;
+  const bool trains_well =
+      worse_in_test > kClearGap * fp32_.test_loss && run_.train_loss - fp32_.train_loss < kInTraining * worse_in_test;
+  const bool in_evaluation = own.kind == VerdictKind::diverged || trains_well;
   for (std::int64_t steps = std::min(all, fitting); !in_evaluation; steps = std::min(all, 2 * steps)) {
     failure_.steps = steps;
     if (measure_curves()) return true;
     if (steps == all) break;
   }
-  // Training does as in fp32: only evaluation is worse.
   failure_.kind = FailureKind::evaluation;
   failure_.steps = all;
   failure_.run = run_.test_loss;
@@ -165,7 +168,6 @@ bool Trials::runs(const std::string& edit) try {
   Run run(make_model_, data_, recipe, seed_, options_);
   run.intervene({});
   run.train_to(1);
-  ++spent_;
   return true;
 } catch (const Error&) { return false; }
 

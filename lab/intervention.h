@@ -16,7 +16,7 @@ namespace gradual::lab {
 
 // What a trial changes.
 struct Change {
-  std::string edit = {};                    // a merge patch of the recipe; empty: none
+  std::string edit = {};  // a merge patch of the recipe; empty: none
   std::vector<inspect::Exact> exact = {};
   bool operator==(const Change&) const = default;
 };
@@ -28,8 +28,8 @@ enum class FailureKind : std::uint8_t { divergence, skips, loss, evaluation };
 
 struct Failure {
   FailureKind kind = FailureKind::loss;
-  std::int64_t steps = 0;        // of a trial, from the first one
-  double run = 0, fp32 = 0;      // the measure of the run and of fp32
+  std::int64_t steps = 0;    // of a trial, from the first one
+  double run = 0, fp32 = 0;  // the measure of the run and of fp32
 };
 
 class Trials {
@@ -45,7 +45,7 @@ class Trials {
   // The share of the failure that the change undoes: 1 if the trial does as fp32, 0 if it does as the run, at least -1
   // and at most 1. None if the budget is spent, the change does not fit the model, or options.stop ended it.
   std::optional<double> undone(const Change& change);
-  // Whether a step can be trained with the edited recipe; it counts as a step.
+  // Whether a step can be trained with the edited recipe. This step is not of the budget.
   bool runs(const std::string& edit);
   std::int64_t spent() const { return spent_; }
   std::int64_t budget() const { return budget_; }

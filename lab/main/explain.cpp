@@ -38,7 +38,8 @@ const Result& run_of(const std::vector<Result>& results, const std::string& reci
 int apply(const Arguments& a, Trials& trials) {
   const Replayable r = replayable_from_json(read_file(a.apply), a.apply);
   const std::vector<double> again = trials.losses(r.change, static_cast<std::int64_t>(r.losses.size()));
-  const bool same = std::ranges::equal(again, r.losses, [](double x, double y) { return x == y || (x != x && y != y); });
+  const bool same =
+      std::ranges::equal(again, r.losses, [](double x, double y) { return x == y || (x != x && y != y); });
   say(stdout, "{}: {} steps, the last loss is {:.9g}; {}\n", a.apply, again.size(), again.empty() ? 0 : again.back(),
       same ? "all losses have the same bits" : "the losses differ from the file's");
   return same ? 0 : 1;
@@ -49,7 +50,8 @@ int apply(const Arguments& a, Trials& trials) {
 int explain_command(int argc, char** argv) {
   Arguments a;
   OptionParser app(
-      "Replays a failed run of a results folder with single things exact (operands, sums, results, updates) and all else\n"
+      "Replays a failed run of a results folder with single things exact (operands, sums, results, updates) and all "
+      "else\n"
       "to the same bits. Finds the smallest set, and its steps, with which the failure does not come.\n",
       "gradual-lab explain");
   app.add_option("folder", a.folder, "of a comparison, with fp32");

@@ -1,12 +1,12 @@
-// Causes that trials decide: the run is replayed with one thing exact, and what that undoes of the failure is the weight
-// of the cause. Thresholds only nominate.
+// Causes that trials decide: the run is replayed with one thing exact, and what that undoes of the failure is the
+// weight of the cause. Thresholds only nominate.
 #include <doctest/doctest.h>
 #include <gradual/gradual.h>
+#include <gradual/inspect/block_xray.h>
 #include <gradual/inspect/diagnosis.h>
+#include <gradual/inspect/diff.h>
 #include <gradual/inspect/intervention.h>
 #include <gradual/inspect/shadow.h>
-#include <gradual/inspect/block_xray.h>
-#include <gradual/inspect/diff.h>
 #include <gradual/lab/explain.h>
 #include <gradual/lab/intervention.h>
 #include <gradual/lab/lab.h>
@@ -45,8 +45,7 @@ std::vector<lab::Result> compared(const amp::Recipe& recipe, const lab::MakeMode
   return results;
 }
 
-// A linear layer of 4096 positive inputs, which hardly differ: what is left after their mean is subtracted is amplified.
-
+// A linear layer of 4096 positive inputs, which hardly differ: what is left without their mean is amplified.
 struct ManyInputs : nn::Module {
   nn::Linear& in = register_module("in", nn::Linear(4096, 64));
   nn::Linear& out = register_module("out", nn::Linear(64, 10));
@@ -108,8 +107,8 @@ TEST_CASE("zeroed and clipped elements of an operand are made exact apart") {
   const Tensor rounded = error({});
   const Tensor zeroed = error({{.part = ExactPart::zeroed, .operand = "forward_x"}});
   const Tensor clipped = error({{.part = ExactPart::clipped, .operand = "forward_x"}});
-  const Tensor both = error({{.part = ExactPart::zeroed, .operand = "forward_x"},
-                             {.part = ExactPart::clipped, .operand = "forward_x"}});
+  const Tensor both = error(
+      {{.part = ExactPart::zeroed, .operand = "forward_x"}, {.part = ExactPart::clipped, .operand = "forward_x"}});
   const Tensor operand = error({{.part = ExactPart::operand, .operand = "forward_x"}});
   CHECK_FALSE(equal(zeroed, rounded));
   CHECK_FALSE(equal(clipped, rounded));
@@ -133,9 +132,9 @@ TEST_CASE("a trial without a change has the bits of the run") {
 }
 
 TEST_CASE("the sum of a layer of many inputs is named where the loss's error comes from it, whatever its decibels") {
-  const amp::Recipe recipe{.name = "sums",
-                           .quantization = amp::Quantization{.accumulator = accumulator("fp16-acc"),
-                                                               .modules = {{"out", "fp32"}}}};
+  const amp::Recipe recipe{
+      .name = "sums",
+      .quantization = amp::Quantization{.accumulator = accumulator("fp16-acc"), .modules = {{"out", "fp32"}}}};
   const data::Batch batch = data::take(digits().train, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
   ManyInputs model;
   amp::RecipeRun run(recipe, model, optim::AdamWOptions{});
@@ -149,7 +148,7 @@ TEST_CASE("the sum of a layer of many inputs is named where the loss's error com
   }
   for (const inspect::LedgerRow& r : e.late->ledger.rows())
     if (r.module == "in" && !r.accumulator.empty()) CHECK(r.accumulation_db > 20);  // off by less than a tenth
-  CHECK(inspect::diagnose(e).empty());  // without the shadow nothing tells
+  CHECK(inspect::diagnose(e).empty());                                              // without the shadow nothing tells
   e.shares = inspect::loss_shares(shadow);
   const std::vector<inspect::Finding> found = inspect::diagnose(e);
   REQUIRE(!found.empty());
@@ -159,8 +158,8 @@ TEST_CASE("the sum of a layer of many inputs is named where the loss's error com
 }
 
 TEST_CASE("zeroed activations beside a large channel are the cause, not the clipped weights") {
-  const auto results =
-      compared(amp::recipe("mxfp4"), [] { return std::make_shared<LargeChannel>(); }, short_run(8));
+  const auto results = compared(
+      amp::recipe("mxfp4"), [] { return std::make_shared<LargeChannel>(); }, short_run(8));
   REQUIRE(!results[1].findings.empty());
   const lab::Finding& f = results[1].findings[0];
   CHECK(f.cause == Cause::format_range);
@@ -236,9 +235,7 @@ TEST_CASE("a divisor is followed back to where its zeros were made, past zeros t
   CHECK(results[1].findings[0].cause == Cause::reduction_underflow);
   CHECK(results[1].findings[0].op == "exp");
 
-  const auto logs = [] {
-    return std::make_shared<Between>([](const Tensor& x) { return log(relu(x)); });
-  };
+  const auto logs = [] { return std::make_shared<Between>([](const Tensor& x) { return log(relu(x)); }); };
   const auto in_f32 = compared(amp::recipe("amp-bf16"), logs, short_run(1));
   REQUIRE(!in_f32[0].findings.empty());
   CHECK(in_f32[0].findings[0].cause == Cause::arithmetic);
@@ -330,8 +327,9 @@ void check_replayed(const lab::Explanation& e, lab::Trials& trials, const amp::R
   CHECK(trials.losses(again.change, static_cast<std::int64_t>(again.losses.size())) == e.losses);
 }
 
-void check_explained(const amp::Recipe& recipe, const lab::MakeModel& make, lab::Options options,
-                     lab::FailureKind kind, const std::string& set) {
+void check_explained(const amp::Recipe& recipe, const lab::MakeModel& make, lab::Options options, lab::FailureKind kind,
+                     const std::string& set) {
+  CAPTURE(recipe.name);
   const lab::LabData data = digits();
   const auto results = lab::compare(make, data, {amp::recipe("fp32"), recipe}, "", options);
   options.explain_steps = 40 * results[0].steps;
@@ -345,10 +343,17 @@ void check_explained(const amp::Recipe& recipe, const lab::MakeModel& make, lab:
 }  // namespace
 
 TEST_CASE("explain finds a 1-minimal set for a divergence and for a slow loss") {
-  const lab::MakeModel large = [] {
-    return std::make_shared<Between>([](const Tensor& x) { return relu(x) * 1000; });
-  };
+  const lab::MakeModel large = [] { return std::make_shared<Between>([](const Tensor& x) { return relu(x) * 1000; }); };
   check_explained(amp::recipe("e4m3"), large, short_run(2), lab::FailureKind::divergence, "operand forward_x of out");
-  check_explained(amp::recipe("mxfp4"), [] { return std::make_shared<LargeChannel>(); }, short_run(2),
-                  lab::FailureKind::loss, "operand forward_x of out");
+  check_explained(
+      amp::recipe("mxfp4"), [] { return std::make_shared<LargeChannel>(); }, short_run(2), lab::FailureKind::loss,
+      "operand forward_x of out");
+}
+
+TEST_CASE("explain finds what spoils evaluation alone" * doctest::test_suite("long")) {
+  const lab::MakeModel still = [] {
+    return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(64, 64), nn::BatchNorm1d(64, {.momentum = 0.001}),
+                                            nn::ReLU(), nn::Linear(64, 10));
+  };
+  check_explained(amp::recipe("bf16-pure"), still, short_run(40), lab::FailureKind::evaluation, "\"mode\":\"half\"");
 }
