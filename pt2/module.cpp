@@ -11,6 +11,7 @@
 #include "archive.h"
 #include "executor.h"
 #include "python_line.h"
+#include "read_graph.h"
 #include "weights.h"
 
 namespace gradual::pt2 {
@@ -236,7 +237,7 @@ class Tree {
 
   nn::Module& module(const std::string& path) {
     if (const auto found = modules_.find(path); found != modules_.end()) return *found->second;
-    if (std::ranges::count(path, '.') > kMostLevels) throwf("modules nest deeper than {} levels", kMostLevels);
+    check_levels(path);
     const auto dot = path.rfind('.');
     nn::Module& parent = module(dot == std::string::npos ? "" : path.substr(0, dot));
     const std::string name = path.substr(dot == std::string::npos ? 0 : dot + 1);
@@ -260,8 +261,6 @@ class Tree {
   }
 
  private:
-  static constexpr int kMostLevels = 100;
-
   template <class M> void make(nn::Module& parent, const std::string& name, const std::string& path) {
     const std::shared_ptr<M> made = parent.register_module(name, std::make_shared<M>());
     made->python_class = classes_[path];
@@ -277,21 +276,6 @@ const Weight& find(const std::map<std::string, Weight>& weights, const std::stri
   const auto found = weights.find(key);
   if (found == weights.end()) throwf("the archive has no tensor {}", key);
   return found->second;
-}
-
-Graph read_graph(const Archive& archive) {
-  if (!archive.contains("models/model.json")) {
-    const auto& entries = archive.entries();
-    const bool old = std::ranges::any_of(entries, [](const std::string& e) {
-      return e.ends_with("serialized_exported_program.json") || e.ends_with(".json");
-    });
-    throwf("has no models/model.json; {}",
-           old ? "it was written by a PyTorch before 2.9. Export it again with 2.9 or newer"
-               : "is it a file of torch.export.save?");
-  }
-  if (archive.contains("byteorder") && archive.text("byteorder") != "little")
-    throwf("its numbers are {}-endian; little-endian ones are read", archive.text("byteorder"));
-  return parse_graph(archive.text("models/model.json"));
 }
 
 // A node without a line in Python gets its place in the graph: "net.pt2:17".
@@ -359,7 +343,6 @@ std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions&
   for (const Input& in : p.graph.inputs) {
     if (in.kind == InputKind::buffer) p.buffer_values[in.name] = in.value;
     if (in.kind != InputKind::user) continue;
-    if (!in.tensor) throwf("input {} is a number of Python; only tensors are supported as inputs", in.name);
     p.inputs.push_back({in.name, in.dtype, in.sizes});
     p.input_values.push_back(in.value);
   }

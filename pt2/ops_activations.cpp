@@ -74,8 +74,8 @@ Value glu(const Arguments& a) {
   const std::vector<Tensor> halves = chunk(a.tensor(0), 2, a.dim(1));
   return mul(halves[0], sigmoid(halves[1]));
 }
-Value threshold(const Arguments& a) { return where(gt(a.tensor(0), a.number(1)), a.tensor(0), a.number(2)); }
-Value hardshrink(const Arguments& a) { return where(gt(abs(a.tensor(0)), a.number(1)), a.tensor(0), 0); }
+Value threshold(const Arguments& a) { return where(le(a.tensor(0), a.number(1)), a.number(2), a.tensor(0)); }
+Value hardshrink(const Arguments& a) { return where(le(abs(a.tensor(0)), a.number(1)), 0, a.tensor(0)); }
 Value softshrink(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   const double by = a.number(1);

@@ -244,13 +244,14 @@ Value log_add_exp(const Arguments& a) {
   const Tensor apart = where(eq(x, y), 0, abs(difference));  // of equal infinities too
   return add(maximum(x, y), log1p(exp(neg(apart))));
 }
-// x log y, and 0 where x is 0 and y is not NaN.
+// x log y, and 0 where x is 0 and y is not NaN. There the slope in x is log y, or 0 if that is not finite.
 Value x_log_y(const Arguments& a) {
   const DType common = result_type(a, {0, 1});
   const DType to = is_floating(common) ? common : a.real();
   const Tensor x = as_tensor(a, 0, to);
   const Tensor y = as_tensor(a, 1, to);
-  return where(logical_and(eq(x, 0), logical_not(isnan(y))), 0, mul(x, log(y)));
+  const Tensor without_log = logical_and(eq(x, 0), logical_or(le(y, 0), isinf(y)));
+  return mul(x, log(where(without_log, 1, y)));
 }
 // The magnitude of self with the sign of other; -0 is negative.
 Value copy_sign(const Arguments& a) {
@@ -280,11 +281,7 @@ Value hypotenuse(const Arguments& a) {
               2, {0});
 }
 Value nan_to_num(const Arguments& a) {
-  const Tensor& x = a.tensor(0);
-  const double largest = float_info(x.dtype()).max;
-  const Tensor finite = where(isnan(x), a.optional_number(1).value_or(0), x);
-  const Tensor below = where(eq(finite, kInfinity), a.optional_number(2).value_or(largest), finite);
-  return where(eq(below, -kInfinity), a.optional_number(3).value_or(-largest), below);
+  return gradual::nan_to_num(a.tensor(0), a.optional_number(1).value_or(0), a.optional_number(2), a.optional_number(3));
 }
 
 template <BinaryFn f> Value compare(const Arguments& a) { return binary(a, f); }

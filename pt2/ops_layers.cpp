@@ -143,14 +143,16 @@ Value conv3d_row(const Arguments& a) {
   return single ? squeeze(volumes, 0) : volumes;
 }
 
-// v g dim: v scaled so that its norm over the other dims is g (Salimans and Kingma 2016).
+// v g dim: v scaled so that its norm over the other dims is g (Salimans and Kingma 2016); over all for dim -1.
 Value weight_norm(const Arguments& a) {
   const Tensor& v = a.tensor(0);
+  if (a.integer(2) == -1) return mul(v, div(a.tensor(1), norm(v, 2)));
   Shape others;
   const int kept = wrap_dim(a.integer(2), v.dim(), "weight_norm");
   for (int d = 0; d < v.dim(); ++d)
     if (d != kept) others.push_back(d);
-  return mul(v, div(a.tensor(1), norm(v, 2, others, true)));
+  const Tensor length = others.empty() ? abs(v) : norm(v, 2, others, true);
+  return mul(v, div(a.tensor(1), length));
 }
 
 // --- norms -----------------------------------------------------------------------------------------------------------

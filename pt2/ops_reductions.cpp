@@ -124,6 +124,12 @@ Value cosine_similarity(const Arguments& a) {
   return sum(mul(unit(x), unit(y)), dim);
 }
 
+// The range of v, computed in the input's dtype as in PyTorch.
+template <class T> std::int64_t bin_of(T v, T low, T high, std::int64_t bins) {
+  const auto bin = static_cast<std::int64_t>((v - low) * static_cast<T>(bins) / (high - low));
+  return std::min(bin, bins - 1);
+}
+
 // The number of elements in each of `bins` equal ranges from min to max; their own range if both are 0.
 Value histc(const Arguments& a) {
   const std::int64_t bins = a.integer(1);
@@ -135,6 +141,9 @@ Value histc(const Arguments& a) {
     low = *std::min_element(x.begin(), x.end());
     high = *std::max_element(x.begin(), x.end());
   }
+  const bool wide = a.tensor(0).dtype() == DType::f64;
+  if (!wide) low = static_cast<float>(low);
+  if (!wide) high = static_cast<float>(high);
   if (!std::isfinite(low) || !std::isfinite(high)) a.fail(2, "finite bounds, of finite numbers");
   if (low == high) {
     low -= 1;
@@ -143,8 +152,10 @@ Value histc(const Arguments& a) {
   std::vector<double> counts(static_cast<std::size_t>(bins));
   for (const double v : x) {
     if (!(v >= low && v <= high)) continue;
-    const auto bin = static_cast<std::int64_t>((v - low) / (high - low) * static_cast<double>(bins));
-    ++counts[static_cast<std::size_t>(std::min(bin, bins - 1))];
+    const std::int64_t bin =
+        wide ? bin_of<double>(v, low, high, bins)
+             : bin_of<float>(static_cast<float>(v), static_cast<float>(low), static_cast<float>(high), bins);
+    ++counts[static_cast<std::size_t>(bin)];
   }
   return from_data(counts, {bins}, {.dtype = a.tensor(0).dtype()}).to(a.tensor(0).device());
 }
@@ -169,6 +180,29 @@ Value ranked(const Tensor& x, std::int64_t rank, int dim, bool keep) {
   const Tensor indices = narrow(sorted.indices, dim, rank, 1);
   if (keep) return list_of({values, indices});
   return list_of({squeeze(values, dim), squeeze(indices, dim)});
+}
+
+// The lower middle element along dim; NaN if any element is, at the first of them.
+Value median_dim(const Arguments& a) {
+  const Tensor& x = a.tensor(0);
+  const int dim = a.dim(1);
+  const bool keep = a.flag(2);
+  const std::int64_t rank = (x.size(dim) - 1) / 2;
+  if (!x.is_floating()) return ranked(x, rank, dim, keep);
+  const Tensor nan = isnan(x);
+  const Tensor middle = narrow(sort(x.detach(), dim).indices, dim, rank, 1);
+  const Tensor first_nan = argmax(cast(nan, x.dtype()), dim, true);
+  const Tensor place = where(any(nan, {dim}, true), first_nan, middle);
+  const Tensor value = gather(x, dim, place);
+  if (keep) return list_of({value, place});
+  return list_of({squeeze(value, dim), squeeze(place, dim)});
+}
+// The lower middle of all elements; NaN if any is. Equal elements share the gradient.
+Value median_all(const Arguments& a) {
+  const Tensor all = reshape(a.tensor(0), {-1});
+  const Tensor middle = select(sort(all.detach(), 0).values, 0, (all.numel() - 1) / 2);
+  if (!all.is_floating()) return middle;
+  return max(where(logical_or(eq(all, middle), isnan(all)), all, -std::numeric_limits<double>::infinity()));
 }
 
 // The largest (smallest) element so far, of equals the last. The host finds the places.
@@ -249,15 +283,8 @@ constexpr OpRow kRows[] = {
     {"aten.cummax.default", "self dim", [](const Arguments& a) { return running(a, true); }},
     {"aten.cummin.default", "self dim", [](const Arguments& a) { return running(a, false); }},
     {"aten.logcumsumexp.default", "self dim", log_cumulated},
-    {"aten.median.dim", "self dim keepdim=False",
-     [](const Arguments& a) -> Value {
-       return ranked(a.tensor(0), (a.tensor(0).size(a.dim(1)) - 1) / 2, a.dim(1), a.flag(2));
-     }},
-    {"aten.median.default", "self",
-     [](const Arguments& a) -> Value {
-       const Tensor all = reshape(a.tensor(0), {-1});
-       return select(sort(all, 0).values, 0, (all.numel() - 1) / 2);
-     }},
+    {"aten.median.dim", "self dim keepdim=False", median_dim},
+    {"aten.median.default", "self", median_all},
     {"aten.kthvalue.default", "self k dim=-1 keepdim=False",
      [](const Arguments& a) -> Value {
        const std::int64_t k = a.integer(1);

@@ -193,10 +193,10 @@ Tensor elements_at(const Images& images, const Tensor& row, const Tensor& column
   const auto most_column = static_cast<double>(images.width - 1);
   const Tensor inside =
       logical_and(logical_and(ge(row, 0), le(row, most_row)), logical_and(ge(column, 0), le(column, most_column)));
-  const Tensor safe = add(mul(where(inside, row, 0), most_column + 1), where(inside, column, 0));
+  const Tensor safe_row = cast(where(inside, row, 0), DType::i64);
+  const Tensor safe = add(mul(safe_row, most_column + 1), cast(where(inside, column, 0), DType::i64));
   const std::int64_t count = row.size(1) * row.size(2);
-  const Tensor index =
-      expand(reshape(cast(safe, DType::i64), {row.size(0), 1, count}), {row.size(0), images.flat.size(1), count});
+  const Tensor index = expand(reshape(safe, {row.size(0), 1, count}), {row.size(0), images.flat.size(1), count});
   const Tensor found =
       reshape(gather(images.flat, 2, index), {row.size(0), images.flat.size(1), row.size(1), row.size(2)});
   return where(unsqueeze(inside, 1), found, 0);

@@ -10,6 +10,7 @@
 #include "../core/support/throwf.h"
 #include "archive.h"
 #include "executor.h"
+#include "read_graph.h"
 
 namespace gradual::pt2 {
 
@@ -115,12 +116,13 @@ namespace {
 // --- calls of modules ------------------------------------------------------------------------------------------------
 
 // The modules of a step without the root. A step that no module called (Python's arithmetic on sizes) belongs to those
-// of the step before.
+// of the step before. A module that its caller does not contain (in Python an argument of the call) is a part of the
+// caller's call.
 std::vector<std::string> path_of(const Node& node, const std::vector<std::string>& before) {
   if (node.modules.empty()) return before;
   std::vector<std::string> path;
   for (const std::string& module : node.modules)
-    if (!module.empty()) path.push_back(module);
+    if (!module.empty() && (path.empty() || module.starts_with(path.back() + "."))) path.push_back(module);
   return path;
 }
 
@@ -209,10 +211,12 @@ Program read_program(const std::string& path) {
     Program p;
     p.name = archive.name();
     p.path = path;
-    p.graph = parse_graph(archive.text("models/model.json"));
+    p.graph = read_graph(archive);
     p.plan = make_plan(p.graph);
     p.weights = read_weights(archive);
     p.constants = read_constants(archive);
+    for (const auto& [key, weight] : p.weights) check_levels(key);
+    for (const auto& [key, weight] : p.constants) check_levels(key);
     for (const ModuleClass& of : p.graph.modules) p.classes[of.path] = of.python_class;
     find_keys(p);
     find_runs(p);

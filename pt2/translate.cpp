@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,16 @@ namespace {
 constexpr std::size_t kColumns = 118;
 constexpr std::int64_t kMostInText = 4096;  // numbers of a constant that are written out
 
+// Whether the code ends inside a string literal.
+bool ends_in_literal(std::string_view code) {
+  bool inside = false;
+  for (std::size_t i = 0; i < code.size(); ++i) {
+    if (inside && code[i] == '\\') ++i;
+    else if (code[i] == '"') inside = !inside;
+  }
+  return inside;
+}
+
 // Breaks a line of code behind a comma or before an operator; comments stay whole.
 std::vector<std::string> wrapped(const std::string& line, std::size_t indent) {
   std::vector<std::string> lines;
@@ -30,7 +41,7 @@ std::vector<std::string> wrapped(const std::string& line, std::size_t indent) {
   while (lead.size() + rest.size() > kColumns && !rest.starts_with("//")) {
     std::size_t at = rest.rfind(", ", kColumns - lead.size());
     if (at == std::string::npos || at == 0) break;
-    if (std::count(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(at), '"') % 2 != 0) break;
+    if (ends_in_literal(std::string_view(rest).substr(0, at))) break;
     lines.push_back(lead + rest.substr(0, at + 1));
     rest = rest.substr(at + 2);
     lead = std::string(indent + 4, ' ');
@@ -63,10 +74,12 @@ std::string numbers_text(const Tensor& t) {
   std::vector<std::string> texts;
   if (t.is_floating()) {
     for (const double x : cast(t, DType::f64).to_vector<double>()) texts.push_back(number_text(x));
-    return fmt::format("from_data(std::vector<double>{{{}}}, {}, {})", join(texts), shape_text(t.sizes()), options);
+    return fmt::format("gradual::from_data(std::vector<double>{{{}}}, {}, {})", join(texts), shape_text(t.sizes()),
+                       options);
   }
   for (const std::int64_t n : cast(t, DType::i64).to_vector<std::int64_t>()) texts.push_back(fmt::to_string(n));
-  return fmt::format("from_data(std::vector<std::int64_t>{{{}}}, {}, {})", join(texts), shape_text(t.sizes()), options);
+  return fmt::format("gradual::from_data(std::vector<std::int64_t>{{{}}}, {}, {})", join(texts), shape_text(t.sizes()),
+                     options);
 }
 
 Program with_facts(const std::string& path, const TranslateOptions& options) {
@@ -87,6 +100,7 @@ class Translator {
   bool build_chain(ModuleNode& node);
   bool is_chain(const ModuleNode& node, const ModuleRun& run) const;
   bool build_list(ModuleNode& node);
+  void check_members(const ModuleNode& node) const;
   void build_structure(ModuleNode& node);
   std::vector<std::string> functions_of(ModuleNode& node);
   void add_function(const FunctionText& f, const std::string& variant, std::vector<std::string>& lines) const;
@@ -170,9 +184,7 @@ bool Translator::build_list(ModuleNode& node) {
 std::string Translator::constant_text(const StateSlot& slot) const {
   const Tensor& t = slot.weight->tensor;
   if (t.numel() <= kMostInText) return numbers_text(t);
-  std::string path;
-  for (const char c : p_.path) path += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-  return fmt::format("pt2::constant(\"{}\", \"{}\")", path, slot.key);
+  return fmt::format("pt2::constant({}, {})", quoted(p_.path), quoted(slot.key));
 }
 
 void Translator::add_slot(const StateSlot& slot, std::vector<std::string>& lines) const {
@@ -180,14 +192,15 @@ void Translator::add_slot(const StateSlot& slot, std::vector<std::string>& lines
   const std::string member = member_name(slot.name);
   const std::string dtype =
       t.dtype() == DType::f32 ? "" : fmt::format(", {{.dtype = DType::{}}}", dtype_name(t.dtype()));
-  const std::string value = fmt::format("zeros({}{})", shape_text(t.sizes()), dtype);
+  const std::string value = fmt::format("gradual::zeros({}{})", shape_text(t.sizes()), dtype);
   if (!slot.registered) {
     lines.push_back(fmt::format("Tensor {} = {};  // not in the state dict", member, constant_text(slot)));
   } else if (slot.weight->parameter) {
     const char* const trained = slot.weight->requires_grad && t.is_floating() ? "" : ", false";
-    lines.push_back(fmt::format("Tensor& {} = register_parameter(\"{}\", {}{});", member, slot.name, value, trained));
+    lines.push_back(
+        fmt::format("Tensor& {} = register_parameter({}, {}{});", member, quoted(slot.name), value, trained));
   } else {
-    lines.push_back(fmt::format("Tensor& {} = register_buffer(\"{}\", {});", member, slot.name, value));
+    lines.push_back(fmt::format("Tensor& {} = register_buffer({}, {});", member, quoted(slot.name), value));
   }
 }
 
@@ -246,8 +259,8 @@ std::string Translator::name_of_structure(const ModuleNode& node) {
 }
 
 std::string Translator::member_of(const ModuleNode& child) const {
-  return fmt::format("{}& {} = register_module(\"{}\", {});", child.construction.type, member_name(child.name),
-                     child.name, child.construction.text());
+  return fmt::format("{}& {} = register_module({}, {});", child.construction.type, member_name(child.name),
+                     quoted(child.name), child.construction.text());
 }
 
 std::vector<std::string> Translator::ties() const {
@@ -257,7 +270,20 @@ std::vector<std::string> Translator::ties() const {
   return lines;
 }
 
+// Error if two members get one name.
+void Translator::check_members(const ModuleNode& node) const {
+  std::map<std::string, std::string> members;
+  const auto check = [&](const std::string& name) {
+    const auto [at, made] = members.emplace(member_name(name), name);
+    if (!made)
+      throwf("the module \"{}\" has {} and {}; in C++ both are {}", node.path, at->second, name, member_name(name));
+  };
+  for (const StateSlot& slot : node.slots) check(slot.name);
+  for (const std::string& child : node.children) check(tree_.node(child).name);
+}
+
 void Translator::build_structure(ModuleNode& node) {
+  check_members(node);
   std::vector<std::string> lines;
   for (const StateSlot& slot : node.slots) add_slot(slot, lines);
   for (const std::string& child : node.children) lines.push_back(member_of(tree_.node(child)));
@@ -273,9 +299,9 @@ void Translator::build_structure(ModuleNode& node) {
   const bool evaluated = root && p_.plan.evaluation_calls > 0 && p_.plan.training_calls == 0;
   std::vector<std::string> made = root ? ties() : std::vector<std::string>{};
   if (evaluated) made.emplace_back("eval();  // the model was exported in evaluation");
-  structures_ +=
-      fmt::format("\n{}struct {} : nn::Module {{\n",
-                  node.python_class.empty() ? "" : fmt::format("// {}\n", node.python_class), node.construction.type);
+  structures_ += fmt::format("\n{}struct {} : nn::Module {{\n",
+                             node.python_class.empty() ? "" : fmt::format("// {}\n", comment_text(node.python_class)),
+                             node.construction.type);
   if (!made.empty()) {
     structures_ += fmt::format("  {}() {{\n", node.construction.type);
     for (const std::string& line : made) structures_ += "    " + line + "\n";
@@ -294,7 +320,8 @@ void Translator::build_structure(ModuleNode& node) {
 std::string Translator::text() {
   build("");
   const std::string stem = p_.name.substr(p_.name.rfind('/') + 1);
-  const std::string space = member_name(stem.substr(0, stem.find('.')));
+  const std::string shown = comment_text(stem);
+  const std::string space = member_name(stem.substr(0, stem.find('.')) + "_model");
   const std::string root = tree_.node("").construction.type;
   std::string all = fmt::format(
       "// {} of PyTorch {}, written by gradual-lab translate. Parameters start from the layers' initial values;\n"
@@ -306,7 +333,7 @@ std::string Translator::text() {
       "#include <gradual/gradual.h>\n#include <gradual/pt2/module.h>\n#include <gradual/pt2/translated.h>\n\n"
       "#include <cmath>\n#include <cstdint>\n#include <tuple>\n#include <vector>\n\n"
       "namespace {} {{\n\nusing namespace gradual;\n",
-      stem, p_.graph.torch_version, space, root, stem, space);
+      shown, comment_text(p_.graph.torch_version), space, root, shown, space);
   return all + structures_ + fmt::format("\n}}  // namespace {}\n", space);
 }
 

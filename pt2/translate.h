@@ -15,7 +15,7 @@ struct TranslateOptions {
 // keys, and the lines of `forward` carry those of Python as comments. Blocks of equal structure are one struct, and
 // where they run one after the other a loop. Compiled, it gives the bits of load(path), forward and backward, in the
 // file's dtypes. Parameters start from the layers' own initial values:
-//   net::Net model;
+//   net_model::Net model;
 //   model.load_state_dict(pt2::load("net.pt2")->state_dict());
 // Errors are those of load(), and name what the run on zeros does not allow.
 std::string translate(const std::string& path, const TranslateOptions& options = {});

@@ -79,9 +79,6 @@ constexpr Pattern kPatterns[] = {
     {"aten.ge.Tensor", "{self} >= {other}", Need::comparison},
     {"aten.ge.Scalar", "{self} >= {other}", Need::comparison},
     {"aten.logical_not.default", "logical_not({self})"},
-    {"aten.clamp.default", "clamp({self}, {min:low}, {max:high})"},
-    {"aten.clamp_min.default", "clamp({self}, {min}, INFINITY)"},
-    {"aten.clamp_max.default", "clamp({self}, -INFINITY, {max})"},
     {"aten.where.self", "where({condition:mask}, {self}, {other})", Need::arithmetic},
     {"aten.masked_fill.Scalar", "masked_fill({self}, {mask}, {value:real})"},
     // activations
@@ -92,8 +89,6 @@ constexpr Pattern kPatterns[] = {
     {"aten.gelu.default", "gelu({self})"},
     {"aten.gelu.default", "gelu({self}, {approximate:gelu})"},
     {"aten.leaky_relu.default", "leaky_relu({self}, {negative_slope})"},
-    {"aten.relu6.default", "clamp({self}, 0, 6)"},
-    {"aten.hardtanh.default", "clamp({self}, {min_val}, {max_val})"},
     {"aten.softmax.int", "softmax({self}, {dim})"},
     {"aten.log_softmax.int", "log_softmax({self}, {dim})"},
     // products and layers
@@ -194,15 +189,6 @@ bool same(const Value& a, const Value& b) {
 }
 
 std::string dtype_text(DType d) { return d == DType::bool_ ? "DType::bool_" : "DType::" + std::string(to_string(d)); }
-
-std::string quoted(const std::string& text) {
-  std::string all = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') all += '\\';
-    if (static_cast<unsigned char>(c) >= ' ') all += c;
-  }
-  return all + "\"";
-}
 
 std::string value_text(const CallToPrint& call, const Value& v) {
   if (const Ref* const r = v.get<Ref>()) return call.name(r->id);
@@ -333,8 +319,6 @@ std::optional<std::string> form_of(const CallToPrint& call, const Value& v, std:
   if (form == "int") return number_kind(call, v) == 1 ? std::optional(text) : std::nullopt;
   if (form == "real") return number ? std::optional(text) : std::nullopt;
   if (form == "object") return is_name(text) ? text : "(" + text + ")";
-  if (form == "low") return v.none() ? "-INFINITY" : text;
-  if (form == "high") return v.none() ? "INFINITY" : text;
   if (form == "given") return v.get<DType>() ? std::optional(text) : std::nullopt;
   if (form == "options") return options_text(call);
   if (form == "range") return range_text(call);
@@ -496,7 +480,29 @@ std::string table_value(const CallToPrint& call, const Value& v) {
   return "pt2::Value::List{" + join(texts) + "}";
 }
 
+bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
+
 }  // namespace
+
+std::string quoted(const std::string& text) {
+  std::string all = "\"";
+  for (const char c : text) {
+    if (is_control(c)) {
+      all += fmt::format("\\{:03o}", static_cast<unsigned>(c));
+      continue;
+    }
+    if (c == '"' || c == '\\') all += '\\';
+    all += c;
+  }
+  return all + "\"";
+}
+
+std::string comment_text(const std::string& text) {
+  std::string all = text;
+  std::ranges::replace_if(
+      all, [](char c) { return is_control(c) || c == '\\'; }, ' ');
+  return all;
+}
 
 std::optional<std::string> filled_pattern(const CallToPrint& call, const char* pattern) {
   return Filling(call, {"", pattern}).text();

@@ -42,6 +42,11 @@ std::string argument_list(const CallToPrint& call);
 // A literal that reads back as this number.
 std::string number_text(double x);
 
+// A string literal that reads back as this text: control characters are octal.
+std::string quoted(const std::string& text);
+// The text for a comment of one line: control characters and backslashes become blanks.
+std::string comment_text(const std::string& text);
+
 // Every function that expressions may call; local names must not hide them.
 const std::set<std::string>& function_names();
 

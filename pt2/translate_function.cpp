@@ -157,9 +157,7 @@ void FunctionWriter::comment(const PythonLine& line) {
   const std::string text = to_string(line);
   if (text.empty() || text == last_line_) return;
   last_line_ = text;
-  std::string shown;
-  for (const char c : text) shown += c == '\n' || c == '\\' ? ' ' : c;
-  text_.body.push_back("// " + shown);
+  text_.body.push_back("// " + comment_text(text));
 }
 
 void FunctionWriter::declare(int id, const std::string& name, const std::string& expression) {

@@ -94,6 +94,12 @@ std::optional<double> number_of(const Value& v) {
   return std::nullopt;
 }
 
+// Whether a layer of a model in training was in evaluation: the model's train() must not wake it.
+bool is_frozen(const LayerCall& call, const Value& mode) {
+  const bool* const recorded = mode.get<bool>();
+  return (!recorded || !*recorded) && call.program.plan.training_calls > 0;
+}
+
 // Whether the step adds 1 to the module's counter of batches.
 bool counts_batches(const LayerCall& call, const Step& s) {
   if (s.op->target != "aten.add.Tensor" || s.written < 0 || number_of(s.arguments[1]) != 1.0) return false;
@@ -105,8 +111,9 @@ Layer batch_norm_layer(const LayerCall& call, const char* type, int least_dims, 
   const Step& s = call.step(call.steps() - 1);
   if (s.op->target != "aten.batch_norm.default" || dims < least_dims || dims > most_dims) return {};
   const bool* const recorded = s.arguments[5].get<bool>();
+  if (!recorded || is_frozen(call, s.arguments[5])) return {};
   const bool counted = call.steps() == 2 && counts_batches(call, call.step(0));
-  if (!recorded || !(*recorded ? counted : call.steps() == 1) || !call.is_input(s.arguments[0])) return {};
+  if (!(*recorded ? counted : call.steps() == 1) || !call.is_input(s.arguments[0])) return {};
   const char* const names[] = {"weight", "bias", "running_mean", "running_var"};
   for (std::size_t i = 0; i < 4; ++i)
     if (!call.own(s.arguments[i + 1], names[i])) return {};
@@ -184,6 +191,7 @@ Layer plain_layer(const LayerCall& call, std::string_view kind) {
   for (const PlainLayer& row : kPlainLayers) {
     if (row.python_class != kind || row.target != s.op->target || !call.is_input(s.arguments[0])) continue;
     if (row.images && call.program.fact(call.run.inputs[0]).dims != 4) continue;
+    if (kind == "Dropout" && is_frozen(call, s.arguments[2])) continue;
     const std::set<std::string> hidden;
     const CallToPrint print = nameless(call, s, hidden);
     if (const std::optional<std::string> arguments = filled_pattern(print, row.arguments))

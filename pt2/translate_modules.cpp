@@ -78,6 +78,34 @@ constexpr const char* kReserved[] = {
     "volatile",
     "while",
     "xor",
+    "compl",
+    "bitand",
+    "bitor",
+    "and_eq",
+    "or_eq",
+    "xor_eq",
+    "not_eq",
+    "constexpr",
+    "consteval",
+    "constinit",
+    "decltype",
+    "noexcept",
+    "nullptr",
+    "typeid",
+    "static_assert",
+    "thread_local",
+    "char8_t",
+    "char16_t",
+    "char32_t",
+    "wchar_t",
+    "co_await",
+    "co_return",
+    "co_yield",
+    "const_cast",
+    "dynamic_cast",
+    "reinterpret_cast",
+    "static_cast",
+    "Loc",
     "forward",
     "train",
     "eval",
@@ -225,6 +253,8 @@ void ModuleTree::find_reached(const ModuleRun& run) {
 bool ModuleTree::is_reached(const std::string& path) const { return reached_.contains(path); }
 
 std::string ModuleTree::access(const std::string& from, const std::string& to) const {
+  if (!from.empty() && !to.starts_with(from + "."))
+    throwf("the module {} uses {}, which is not below it; not translated", from, to);
   std::string text;
   std::string path = from;
   const std::string below = to.substr(from.empty() ? 0 : from.size() + 1);
@@ -232,8 +262,10 @@ std::string ModuleTree::access(const std::string& from, const std::string& to) c
     const auto parent = nodes_.find(path);
     const ModuleNode::Form form = parent == nodes_.end() ? ModuleNode::Form::structure : parent->second.form;
     if (form == ModuleNode::Form::chain) throwf("{}: internal: reaches into a Sequential", to);
+    if (form == ModuleNode::Form::list && !nodes_.contains(path + "." + part))
+      throwf("{}: there is no such module", to);
     if (form == ModuleNode::Form::list) text += fmt::format("[{}]", part);
-    else if (form == ModuleNode::Form::layer) text += "." + part;
+    else if (form == ModuleNode::Form::layer) text += "." + member_name(part);
     else text += (text.empty() ? "" : ".") + member_name(part);
     path += (path.empty() ? "" : ".") + part;
   }

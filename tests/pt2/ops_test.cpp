@@ -4,6 +4,7 @@
 #include <gradual/gradual.h>
 #include <gradual/pt2/module.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -151,6 +152,105 @@ TEST_CASE("activations with bounds have no gradient at a bound") {
   CHECK(std::isnan(y[0]));
   CHECK(y[1] == 0);
   CHECK(y[2] == 6);
+}
+
+TEST_CASE("what becomes a number keeps NaN") {
+  const Tensor x = from_data(std::vector<float>{NAN, -9, 9}, {1, 3});
+  const Named named{{"threshold", number(1)}, {"value", number(5)}};
+  const std::vector<float> above = result_of("threshold.default", named, x).to_vector<float>();
+  CHECK(std::isnan(above[0]));
+  CHECK(above[1] == 5);
+  CHECK(above[2] == 9);
+  const std::vector<float> shrunk = result_of("hardshrink.default", {{"lambd", number(9)}}, x).to_vector<float>();
+  CHECK(std::isnan(shrunk[0]));
+  CHECK(shrunk[1] == 0);
+  CHECK(shrunk[2] == 0);
+}
+
+TEST_CASE("a median is NaN if an element is, and equal elements share its gradient") {
+  using Numbers = std::vector<double>;
+  CHECK(gradient_of("median.default", {}, {2, 2, 5}) == Numbers{0.5, 0.5, 0});
+  CHECK(result_of("median.default", {}, from_data(std::vector<float>{4, 9, 2}, {1, 3})).item() == 4);
+  const Tensor x = from_data(std::vector<float>{1, NAN, NAN, 3, 1, 2}, {2, 3});
+  CHECK(std::isnan(result_of("median.default", {}, x).item()));
+  for (const bool keep : {false, true}) {
+    std::string median = op("median.dim", {{"self", tensor("x")}, {"dim", number(1)}, {"keepdim", truth(keep)}}, "y");
+    median = with(median, R"({"as_tensor":{"name":"y"}})", R"(,{"as_tensor":{"name":"i"}})");
+    const std::vector<Tensor> out = (*made({median}, {"y", "i"}))(std::vector<Tensor>{x});
+    CHECK(out[0].sizes() == (keep ? Shape{2, 1} : Shape{2}));
+    CHECK(std::isnan(out[0].to_vector<double>()[0]));
+    CHECK(out[0].to_vector<double>()[1] == 2);
+    CHECK(out[1].to_vector<std::int64_t>() == std::vector<std::int64_t>{1, 2});
+  }
+}
+
+TEST_CASE("a number on the bound of two bins is in PyTorch's") {
+  const auto bin_of = [](float v, int bins, int high) {
+    const Named named{{"bins", number(bins)}, {"min", number(0)}, {"max", number(high)}};
+    const std::vector<double> counts = result_of("histc.default", named, full({1, 3}, v)).to_vector<double>();
+    return std::ranges::find(counts, 3.0) - counts.begin();
+  };
+  CHECK(bin_of(1, 49, 49) == 1);
+  CHECK(bin_of(0.7F, 10, 1) == 7);
+  CHECK(bin_of(1, 10, 1) == 9);
+}
+
+TEST_CASE("x log y at x = 0 has the slope log y, or 0") {
+  Tensor x = from_data(std::vector<float>{0, 0, 2}, {1, 3}).set_requires_grad();
+  const std::string shifted = op("exp.default", {{"self", tensor("x")}}, "e");
+  const std::string twice = op("mul.Tensor", {{"self", tensor("e")}, {"other", number(2)}}, "t");
+  const std::string fixed = op("detach.default", {{"self", tensor("t")}}, "y");
+  const std::string logarithm = op("xlogy.Tensor", {{"self", tensor("x")}, {"other", tensor("y")}}, "z");
+  const Tensor z = (*made({shifted, twice, fixed, logarithm}, {"z"}))(x);
+  sum(z).backward();
+  CHECK(z.to_vector<double>()[0] == 0);
+  CHECK(x.grad().to_vector<double>()[0] == doctest::Approx(std::log(2.0)));
+  CHECK(x.grad().to_vector<double>()[2] == doctest::Approx(std::log(2.0) + 2));
+  for (const char* y : {"0.0", "-1.0", "\"Infinity\""}) {
+    CAPTURE(y);
+    CHECK(gradient_of("xlogy.Scalar_Other", {{"other", real(y)}}, {0, 0, 0}) == std::vector<double>{0, 0, 0});
+    const Tensor at_zero = result_of("xlogy.Scalar_Other", {{"other", real(y)}}, zeros({1, 3}));
+    CHECK(at_zero.to_vector<double>() == std::vector<double>{0, 0, 0});
+  }
+}
+
+TEST_CASE("a weight norm over no dim, and over all") {
+  const Tensor x = from_data(std::vector<float>{3, 4, -12}, {1, 3});
+  const Named squeezed{{"self", tensor("x")}, {"dim", number(0)}};
+  const auto of = [&](int dim) {
+    const Named named{{"v", tensor("v")}, {"g", tensor("g")}, {"dim", number(dim)}};
+    return (*made({op("squeeze.dim", squeezed, "v"), op("ones_like.default", {{"self", tensor("v")}}, "g"),
+                   op("_weight_norm.default", named, "y")},
+                  {"y"}))(x)
+        .to_vector<double>();
+  };
+  CHECK(of(0) == std::vector<double>{1, 1, -1});
+  CHECK(of(-1)[0] == doctest::Approx(3.0 / 13));
+  CHECK(of(-1)[2] == doctest::Approx(-12.0 / 13));
+}
+
+TEST_CASE("a place of a large image is exact where the points are bf16") {
+  const auto sizes = [](const std::string& list) { return R"({"as_ints":[)" + list + "]}"; };
+  const std::vector<std::string> nodes{
+      op("arange.default", {{"end", number(400)}, {"dtype", R"({"as_scalar_type":7})"}}, "a"),
+      op("view.default", {{"self", tensor("a")}, {"size", sizes("1,1,20,20")}}, "image"),
+      op("ones.default", {{"size", sizes("1,1,1,2")}, {"dtype", R"({"as_scalar_type":13})"}}, "points"),
+      op("grid_sampler.default",
+         {{"input", tensor("image")},
+          {"grid", tensor("points")},
+          {"interpolation_mode", number(1)},
+          {"padding_mode", number(0)},
+          {"align_corners", truth(true)}},
+         "y")};
+  CHECK((*made(nodes, {"y"}))(zeros({1, 3})).item() == 399);
+}
+
+TEST_CASE("nan_to_num leaves integers") {
+  const std::string integers = op("to.dtype", {{"self", tensor("x")}, {"dtype", R"({"as_scalar_type":5})"}}, "i");
+  const auto net = made({integers, op("nan_to_num.default", {{"self", tensor("i")}}, "y")}, {"y"});
+  const Tensor y = (*net)(from_data(std::vector<float>{1, 2, 3}, {1, 3}));
+  CHECK(y.dtype() == DType::i64);
+  CHECK(y.to_vector<double>() == std::vector<double>{1, 2, 3});
 }
 
 TEST_CASE("three operands promote as in PyTorch, and a factor is applied in the common dtype") {

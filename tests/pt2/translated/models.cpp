@@ -71,6 +71,7 @@ const Tensor* find(const nn::NamedTensors& tensors, const std::string& name) {
     if (key == name) return &t;
   return nullptr;
 }
+const Tensor* find(nn::NamedTensors&& tensors, const std::string& name) = delete;  // the pointer would outlive them
 
 // Two steps, so that the second sees what the first left in the buffers.
 template <class Model, class Call> void compare(const std::string& folder, const std::string& name, const Call& call) {
@@ -96,15 +97,17 @@ template <class Model, class Call> void compare(const std::string& folder, const
     loss_of(outputs, golden).backward();
   }
   check(sorted_names(model.named_parameters()) == sorted_names(loaded->named_parameters()), name + ": the names");
+  const nn::NamedTensors parameters = model.named_parameters();
+  const nn::NamedTensors buffers = model.named_buffers();
   int compared = 0;
   for (const auto& [key, p] : loaded->named_parameters()) {
-    const Tensor* const other = find(model.named_parameters(), key);
+    const Tensor* const other = find(parameters, key);
     check(other && same_bits(other->grad(), p.grad()), name + ": the gradient of " + key);
     compared += p.grad().defined() ? 1 : 0;
   }
   check(compared > 0, name + ": gradients");
   for (const auto& [key, b] : loaded->named_buffers()) {
-    const Tensor* const other = find(model.named_buffers(), key);
+    const Tensor* const other = find(buffers, key);
     check(other && same_bits(*other, b), name + ": the buffer " + key);
   }
 }
@@ -116,16 +119,16 @@ int main(int argc, char** argv) {
   const std::string folder = argv[1];
   const auto one = [](auto& model, const std::vector<Tensor>& in) { return model(in[0]); };
   const auto two = [](auto& model, const std::vector<Tensor>& in) { return model(in[0], in[1]); };
-  compare<mlp::MLP>(folder, "mlp", one);
-  compare<cnn::CNN>(folder, "cnn", one);
-  compare<residual::Residual>(folder, "residual", one);
-  compare<tied::Tied>(folder, "tied", one);
-  compare<attention::Attention>(folder, "attention", two);
-  compare<gpt::GPT>(folder, "gpt", two);
-  compare<recurrent::Recurrent>(folder, "recurrent", one);
-  compare<in_place::InPlace>(folder, "in_place", one);
-  compare<unet::UNet>(folder, "unet", one);
-  compare<evaluation::CNN>(folder, "evaluation", one);
+  compare<mlp_model::MLP>(folder, "mlp", one);
+  compare<cnn_model::CNN>(folder, "cnn", one);
+  compare<residual_model::Residual>(folder, "residual", one);
+  compare<tied_model::Tied>(folder, "tied", one);
+  compare<attention_model::Attention>(folder, "attention", two);
+  compare<gpt_model::GPT>(folder, "gpt", two);
+  compare<recurrent_model::Recurrent>(folder, "recurrent", one);
+  compare<in_place_model::InPlace>(folder, "in_place", one);
+  compare<unet_model::UNet>(folder, "unet", one);
+  compare<evaluation_model::CNN>(folder, "evaluation", one);
   if (failures == 0) std::printf("all bits are the same\n");
   return failures == 0 ? 0 : 1;
 }
