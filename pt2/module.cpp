@@ -290,6 +290,11 @@ void set_lines(Graph& graph, const std::string& file) {
 
 // Fills the module tree and the program's state from the archive's tensors.
 static void add_state(const Archive& archive, Graph& graph, Tree& tree, std::vector<ProgramState>& state) {
+  if (archive.contains("data/weights/model.pt"))
+    throwf(
+        "written by PyTorch {}, which keeps weights in a pickle; pickles are never opened. Export it again with 2.9 or "
+        "newer",
+        graph.torch_version.empty() ? "?" : graph.torch_version);
   const std::map<std::string, Weight> weights = read_weights(archive);
   const std::map<std::string, Weight> constants = read_constants(archive);
   for (const Input& in : graph.inputs) {

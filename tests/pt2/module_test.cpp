@@ -441,6 +441,8 @@ TEST_CASE("what is refused, and why") {
   CHECK(
       contains(graph({node("torch.ops.aten.mul.Tensor", {{"self", tensor("x")}}, "a")}), "lacks the argument 'other'"));
   const std::string ok = graph_of({twice}, {"a"});
+  CHECK(contains(refused(test::zip_of({{"m/models/model.json", ok}, {"m/data/weights/model.pt", "pickle"}})),
+                 "written by PyTorch 2.x, which keeps weights in a pickle"));
   const auto weights = [&](const std::string& meta) {
     const std::string config =
         R"({"config":{"w":{"path_name":"weight_0","is_param":true,"use_pickle":false,"tensor_meta":)" + meta + "}}}";
