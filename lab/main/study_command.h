@@ -16,8 +16,8 @@ struct StudyArguments : TaskArguments {
   void declare(OptionParser& app);
   void check(const OptionParser& app);
   MakeModel make_model() {
-    const LabData data = task();
-    return TaskArguments::make_model(data.load(options.seed).train, data.model);
+    const LabData chosen = task();
+    return TaskArguments::make_model(chosen.load(options.seed).train, chosen.model);
   }
 };
 
