@@ -14,8 +14,8 @@ struct Judging {
   double error = 0.05;      // of one look at the results: the intervals hold the true differences but for this chance
 };
 
-// One of matches, worse, worse_loss, better, undecided, with its facts. One seed never matches: it does not tell how much
-// a training differs from another. fp32_loss: its mean over the same seeds.
+// One of matches, worse, worse_loss, better, undecided, with its facts. One seed never matches: it does not tell how
+// much a training differs from another. fp32_loss: its mean over the same seeds.
 Outcome decision(const Difference& accuracy, const Difference& loss, double fp32_loss, const Judging& judging);
 
 // Holm's method (1979): of tests with these p, those that hold together with an error of at most `error` over all. NaN
