@@ -53,12 +53,20 @@ VerdictKind answer(const Place& accuracy, const Place& loss, int seeds) {
 std::int64_t needed_seeds(const Measure& accuracy, const Measure& loss, double error) {
   constexpr int kMost = 999;
   const double power = 1 + 0.8416 / 1.96;  // normal quantiles of 80% and 97.5%
-  for (int seeds = std::max(2, accuracy.estimate.seeds + 1); seeds <= kMost; ++seeds) {
+  const auto decides = [&](int seeds) {
     const double half = power * accuracy.half(error, seeds);
     const double loss_half = loss.ignored() ? 0 : power * loss.half(error, seeds);
-    if (answer(place(accuracy, half), place(loss, loss_half), seeds) != VerdictKind::undecided) return seeds;
+    return answer(place(accuracy, half), place(loss, loss_half), seeds) != VerdictKind::undecided;
+  };
+  if (!decides(kMost)) return -1;
+  int few = std::max(1, accuracy.estimate.seeds);
+  int enough = kMost;
+  while (enough - few > 1) {
+    const int middle = std::midpoint(few, enough);
+    if (decides(middle)) enough = middle;
+    else few = middle;
   }
-  return -1;
+  return enough;
 }
 
 // The chance that both lie this far within their margins, were one on its edge. Two sides of both are tested.

@@ -283,7 +283,7 @@ void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes,
     for (const amp::Recipe& r : recipes) amp::check_valid(r, *model);
     for (const auto& [path, module] : model->named_modules()) check_name("layer", path);
   }
-  if (!out.empty() || !options.save.empty()) check_file_names(recipes, options.seeds);
+  if (!out.empty() || !options.save.empty()) check_file_names(recipes, std::max(options.seeds, options.until));
   const Folder writable(out, existing(options));
   if (!options.save.empty()) fs::create_directories(options.save);
 }

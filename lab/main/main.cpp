@@ -136,8 +136,8 @@ int most_seeds(const std::string& until) {
   const std::string_view text = until;
   const std::string_view number = text.starts_with("decided:") ? text.substr(kDecided.size() + 1) : "";
   int most = 0;
-  const auto [end, error] = std::from_chars(number.begin(), number.end(), most);
-  if (error != std::errc() || end != number.end() || most < 1)
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), most);
+  if (error != std::errc() || end != number.data() + number.size() || most < 1)
     throwf("--until is '{}'; allowed are decided and decided:MAX, with a number of seeds of at least 1", until);
   return most;
 }
@@ -200,6 +200,7 @@ void check(const OptionParser& app, Arguments& a) {
   at_least_one("--epochs", a.options.epochs);
   at_least_one("--batch", a.options.batch);
   at_least_one("--seeds", a.options.seeds);
+  if (app.count("--until")) a.options.until = most_seeds(a.until);
   if (!(a.options.margin > 0)) throwf("--margin is {}; it must be positive", a.options.margin);
   if (!(a.options.metric_margin > 0)) throwf("--metric-margin is {}; it must be positive", a.options.metric_margin);
   if (!(a.options.loss_margin > 0)) throwf("--loss-margin is {}; it must be positive", a.options.loss_margin);
@@ -237,7 +238,6 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   Options& options = a.options;
   if (a.task.data == "digits" && !app.count("--epochs")) options.epochs = kDigitsEpochs;
   if (a.task.data == "digits" && !app.count("--seeds")) options.seeds = kDigitsSeeds;
-  if (app.count("--until")) options.until = most_seeds(a.until);
   if (ranks.size() > 1) dist::check_same(ranks, options_given(app));
   const bool own_folder = a.out.empty();
   const bool makes_folder = own_folder && !options.resume && ranks.rank() == 0;

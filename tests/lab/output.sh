@@ -33,6 +33,12 @@ grep -q '^{' results/results.json || fail "all streams closed: results.json is n
 status "a file" 0 $? ""
 grep -q '^fp32 ' table || fail "no table"
 
+# Options of verdicts that make no sense.
+for wrong in "--until often" "--until decided:0" "--until decided:" "--margin 0" "--loss-margin -1"; do
+  "$lab" "${quick[@]}" $wrong 2>log >/dev/null
+  status "$wrong" 2 $? "${wrong%% *} is .*\(allowed are decided and decided:MAX\|must be positive\)"
+done
+
 # No control character comes out, however it came in.
 escape=$'\033[31m'
 printf '[{"name": "a\\u001b[31m", "base": "fp32"}]' >named.json

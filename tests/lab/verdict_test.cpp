@@ -185,6 +185,33 @@ TEST_CASE("without fp32 among the recipes it is trained for the verdicts, and le
   CHECK(most == 3);
 }
 
+TEST_CASE("more seeds are trained until it is decided, of the undecided recipes and fp32 alone") {
+  const std::string folder = (fs::temp_directory_path() / "gradual-verdict-test-3").string();
+  fs::remove_all(folder);
+  const std::vector list = {amp::recipe("fp16-pure"), amp::recipe("e5m2"), amp::recipe("fp32")};
+  lab::Options o{.epochs = 1, .seeds = 2, .until = 4};
+  const auto seeds_of = [](const std::vector<lab::Result>& results, const std::string& recipe) {
+    return std::ranges::count(results, recipe, &lab::Result::recipe);
+  };
+  const auto results = lab::compare(mlp, digits(), list, folder, o);
+  CHECK(seeds_of(results, "fp16-pure") == 2);
+  CHECK(seeds_of(results, "e5m2") > 2);  // two seeds do not tell
+  CHECK(seeds_of(results, "fp32") == seeds_of(results, "e5m2"));
+  CHECK(std::ranges::is_sorted(results, {}, [&](const lab::Result& r) {
+    return std::ranges::find(list, r.recipe, &amp::Recipe::name) - list.begin();
+  }));
+  REQUIRE(results[2].difference.has_value());
+  CHECK(results[2].difference->error == doctest::Approx(0.05 / 3));  // looks after 2, 3 and 4
+  int steps = 0;
+  o.resume = true;
+  o.progress = [&steps](const lab::Progress&) { ++steps; };
+  const auto again = lab::compare(mlp, digits(), list, folder, o);
+  CHECK(steps == 0);
+  REQUIRE(again.size() == results.size());
+  for (std::size_t i = 0; i < again.size(); ++i) CHECK(to_string(again[i].verdict) == to_string(results[i].verdict));
+  fs::remove_all(folder);
+}
+
 TEST_CASE("a stop while a run is explained leaves it to --resume") {
   const std::string folder = (fs::temp_directory_path() / "gradual-verdict-test").string();
   auto list = std::vector{amp::recipe("fp32"), amp::recipe("fp16-master")};
