@@ -24,10 +24,10 @@ namespace gradual::lab {
 struct SearchOptions {
   std::vector<std::string> formats = {"mxfp4", "nvfp4", "mxfp8", "e8m7", "fp32"};  // fp32 and quantised recipes
   inspect::Cost cost = inspect::Cost::bits;
-  // The margins of a trial's verdict (decision.h): `within` points of accuracy or percent of another
-  // metric, and of test loss `noise` standard
-  // deviations of fp32's between seeds. With noise 0 or one seed, the loss is not checked. A trial passes if it matches or
-  // is better, and fails if it is worse. With another verdict it passes if its means lie within the margins.
+  // The margins of a trial's verdict (decision.h): `within` points of accuracy or percent of another metric, and of
+  // test loss `noise` standard deviations of fp32's between seeds. With noise 0 or one seed, the loss is not checked.
+  // A trial passes if it matches or is better, and fails if it is worse. With another verdict it passes if its means
+  // lie within the margins.
   double within = 0.3, noise = 1;
   int trainings = 60;      // of search and proof together, at most
   int unseen = 5;          // seeds of the proof and of the comparison; they follow those of the search
@@ -44,8 +44,8 @@ struct Trial {
   double cost = 0;                      // relative to a model entirely in bf16 (e8m7)
   std::uint64_t first_seed = 0;
   std::vector<double> accuracy = {}, loss = {};  // by seed, on the test data; accuracy: the metric's value
-  // Compared with fp32 on the same seeds: points of accuracy (percent of another metric, negative: worse), change of the loss, standard deviation of fp32's loss,
-  // fp32's loss.
+  // Compared with fp32 on the same seeds: points of accuracy (percent of another metric, negative: worse), change of
+  // the loss, standard deviation of fp32's loss, fp32's loss.
   double points = 0, loss_change = 0, loss_noise = 0, fp32_loss = 0;
   Verdict verdict = {};  // lab/verdict.h
   bool passes = false;

@@ -9,8 +9,8 @@ namespace gradual::lab {
 // most below first: one look.
 std::vector<int> looks(int first, int most);
 
-// The error that each of so many looks may make, such that all together make at most `error`: an equal part (Bonferroni).
-// This holds however the looks depend on each other.
+// The error that each of so many looks may make, such that all together make at most `error`: an equal part
+// (Bonferroni). This holds however the looks depend on each other.
 double error_of_a_look(int looks, double error = 0.05);
 
 }  // namespace gradual::lab

@@ -34,10 +34,10 @@ using Pairs = std::vector<std::pair<const Result*, const Result*>>;
 Pairs pairs_with_fp32(const std::vector<Result>& results, const std::vector<Result>& references,
                       const std::string& recipe);
 
-// The mean difference of the metric (of accuracy: 0 to 1) and half the interval that has the true one in it with probability
-// 1 - error, from the samples of each pair (paired.h). pairs is not empty. Where a file of an earlier version has no
-// samples, each seed's variance is taken for that of two shares of as many test samples; a metric that is not a mean over
-// samples has the seeds alone.
+// The mean difference of the metric (of accuracy: 0 to 1) and half the interval that has the true one in it with
+// probability 1 - error, from the samples of each pair (paired.h). pairs is not empty. Where a file of an earlier
+// version has no samples, each seed's variance is taken for that of two shares of as many test samples; a metric that
+// is not a mean over samples has the seeds alone.
 Difference metric_difference(const Pairs& pairs, double error = 0.05);
 // The same of test losses. Without samples the seeds alone tell; half is NaN for one pair.
 Difference loss_difference(const Pairs& pairs, double error = 0.05);

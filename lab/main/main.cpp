@@ -136,8 +136,8 @@ int most_seeds(const std::string& until) {
   const std::string_view text = until;
   const std::string_view number = text.starts_with("decided:") ? text.substr(kDecided.size() + 1) : "";
   int most = 0;
-  const auto [end, error] = std::from_chars(number.begin(), number.end(), most);
-  if (error != std::errc() || end != number.end() || most < 1)
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), most);
+  if (error != std::errc() || end != number.data() + number.size() || most < 1)
     throwf("--until is '{}'; allowed are decided and decided:MAX, with a number of seeds of at least 1", until);
   return most;
 }
