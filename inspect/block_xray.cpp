@@ -308,8 +308,8 @@ std::string XrayObserver::to_string() const {
                     percent_of(own.clipped, own.elements), own.made_zero_percent(), own.regret(), rules, sizes, zeros);
   }
   return text +
-         "clipped: blocks, and elements. made 0: of the elements that are not 0; beside a large element dB do not show\n"
-         "it. regret: squared error / that of the best power of two of each block\n";
+         "clipped: blocks, and elements. made 0: of the elements that are not 0; beside a large element dB do not\n"
+         "show it. regret: squared error / that of the best power of two of each block\n";
 }
 
 std::string XrayObserver::to_csv() const {

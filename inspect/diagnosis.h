@@ -32,8 +32,11 @@ struct ObservedStep {
 // A part of the local error of an op in the last observed step, with its share of the error in the loss.
 struct LossShare {
   Phase phase = Phase::forward;
-  std::string op = {}, layer = {}, line = {}, part = {};  // part: as in ErrorPart; empty: the whole row
-  double share = 0;                                       // of the sum of all magnitudes
+  std::string op = {};
+  std::string layer = {};
+  std::string line = {};
+  std::string part = {};  // as in ErrorPart; empty: the whole row
+  double share = 0;       // of the sum of all magnitudes
 };
 
 struct Evidence {

@@ -31,7 +31,8 @@ struct Exact {
   ExactPart part = ExactPart::operand;
   std::string site = {};     // a module's path (with its children), or the program's line of an op; empty: everywhere
   std::string operand = {};  // its name in recipes: "forward_x"; empty: each
-  std::int64_t first = 0, last = std::numeric_limits<std::int64_t>::max();  // steps
+  std::int64_t first = 0;    // step
+  std::int64_t last = std::numeric_limits<std::int64_t>::max();
 
   bool operator==(const Exact&) const = default;
 };

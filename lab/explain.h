@@ -17,8 +17,9 @@ struct Explanation {
   bool averts = false;     // it undoes enough: a divergence wholly, another failure by 80%
   bool minimal = false;    // 1-minimal: without any one member it averts no more. False if the budget ended before
   std::int64_t tried = 0;  // trials
-  std::int64_t spent = 0, budget = 0;  // steps of all trials
-  std::vector<double> losses = {};     // of the replay with the set
+  std::int64_t spent = 0;  // steps of all trials
+  std::int64_t budget = 0;
+  std::vector<double> losses = {};  // of the replay with the set
 };
 
 // The run has ended and fails, fp32's has ended. Error if the run cannot be replayed to the same bits.

@@ -28,8 +28,9 @@ enum class FailureKind : std::uint8_t { divergence, skips, loss, evaluation };
 
 struct Failure {
   FailureKind kind = FailureKind::loss;
-  std::int64_t steps = 0;    // of a trial, from the first one
-  double run = 0, fp32 = 0;  // the measure of the run and of fp32
+  std::int64_t steps = 0;  // of a trial, from the first one
+  double run = 0;          // the measure of the run
+  double fp32 = 0;         // and of fp32
 };
 
 class Trials {
@@ -66,7 +67,8 @@ class Trials {
   Options options_;
   const Result& run_;
   const Result& fp32_;
-  std::int64_t budget_, spent_ = 0;
+  std::int64_t budget_;
+  std::int64_t spent_ = 0;
   Failure failure_;
   std::map<std::string, std::optional<double>> known_;  // by text of the change
 };

@@ -75,7 +75,8 @@ struct LargeChannel : nn::Module {
 }  // namespace
 
 TEST_CASE("an intervention without entries changes no bit, and one on sums makes them exact") {
-  const Tensor a = rand({8, 512}), b = rand({512, 8});
+  const Tensor a = rand({8, 512});
+  const Tensor b = rand({512, 8});
   const AccumulatorScope f16(accumulator("fp16-acc"));
   const Tensor rounded = matmul(a, b);
   inspect::Intervention none({});
