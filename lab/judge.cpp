@@ -382,7 +382,7 @@ void Replay::pass(const Boundary& boundary, const std::vector<int>& ids) {
     const int id = model ? (place < static_cast<int>(ids.size()) ? ids[static_cast<std::size_t>(place)] : -1)
                          : best(*recorded, ids, taken);
     if (id < 0) {
-      const bool only = ids.size() == 1 && place == 0 && value(ids[0]).defined() && floats(*recorded);
+      const bool only = ids.size() == 1 && place == 0 && floats(value(ids[0])) && floats(*recorded);
       if (only)
         compare(name, JudgedKind::value, *recorded, value(ids[0]), {}, segments_[static_cast<std::size_t>(ids[0])]);
       else result_.not_judged.push_back(name);
@@ -397,6 +397,10 @@ void Replay::take(const std::string& name, const std::string& gradient, int id) 
   const auto k = static_cast<std::size_t>(id);
   const Tensor& recorded = *find(name);
   const Tensor computed = value(id);
+  if (recorded.is_floating() != computed.is_floating()) {
+    result_.not_judged.push_back(name);
+    return;
+  }
   // Where no op lies between two records, what made the value is named.
   if (segments_[k].empty() && writer_[k] >= 0) segments_[k] = {writer_[k]};
   if (unknown_.contains(id)) result_.not_judged.push_back(name);

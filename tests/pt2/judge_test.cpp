@@ -138,3 +138,11 @@ TEST_CASE("a record without inputs or with others is an error; what is not in th
   CHECK(judgement.not_judged == std::vector<std::string>{"out.0:nowhere"});
   CHECK(first_name(lab::judge(program, with(record, "out.0:fc1", zeros({3, 9})))) == "out.0:fc1");
 }
+
+TEST_CASE("a recorded tensor of another kind than the graph's is listed, not judged") {
+  const pt2::Program program = program_of("tied");
+  const StateDict record = lab::record_step(program, given_of("tied"));
+  const Judgement judgement = lab::judge(program, with(record, "in.0:embed", zeros({2, 3})));
+  CHECK(first_name(judgement) == "");
+  CHECK(judgement.not_judged.front() == "in.0:embed");
+}
