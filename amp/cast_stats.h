@@ -15,7 +15,11 @@ namespace gradual::amp {
 struct CastTally {
   CastCounts counts;            // overflow includes saturation
   ExponentHistogram exponents;  // of the values before rounding: times the loss scale and the quantiser's scale
-  CastTally& operator+=(const CastTally& o) { return counts += o.counts, exponents += o.exponents, *this; }
+  CastTally& operator+=(const CastTally& o) {
+    counts += o.counts;
+    exponents += o.exponents;
+    return *this;
+  }
   double underflow_percent() const;  // of all elements; 0 if there are none
   double overflow_percent() const;
 };

@@ -139,7 +139,8 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
 }
 
 bool PolicyTable::runs_whole(const Fusion& f) const {
-  const PolicyKind first = (*this)[f.first].kind, second = (*this)[f.second].kind;
+  const PolicyKind first = (*this)[f.first].kind;
+  const PolicyKind second = (*this)[f.second].kind;
   // The kernel reads the other operands of `second` in their own dtypes and promotes.
   if (f.others() > 0) return first == PolicyKind::pass && (second == PolicyKind::pass || second == PolicyKind::promote);
   return first != PolicyKind::rewrite && second == PolicyKind::pass;

@@ -74,12 +74,18 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
   options.stage = (context.gradient ? o.role == Role::error : first) && !site.state->frozen;
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = rewrite_key();
   CastTally* tally = cast_tally(o.role, site.name);
-  if (tally) options.stats = {&tally->counts, &tally->exponents}, options.scaled_exponents = true;
+  if (tally) {
+    options.stats = {&tally->counts, &tally->exponents};
+    options.scaled_exponents = true;
+  }
   const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
   if (first || (context.gradient && !seen_in_forward(o, site))) site.state->look_at(t, plain);
   QuantizedOperand result = quantize_operand(t, plain, options);
   if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
-  options.stage = options.keep = false, options.again = true, options.stats = {};  // the same codes
+  // the same codes
+  options.stage = options.keep = false;
+  options.again = true;
+  options.stats = {};
   save_as_codes(o.input, quantize(t, plain, options), true);
   return result;
 }
@@ -100,8 +106,10 @@ void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedO
 // Both operands of a [.., m, k] x [k, n] product that is transformed first, k padded with zeros to groups of 16.
 Tensor transformed(const Tensor& t, int axis, std::uint16_t signs) {
   const Tensor last = t.to(DType::f32).transpose(axis, -1).contiguous();
-  const std::int64_t k = last.sizes().back(), extra = (16 - k % 16) % 16;
-  Shape before = Shape::filled(last.dim(), 0), after = before;
+  const std::int64_t k = last.sizes().back();
+  const std::int64_t extra = (16 - k % 16) % 16;
+  Shape before = Shape::filled(last.dim(), 0);
+  Shape after = before;
   after[last.dim() - 1] = extra;
   return hadamard16(extra ? pad(last, before, after) : last, signs).transpose(axis, -1);
 }
@@ -123,7 +131,8 @@ std::optional<DType> f8_of(const ProductOperand& o) {
 template <class F>
 Tensor multiplied(const ProductOperand& a, const Tensor& scale_a, const ProductOperand& b, const Tensor& scale_b,
                   const F& multiply) {
-  const std::optional<DType> left = f8_of(a), right = f8_of(b);
+  const std::optional<DType> left = f8_of(a);
+  const std::optional<DType> right = f8_of(b);
   if (!fast_f8() || !left || !right) return scaled(scaled(multiply(), scale_a), scale_b);
   const auto floats = [](const Tensor& t) { return t.defined() ? static_cast<const float*>(t.raw()) : nullptr; };
   bool in_it = false;
@@ -140,7 +149,8 @@ std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, co
   const auto operand = [&](const ProductOperand& o, int axis) {
     return rounded(o, transforms ? transformed(*o.tensor, axis, kSigns) : *o.tensor, axis, site);
   };
-  QuantizedOperand x = operand(a, axis_a), w = operand(b, axis_b);
+  QuantizedOperand x = operand(a, axis_a);
+  QuantizedOperand w = operand(b, axis_b);
   save_codes(q, a, x);
   save_codes(q, b, w);
   return {std::move(x), std::move(w)};
@@ -194,7 +204,8 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
     columns().infer[static_cast<int>(call.op)](call, spec);
     y = conv_by_products(call.op, *a.tensor, *b.tensor, attrs, spec[0].sizes,
                          [&](const Tensor& ta, const Tensor& tb, std::int64_t) {
-                           a.tensor = &ta, b.tensor = &tb;
+                           a.tensor = &ta;
+                           b.tensor = &tb;
                            return product(q, a, b, site);
                          });
   } else {
@@ -234,7 +245,8 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   const AccumulatorScope accumulator(how);
   ProductOperand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = context.saved_scales[0]};
   ProductOperand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = context.saved_scales[1]};
-  a.quantizer = quantizer_of(q, a.role, b.role), b.quantizer = quantizer_of(q, b.role, a.role);
+  a.quantizer = quantizer_of(q, a.role, b.role);
+  b.quantizer = quantizer_of(q, b.role, a.role);
   Outputs out;
   switch (call.op) {
     case OpId::matmul: out[0] = product(q, a, b, site); break;
@@ -275,7 +287,9 @@ void check_valid(const Quantization& q) {
   };
   if (q.requantize && ((q.forward_x && q.forward_x->hadamard) || (q.forward_w && q.forward_w->hadamard)))
     throw_error("quantization: requantize goes with forward operands that are not transformed");
-  pair("forward", q.forward_x, q.forward_w), pair("dgrad", q.dgrad_dy, q.dgrad_w), pair("wgrad", q.wgrad_x, q.wgrad_dy);
+  pair("forward", q.forward_x, q.forward_w);
+  pair("dgrad", q.dgrad_dy, q.dgrad_w);
+  pair("wgrad", q.wgrad_x, q.wgrad_dy);
   // x and W are staged only in forward, and one history serves both products of a tensor.
   using Field = std::optional<Quantizer>;
   const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
@@ -366,12 +380,18 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
 void QuantizationState::end_forward() {
   training = training && held;
   for (const auto& s : sites_)
-    if (s->quantization && !held) advance(s->x, s->quantization->forward_x), advance(s->w, s->quantization->forward_w);
+    if (s->quantization && !held) {
+      advance(s->x, s->quantization->forward_x);
+      advance(s->w, s->quantization->forward_w);
+    }
 }
 
 void QuantizationState::end_backward() {
   for (const auto& s : sites_)
-    if (s->quantization && !held) advance(s->dy, s->quantization->dgrad_dy), advance(s->dy, s->quantization->wgrad_dy);
+    if (s->quantization && !held) {
+      advance(s->dy, s->quantization->dgrad_dy);
+      advance(s->dy, s->quantization->wgrad_dy);
+    }
 }
 
 void QuantizationState::forget_staged() {

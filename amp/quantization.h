@@ -28,12 +28,19 @@ namespace gradual::amp {
 
 // The quantizers of a step; operands without one stay in high precision.
 struct Quantization {
-  std::optional<Quantizer> forward_x = {}, forward_w = {};
-  std::optional<Quantizer> dgrad_dy = {}, dgrad_w = {};
-  std::optional<Quantizer> wgrad_x = {}, wgrad_dy = {};
+  std::optional<Quantizer> forward_x = {};
+  std::optional<Quantizer> forward_w = {};
+  std::optional<Quantizer> dgrad_dy = {};
+  std::optional<Quantizer> dgrad_w = {};
+  std::optional<Quantizer> wgrad_x = {};
+  std::optional<Quantizer> wgrad_dy = {};
   // Tensors kept between steps, of at least two dims: gradients of parameters before the optimizer reads them,
   // parameters and masters after its step, Adam's moments (stored as codes; SGD's momentum is the first).
-  std::optional<Quantizer> weight_gradient = {}, weight = {}, master = {}, moment1 = {}, moment2 = {};
+  std::optional<Quantizer> weight_gradient = {};
+  std::optional<Quantizer> weight = {};
+  std::optional<Quantizer> master = {};
+  std::optional<Quantizer> moment1 = {};
+  std::optional<Quantizer> moment2 = {};
   // The result of every op of a step, rounded once: activations, gradients, losses, what the optimizer and in-place ops
   // write. Parameters begin rounded. A rewritten product is one op. Goes for all `modules`.
   std::optional<Quantizer> result = {};
@@ -94,7 +101,9 @@ class QuantizationState : Pinned {
   // A product of a module. The weight that it multiplies identifies it.
   struct Site {
     std::string name;  // "fc1", "fc1#2" for a module's second weight
-    AmaxHistory x = {}, w = {}, dy = {};
+    AmaxHistory x = {};
+    AmaxHistory w = {};
+    AmaxHistory dy = {};
     QuantizationState* state = nullptr;
     const Quantization* quantization = nullptr;  // that of its module; null: high precision
   };

@@ -23,7 +23,8 @@ Format load_format(const std::string& path) {
 
 Format table_of(const JsonReader& reader) {
   ValueTable table;
-  reader.need("name"), reader.need("values");
+  reader.need("name");
+  reader.need("values");
   reader.read_fields(table);
   return table_format(std::move(table));
 }

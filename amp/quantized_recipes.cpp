@@ -64,7 +64,8 @@ Quantizer in_tiles(const char* element, int block, bool zero_point = false) {
 // Hadamard transform of wgrad's operands.
 Quantization nvfp4(ScaleRule rule = ScaleRule::floor) {
   const Scaling blocks{.kind = ScalingKind::nvfp4, .block = 16, .rule = rule};
-  const Quantizer x = to_format("e2m1", blocks), dy = to_format("e2m1", blocks, {.mode = RoundingMode::stochastic});
+  const Quantizer x = to_format("e2m1", blocks);
+  const Quantizer dy = to_format("e2m1", blocks, {.mode = RoundingMode::stochastic});
   Quantization q = products(x, squared(x), dy);
   q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
   return q;
@@ -74,8 +75,12 @@ Quantization nvfp4(ScaleRule rule = ScaleRule::floor) {
 Quantization ms_amp(bool moments) {
   const Scaling tensor{.kind = ScalingKind::tensor, .power_of_two = true};
   Quantization q = fp8(tensor);
-  q.weight_gradient = q.forward_x, q.weight = to_format("fp16", tensor);
-  if (moments) q.moment1 = q.forward_x, q.moment2 = q.weight;
+  q.weight_gradient = q.forward_x;
+  q.weight = to_format("fp16", tensor);
+  if (moments) {
+    q.moment1 = q.forward_x;
+    q.moment2 = q.weight;
+  }
   return q;
 }
 
@@ -140,7 +145,8 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
   const bool pure = head == "pure";
   const bool blocks = head.starts_with("mx") && head.size() < std::min<std::size_t>(name.size(), 8) &&
                       head.find_first_not_of("0123456789", 2) == std::string::npos && !head.starts_with("mx0");
-  const std::string what = name.substr(pure || blocks ? head.size() + 1 : 0), element = what.substr(0, what.find(':'));
+  const std::string what = name.substr(pure || blocks ? head.size() + 1 : 0);
+  const std::string element = what.substr(0, what.find(':'));
   const bool widths = element.starts_with('e') && element.find('m') != std::string::npos &&
                       element.find_first_not_of("em0123456789") == std::string::npos;
   const bool fixed = (element.starts_with('q') || element.starts_with("uq")) && element.find('.') != std::string::npos;

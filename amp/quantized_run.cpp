@@ -20,7 +20,10 @@ void store_finite(const Tensor& gradient, const Quantizer& q, CastTally* tally) 
   const bool here = gradient.device().is_cpu();
   const bool finite = (here || tally) && std::isfinite(absmax(gradient));
   if (here && !finite) return;
-  if (finite && tally) o.stats = {&tally->counts, &tally->exponents}, o.scaled_exponents = true;
+  if (finite && tally) {
+    o.stats = {&tally->counts, &tally->exponents};
+    o.scaled_exponents = true;
+  }
   const Tensor rounded = fake_quantize(gradient, q, o);
   gradient.copy_(here ? rounded : where(lt(absmax_tensor(gradient), HUGE_VAL), rounded, gradient));
 }

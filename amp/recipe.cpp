@@ -104,7 +104,10 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
       .pure_arithmetic =
           is_half(r.optimizer_state) && r.masters == Masters::none && r.update == LowPrecisionUpdate::none,
       .seed = seed};
-  if (r.quantization) o.moments[0] = r.quantization->moment1, o.moments[1] = r.quantization->moment2;
+  if (r.quantization) {
+    o.moments[0] = r.quantization->moment1;
+    o.moments[1] = r.quantization->moment2;
+  }
   return o;
 }
 

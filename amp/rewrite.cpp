@@ -21,7 +21,9 @@ struct Backward {
   std::vector<Known> known;
   std::shared_ptr<void> data;
   std::optional<RandomKey> key;
-  std::uint32_t depth = 1, drawn = 0;  // depth: 2 in the backward of a backward
+  // depth: 2 in the backward of a backward
+  std::uint32_t depth = 1;
+  std::uint32_t drawn = 0;
 
   void know(const Tensor& t, Role role, const std::optional<Tensor>& scale) {
     known.push_back({storage_id(t), t.raw(), role, scale});
@@ -59,7 +61,8 @@ struct Rewritten final : Function, Interceptor {
       roles_.push_back(k ? k->role : outer ? Role::error : i == 0 ? Role::activation : Role::weight);
       context_.saved_scales.push_back(k ? k->scale : std::nullopt);
     }
-    codes_.resize(roles_.size()), again_.resize(roles_.size());
+    codes_.resize(roles_.size());
+    again_.resize(roles_.size());
   }
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {

@@ -38,7 +38,8 @@ ValueRange value_range(const Tensor& t) {
   for (double v : t.to_vector<double>()) {
     ++at;
     if (std::isfinite(v)) {
-      r.min = std::min(r.min, v), r.max = std::max(r.max, v);
+      r.min = std::min(r.min, v);
+      r.max = std::max(r.max, v);
       continue;
     }
     (std::isnan(v) ? r.nan : v > 0 ? r.positive_inf : r.negative_inf) += 1;

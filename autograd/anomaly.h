@@ -13,8 +13,12 @@ namespace gradual {
 struct ValueRange {
   Shape sizes;
   DType dtype = DType::f32;
-  double min = 0, max = 0;  // of the finite elements; 0 if there are none
-  std::int64_t nan = 0, positive_inf = 0, negative_inf = 0;
+  // of the finite elements; 0 if there are none
+  double min = 0;
+  double max = 0;
+  std::int64_t nan = 0;
+  std::int64_t positive_inf = 0;
+  std::int64_t negative_inf = 0;
   std::int64_t first = -1;  // row-major number of the first non-finite element
   std::int64_t non_finite() const { return nan + positive_inf + negative_inf; }
 };

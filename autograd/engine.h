@@ -65,8 +65,10 @@ class Engine : Pinned {
     Tensor grads[kMaxOutputs];
     // The gradients of slices of output `sliced` share the buffer grads[sliced] (-1: none): elements [begin, end) of
     // `dim` are written, the others are still uninitialised.
-    int sliced = -1, dim = 0;
-    std::int64_t begin = 0, end = 0;
+    int sliced = -1;
+    int dim = 0;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
     std::optional<DType> own[kMaxOutputs] = {};  // of a sum that is kept in f32: the tensor's own dtype
 
     bool write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad, bool in_f32);

@@ -97,7 +97,8 @@ void set_history(const Tensor& t, Ref<Node> node, std::uint32_t output) {
   // A former leaf that now becomes a result: older nodes must not accumulate gradients in it.
   if (m.edge.node && m.edge.node->is_leaf()) m.edge.node->leaf = nullptr;
   m.edge.node = std::move(node);
-  m.edge.output = output, m.requires_grad = true;
+  m.edge.output = output;
+  m.requires_grad = true;
 }
 
 Tensor with_history(const Tensor& t, const Tensor& other) {

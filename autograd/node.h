@@ -59,7 +59,8 @@ struct Node : Pooled<Node>, Pinned {
   void release_saved();
   void release(Tensor& saved) {  // one of the saved inputs or outputs
     saved.unsafe_impl()->storage->remove_saved();
-    saved = Tensor(), released = true;
+    saved = Tensor();
+    released = true;
   }
   std::vector<Tensor> saved_tensors() const;
 

@@ -57,7 +57,8 @@ Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
   if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
   if (keep_recorded_sequence.load(std::memory_order_relaxed) && chain().observe) recorded_sequence = node->sequence;
   Outputs out = next_below_autograd(call);
-  node->output_sizes = out[0].sizes(), node->output_dtype = out[0].dtype();
+  node->output_sizes = out[0].sizes();
+  node->output_dtype = out[0].dtype();
   const auto place = [&](int i, Ref<Node> of) {
     if (saves & gradual::out(i)) of->save_output(i, out[i]);
     if ((rule.differentiable >> i & 1) && out[i].defined() && out[i].is_floating())

@@ -63,7 +63,8 @@ void linear_gelu_rule(const C& c) {
 }
 // dw = dy^T x and db = the sum of dy's rows, either of which may have no gradient.
 void linear_backward_weight_rule(const C& c) {
-  const Tensor &gw = c.grad(0), &gb = c.grad(1);
+  const Tensor& gw = c.grad(0);
+  const Tensor& gb = c.grad(1);
   if (c.needs(0)) c.set(0, gw.defined() ? linear(c.input(1), gw, gb) : expand(gb, c.sizes(0)));
   if (c.needs(1) && gw.defined()) c.set(1, matmul(c.input(0), gw));
 }
@@ -95,7 +96,10 @@ void flash_attention_rule(const C& c) {
     return c.set_all(call_row(OpId::flash_attention_backward, a, c.grad(), c.input(0), c.input(1), c.input(2),
                               c.output(0), c.output(1)));
   const auto wide = [](const Tensor& t) { return is_half(t.dtype()) ? cast(t, DType::f32) : t; };
-  const Tensor q = wide(c.input(0)), k = wide(c.input(1)), v = wide(c.input(2)), g = wide(c.grad());
+  const Tensor q = wide(c.input(0));
+  const Tensor k = wide(c.input(1));
+  const Tensor v = wide(c.input(2));
+  const Tensor g = wide(c.grad());
   const double scale = attention_scale(a, q.size(-1));
   const DimAttrs along{.dim = q.dim() - 1, .causal = a.causal};
   const Tensor p = call_row(OpId::softmax, along, matmul(q * scale, transpose(k, -2, -1)))[0];

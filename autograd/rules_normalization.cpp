@@ -12,7 +12,8 @@ using C = RuleContext;
 
 // The differences between the norms: means over `dims`; weight and bias broadcast to x in the shape `weight`.
 struct Norm {
-  Shape dims = {}, others = {};  // means are taken over dims, the weight's gradient is summed over others
+  Shape dims = {};    // means are taken over dims
+  Shape others = {};  // the weight's gradient is summed over others
   Shape weight = {};
   bool centre = true;      // rms_norm does not subtract the mean
   bool statistics = true;  // the statistics depend on x: false for batch norm in eval

@@ -23,7 +23,10 @@ bool Engine::Pending::write_slice(const Node::Input& input, const SliceAttrs& a,
     const bool at_end = a.start == 0 || a.stop == a.size;
     if (sliced >= 0 || a.step != 1 || !at_end || grad.numel() == 0) return false;
     sum = empty(input.sizes, options_of(grad));
-    sliced = to, dim = a.dim, begin = a.start, end = a.stop;
+    sliced = to;
+    dim = a.dim;
+    begin = a.start;
+    end = a.stop;
   } else if (sliced == to && dim == a.dim && a.step == 1 && (a.start == end || a.stop == begin)) {
     begin = std::min(begin, a.start);
     end = std::max(end, a.stop);

@@ -81,7 +81,8 @@ std::string Tape::to_string() const {
   std::vector<std::vector<std::string>> rows{{"#", "op", "inputs", "result", "module", "line", "saved", "inserted by"}};
   for (const Ref<Node>& n : nodes_) {
     const std::int64_t bytes = bytes_of(n->saved_tensors());
-    const std::string given = name_of(*n), op = op_name(*n);
+    const std::string given = name_of(*n);
+    const std::string op = op_name(*n);
     rows.push_back({fmt::to_string(n->sequence), given == op ? given : op + " " + given, inputs_of(*n), result_kind(*n),
                     n->module, file_line(n->where), bytes ? fmt::to_string(bytes) : "", n->cause});
   }

@@ -11,7 +11,9 @@ namespace {
 
 using namespace gradual;
 
-constexpr std::int64_t kCached = 64 << 10, kStreamed = 16 << 20, kRow = 1024;
+constexpr std::int64_t kCached = 64 << 10;
+constexpr std::int64_t kStreamed = 16 << 20;
+constexpr std::int64_t kRow = 1024;
 
 // Billions of elements per second.
 void rate(benchmark::State& state, std::int64_t elements) {
@@ -25,7 +27,8 @@ Tensor numbers(std::int64_t n) {
 }
 
 void cast(benchmark::State& state, DType to, std::int64_t n) {
-  const Tensor x = numbers(n), y = empty({n}, {.dtype = to});
+  const Tensor x = numbers(n);
+  const Tensor y = empty({n}, {.dtype = to});
   for (auto _ : state) {
     convert(DType::f32, x.raw(), to, y.raw(), n);
     benchmark::ClobberMemory();

@@ -28,7 +28,10 @@ class MedianReporter : public benchmark::BenchmarkReporter {
       // A benchmark with a rate is reported by its rate, others by their time.
       double value = run.GetAdjustedRealTime();
       std::string unit = benchmark::GetTimeUnitString(run.time_unit);
-      for (const auto& [counter, v] : run.counters) value = v.value / 1e9, unit = counter;
+      for (const auto& [counter, v] : run.counters) {
+        value = v.value / 1e9;
+        unit = counter;
+      }
       fmt::print("{:<34} {:>12.2f} {}\n", name, value, unit);
       std::fflush(stdout);
       results.push_back({{"name", name}, {"value", value}, {"unit", unit}});

@@ -62,13 +62,15 @@ BENCHMARK_CAPTURE(cast_to, e4m3, DType::f8e4m3fn)->Name("op/cast_f32_f8e4m3fn_16
 
 // A residual plus dropout of a branch, with backward: as one op, and as two.
 void dropped_sum(benchmark::State& state, std::int64_t n, DType dtype, bool fused) {
-  const Tensor branch = randn({n}).to(dtype).set_requires_grad(), dy = randn({n});
+  const Tensor branch = randn({n}).to(dtype).set_requires_grad();
+  const Tensor dy = randn({n});
   const Tensor residual = randn({n}).set_requires_grad();
   for (auto _ : state) {
     Tensor x = branch * 1;
     const Tensor y = fused ? dropout_add(std::move(x), residual, 0.1) : residual + dropout(x, 0.1);
     y.backward(dy);
-    branch.zero_grad(), residual.zero_grad();
+    branch.zero_grad();
+    residual.zero_grad();
   }
 }
 BENCHMARK_CAPTURE(dropped_sum, apart, 128 * 512, DType::f32, false)->Name("op/dropout_and_add_64Ki_f32");

@@ -80,7 +80,8 @@ void steps(benchmark::State& state, const Row& row, int threads) {
 // The rate of memory: for a copy, as in cast/stream_rw, and for numbers that are written in place, as in a step.
 void stream(benchmark::State& state, int threads, bool in_place) {
   constexpr std::int64_t kElements = 64 << 20;
-  const Tensor x = ones({kElements}), y = zeros({kElements});
+  const Tensor x = ones({kElements});
+  const Tensor y = zeros({kElements});
   auto* out = y.data<float>();
   const float* in = x.data<float>();
   for (auto _ : state) {

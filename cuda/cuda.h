@@ -16,11 +16,15 @@ inline bool available() { return device::count() > 0; }
 std::string why_not();
 
 struct DeviceInfo {
-  std::string name;          // "NVIDIA H200"
-  int major = 0, minor = 0;  // compute capability
+  std::string name;  // "NVIDIA H200"
+  // compute capability
+  int major = 0;
+  int minor = 0;
   int multiprocessors = 0;
-  std::int64_t memory = 0;      // bytes in all
-  int runtime = 0, driver = 0;  // CUDA's versions: 13000 is 13.0
+  std::int64_t memory = 0;  // bytes in all
+  // CUDA's versions: 13000 is 13.0
+  int runtime = 0;
+  int driver = 0;
 };
 // Error if there is no such device.
 DeviceInfo device_info(Device device = Device::cuda());

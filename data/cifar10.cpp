@@ -56,7 +56,8 @@ Split cifar10(const std::string& folder) {
     const std::string path = fmt::format("{}/data_batch_{}.bin", folder, i);
     if (std::error_code none; !std::filesystem::exists(path, none)) continue;
     const Dataset part = read(kCifar10, path);
-    inputs.push_back(part.inputs), targets.push_back(part.targets);
+    inputs.push_back(part.inputs);
+    targets.push_back(part.targets);
   }
   if (inputs.empty()) throwf("cifar10: \"{}\" has no data_batch_1.bin to data_batch_5.bin", folder);
   const Dataset test = read(kCifar10, folder + "/test_batch.bin");
@@ -74,7 +75,9 @@ Batch flip_and_crop(const Batch& batch, std::int64_t margin) {
     throwf("flip_and_crop: {} with a margin of {}; allowed are f32 images [N, C, H, W] on the CPU and at least 0",
            describe(x), margin);
   const Scoped<Chain> bare(chain(), {});  // observers do not see this, on the loader's thread or on this one
-  const std::int64_t moves = 2 * margin + 1, height = x.size(2), width = x.size(3);
+  const std::int64_t moves = 2 * margin + 1;
+  const std::int64_t height = x.size(2);
+  const std::int64_t width = x.size(3);
   const Tensor padded = pad(x, {0, 0, margin, margin}, {0, 0, margin, margin});
   std::vector<Tensor> images;
   for (const std::int64_t draw : randint(0, 2 * moves * moves, x.size(0)).to_vector<std::int64_t>()) {

@@ -15,7 +15,8 @@ struct DataLoader::Impl {
   std::int64_t samples;
   Fetch fetch;
   DataLoaderOptions options;
-  std::int64_t epoch = 0, position = 0;
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;
   // The order of `epoch_of_order`, if it shuffles. Used by one thread at a time.
   std::vector<std::int64_t> order = {};
   std::int64_t epoch_of_order = -1;
@@ -119,7 +120,8 @@ void DataLoader::load_state_dict(const StateDict& state) {
     if (const auto given = state.integer(key), own = mine.integer(key); given != own)
       throwf("DataLoader: the state has {} {}, this loader {}", key, given, own);
   }
-  const std::int64_t epoch = state.integer("epoch"), position = state.integer("position");
+  const std::int64_t epoch = state.integer("epoch");
+  const std::int64_t position = state.integer("position");
   if (epoch < 0 || position < 0 || position > size())
     throwf("DataLoader: the state is at batch {} of epoch {}; an epoch has {} batches", position, epoch, size());
   const std::uint64_t seed = state.natural("seed");

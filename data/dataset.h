@@ -28,8 +28,9 @@ struct Dataset {
 struct Batch {
   Tensor inputs;
   Tensor targets;
-  std::int64_t first = 0, whole = 0;  // the samples of a part: first, .. of a batch of `whole`; 0: all of them
-  Fields fields = {};                 // of samples with names, as in Dataset
+  std::int64_t first = 0;  // the samples of a part: first
+  std::int64_t whole = 0;  // .. of a batch of `whole`; 0: all of them
+  Fields fields = {};      // of samples with names, as in Dataset
   std::int64_t size() const { return inputs.defined() ? inputs.size(0) : 0; }
 };
 

@@ -69,7 +69,8 @@ std::vector<std::string> Communicator::all_gather(const std::string& own) {
 }
 
 std::vector<float> Communicator::reduce_scatter(std::span<const float> values) {
-  const auto ranks = static_cast<std::size_t>(size()), n = values.size() / ranks;
+  const auto ranks = static_cast<std::size_t>(size());
+  const auto n = values.size() / ranks;
   if (values.size() % ranks != 0)
     throwf("reduce_scatter: {} numbers do not part into equal blocks for {} ranks", values.size(), ranks);
   std::vector<float> blocks(values.size());

@@ -149,7 +149,8 @@ std::vector<std::uint64_t> first_uses(const Tensor& loss,
 }  // namespace
 
 int shards_of(const DataParallelOptions& o, int ranks) {
-  const int all = std::max(ranks, o.ranks_emulated), shards = o.shards ? o.shards : std::max(8, all);
+  const int all = std::max(ranks, o.ranks_emulated);
+  const int shards = o.shards ? o.shards : std::max(8, all);
   if (shards < all || shards > kMostShards)
     throwf("data-parallel training: {} shards for {} ranks; allowed are {} to {}", shards, all, all, kMostShards);
   return shards;
@@ -211,7 +212,10 @@ void DataParallel::fill_buckets() {
   buckets_.assign(1, {});
   std::int64_t bytes = 0;
   for (const std::size_t i : order_) {
-    if (options_.bucket_bytes > 0 && bytes >= options_.bucket_bytes) buckets_.emplace_back(), bytes = 0;
+    if (options_.bucket_bytes > 0 && bytes >= options_.bucket_bytes) {
+      buckets_.emplace_back();
+      bytes = 0;
+    }
     buckets_.back().push_back(i);
     bytes += parameters_[i].second.numel() * static_cast<std::int64_t>(size_of(options_.sum));
   }
@@ -318,7 +322,8 @@ template <class T> struct DataParallel::Step {
     const double share = shard.share;
     for (const auto& [name, p] : all.parameters_) out.push_back(p.grad().defined() ? 1 : 0);
     for (std::size_t i = 0; i < before.buffers().size(); ++i) {
-      const Tensor now = on_host<T>(all.buffers_[i].second), then = on_host<T>(before.buffers()[i]);
+      const Tensor now = on_host<T>(all.buffers_[i].second);
+      const Tensor then = on_host<T>(before.buffers()[i]);
       for (std::int64_t k = 0; k < now.numel(); ++k)
         out.push_back(static_cast<T>(share) * (now.template data<T>()[k] - then.template data<T>()[k]));
     }
@@ -358,7 +363,10 @@ template <class T> struct DataParallel::Step {
       closed.resize(last);
       for (std::promise<void>& c : closed) turns.push_back(c.get_future());
       thread = std::async(std::launch::async, [this, turns = std::move(turns)]() mutable {
-        for (std::size_t b = 0; b < turns.size(); ++b) turns[b].get(), sum(b, all.exchange_.has_value());
+        for (std::size_t b = 0; b < turns.size(); ++b) {
+          turns[b].get();
+          sum(b, all.exchange_.has_value());
+        }
       });
     }
     if (samples.size() > 0) {
@@ -372,7 +380,8 @@ template <class T> struct DataParallel::Step {
     }
     while (next < last) close(shard);
     close(shard, numbers_about(shard));
-    next = 0, finite = true;
+    next = 0;
+    finite = true;
   }
 
   ShardLoss loss_of(const data::Batch& part) const {
@@ -569,7 +578,10 @@ DataParallel::Exchanged DataParallel::take_exchanged() {
   std::vector<Exchanged> all(static_cast<std::size_t>(ranks_.size()));
   ranks_.all_gather(&own, sizeof own, all.data());
   Exchanged sum;
-  for (const Exchanged& e : all) sum.lost += e.lost, sum.bytes += e.bytes;
+  for (const Exchanged& e : all) {
+    sum.lost += e.lost;
+    sum.bytes += e.bytes;
+  }
   return sum;
 }
 
@@ -579,7 +591,8 @@ StateDict DataParallel::state_dict() {
   state.set("ranks", std::int64_t{emulated_});
   for (const auto& [name, values] : exchange_->kept().residuals) {
     const std::string own(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-    const std::vector<std::string> names = ranks_.all_gather(name), all = ranks_.all_gather(own);
+    const std::vector<std::string> names = ranks_.all_gather(name);
+    const std::vector<std::string> all = ranks_.all_gather(own);
     for (std::size_t r = 0; r < all.size(); ++r) {
       RankSum::Values theirs(all[r].size() / sizeof(float));
       std::ranges::copy(all[r], reinterpret_cast<char*>(theirs.data()));

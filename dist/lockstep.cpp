@@ -16,7 +16,8 @@ namespace gradual::dist {
 namespace {
 
 struct Runner {
-  std::binary_semaphore go{0}, back{0};
+  std::binary_semaphore go{0};
+  std::binary_semaphore back{0};
   Tensor brought = {};
   bool ended = false;
   std::thread thread = {};

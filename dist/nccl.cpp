@@ -42,7 +42,10 @@ class Nccl : public Communicator {
   void wait() {
     const auto done = [this] {
       const cudaError_t state = cudaStreamQuery(stream_);
-      if (state != cudaErrorNotReady) return check(state), true;
+      if (state != cudaErrorNotReady) {
+        check(state);
+        return true;
+      }
       ncclResult_t failure = ncclSuccess;
       check(ncclCommGetAsyncError(comm_, &failure));
       check(failure);

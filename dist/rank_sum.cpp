@@ -44,7 +44,10 @@ template <class Pieces, class F> void for_numbers(const Pieces& pieces, const F&
 // Numbers of the pieces alone, to their places among those of the sum.
 template <class Pieces> void put(const Pieces& pieces, const RankSum::Values& numbers, RankSum::Values& to, bool add) {
   auto next = numbers.begin();
-  for_numbers(pieces, [&](std::size_t at, std::size_t) { to[at] = add ? to[at] + *next : *next, ++next; });
+  for_numbers(pieces, [&](std::size_t at, std::size_t) {
+    to[at] = add ? to[at] + *next : *next;
+    ++next;
+  });
 }
 
 }  // namespace
@@ -93,7 +96,10 @@ void RankSum::move(const std::vector<Hop>& hops, Held& values, RandomKey key) {
   for (std::size_t i = 0; i < hops.size(); ++i) {
     const auto& [from, to, pieces] = hops[i];
     if (holds(from)) bytes[i] = encode(pieces, of(values, from), key, from, lost_at(from, false));
-    else if (holds(to)) bytes[i].resize(bytes_of(pieces)), received.push_back({from, bytes[i].data(), bytes[i].size()});
+    else if (holds(to)) {
+      bytes[i].resize(bytes_of(pieces));
+      received.push_back({from, bytes[i].data(), bytes[i].size()});
+    }
     if (holds(from) && from != to) kept_.bytes += bytes[i].size();
     if (holds(from) && !holds(to)) sent.push_back({to, bytes[i].data(), bytes[i].size()});
   }
@@ -190,7 +196,10 @@ void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey ke
     kept_.counts.elements += static_cast<std::uint64_t>(n);
     return;
   }
-  if (!exchange_.quantizer) return void(std::memcpy(out, values, static_cast<std::size_t>(n) * sizeof(float)));
+  if (!exchange_.quantizer) {
+    std::memcpy(out, values, static_cast<std::size_t>(n) * sizeof(float));
+    return;
+  }
   const Quantizer& q = *exchange_.quantizer;
   if (in_blocks(exchange_)) {
     key.seed += 0x9E3779B97F4A7C15u * static_cast<std::uint64_t>(piece.range.first + 1);  // elements count from 0
@@ -223,7 +232,10 @@ void RankSum::decode_piece(const Piece& piece, const std::byte* in, float* value
     for (std::int64_t i = 0; i < n; ++i) values[i] = (signs[i / 8] >> (i % 8) & 1) != 0 ? -mean : mean;
     return;
   }
-  if (!exchange_.quantizer) return void(std::memcpy(values, in, static_cast<std::size_t>(n) * sizeof(float)));
+  if (!exchange_.quantizer) {
+    std::memcpy(values, in, static_cast<std::size_t>(n) * sizeof(float));
+    return;
+  }
   const Quantizer& q = *exchange_.quantizer;
   if (in_blocks(exchange_)) {
     QuantizedTensor codes = codes_of(n);
@@ -287,7 +299,10 @@ std::vector<std::vector<RankSum::Hop>> RankSum::rounds() const {
 // The owners send their sums to all.
 RankSum::Values RankSum::share(Held& values, double factor, RandomKey key) {
   amp::Exchange back = exchange_;
-  if (!exchange_.round_result) back.quantizer.reset(), back.sign = false;
+  if (!exchange_.round_result) {
+    back.quantizer.reset();
+    back.sign = false;
+  }
   const Scoped on_the_way_back(exchange_, std::move(back));
   std::vector<Bytes> codes(static_cast<std::size_t>(ranks_));
   std::vector<Message> sent, received;
@@ -305,7 +320,10 @@ RankSum::Values RankSum::share(Held& values, double factor, RandomKey key) {
       received.push_back({r, own.data(), own.size()});
     }
     for (int p = 0; p < ranks_ && holds(r); ++p)
-      if (p != r) kept_.bytes += own.size(), sent.push_back({p, own.data(), own.size()});
+      if (p != r) {
+        kept_.bytes += own.size();
+        sent.push_back({p, own.data(), own.size()});
+      }
   }
   if (communicator_.size() > 1) communicator_.transfer(sent, received);
   for (int r = 0; r < ranks_; ++r) put(owned(r), decode(owned(r), codes[static_cast<std::size_t>(r)]), out, false);

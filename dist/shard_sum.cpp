@@ -40,7 +40,8 @@ template <class T> std::vector<T> sum_shards(Communicator& ranks, int shards, Tr
   TreeSum<T> tree;
   for (auto& node : all) tree.add(node.level, node.index, std::move(node.values));
   std::vector<T> part = tree.total(), sum(static_cast<std::size_t>(n));
-  sent.clear(), received.clear();
+  sent.clear();
+  received.clear();
   for (int p = 0; p < ranks.size(); ++p) {
     sent.push_back(message(p, part, {0, mine.size()}));
     received.push_back(message(p, sum, part_of(n, ranks.size(), p)));

@@ -26,7 +26,8 @@ namespace gradual::dist {
 inline constexpr int kMostShards = 1024;
 
 struct Range {
-  std::int64_t first = 0, last = 0;
+  std::int64_t first = 0;
+  std::int64_t last = 0;
   std::int64_t size() const { return last - first; }
 };
 // Part k of n things in `parts` parts, whose sizes differ by one at most.
@@ -45,7 +46,8 @@ template <class T> class TreeSum {
   void add(int level, int index, std::vector<T> values) {
     nodes_.push_back({level, index, std::move(values)});
     while (nodes_.size() > 1) {
-      const Node &left = nodes_[nodes_.size() - 2], &right = nodes_.back();
+      const Node& left = nodes_[nodes_.size() - 2];
+      const Node& right = nodes_.back();
       if (left.level != right.level || left.index + 1 != right.index || left.index % 2 != 0) break;
       add_last();
     }

@@ -84,7 +84,8 @@ void body(example::Arguments& arguments) {
       if (std::string(kNames[i]) == wanted) return errors[positive][i];
     return std::nan("");
   };
-  const char *hopper = "hopper-fp8-14bit", *promoted = "hopper-fp8-14bit/promote=128";
+  const char* hopper = "hopper-fp8-14bit";
+  const char* promoted = "hopper-fp8-14bit/promote=128";
   if (length < 4096 || to_string(operand_format) != "e4m3fn") return;  // short sums, or small operands, show little
   example::claim(of(true, "f64") < 0x1p-24, "f64 sums are off by the one rounding of the result to f32");
   example::claim(of(true, hopper) > 4 * of(true, promoted), "promotion every 128 products recovers truncated sums");

@@ -71,8 +71,11 @@ void train(amp::RecipeRun& run, Gpt& model, const Task& task, std::int64_t batch
   data::DataLoader loader(task.train, {.batch = batch, .shuffle = true, .drop_last = true});
   optim::Scheduler schedule(
       run.optimizer(), optim::chain(optim::linear_warmup(steps / 20 + 1), steps / 20 + 1, optim::cosine(steps, 0.05)));
-  double first = 0, last = 0, sum = 0;
-  std::int64_t counted = 0, skipped = 0;
+  double first = 0;
+  double last = 0;
+  double sum = 0;
+  std::int64_t counted = 0;
+  std::int64_t skipped = 0;
   const std::int64_t every = std::max<std::int64_t>(1, steps / 20);
   data::Batch b;
   for (std::int64_t step = 1; step <= steps; ++step) {
@@ -87,7 +90,8 @@ void train(amp::RecipeRun& run, Gpt& model, const Task& task, std::int64_t batch
     if (first == 0) first = last;
     std::printf("step %5lld  loss %.4f  scale %g  skipped %lld\n", static_cast<long long>(step), last, run.loss_scale(),
                 static_cast<long long>(skipped));
-    sum = 0, counted = 0;
+    sum = 0;
+    counted = 0;
   }
   std::printf("\n");
   if (last != first) example::claim(last < first, "the loss fell");
@@ -99,7 +103,8 @@ double ask(amp::RecipeRun& run, const Task& task, const data::Addition& addition
   std::int64_t right = 0;
   for (std::int64_t i = 0; i < questions; ++i) {
     const std::string problem = task.vocabulary.decode(task.test.inputs.select(0, i)).substr(0, 6);
-    const std::int64_t a = std::stoll(problem.substr(0, 2)), b = std::stoll(problem.substr(3, 2));
+    const std::int64_t a = std::stoll(problem.substr(0, 2));
+    const std::int64_t b = std::stoll(problem.substr(3, 2));
     const std::string answer = complete(run, task.vocabulary, problem, 3, task.context, 0, unused).substr(6);
     const bool ok = answer == addition.answer(a, b);
     right += ok;
@@ -122,10 +127,12 @@ constexpr const char* kUsage =
     "           --seed N  --threads N (1)\n";
 
 void body(example::Arguments& arguments) {
-  const std::string file = arguments.text("--text", ""), recipe = arguments.text("--recipe", "amp-bf16");
-  const std::int64_t steps = arguments.number("--steps", 600),
-                     most = arguments.number("--batch", file.empty() ? 128 : 32);
-  const std::int64_t width = arguments.number("--width", 64), layers = arguments.number("--layers", 2);
+  const std::string file = arguments.text("--text", "");
+  const std::string recipe = arguments.text("--recipe", "amp-bf16");
+  const std::int64_t steps = arguments.number("--steps", 600);
+  const std::int64_t most = arguments.number("--batch", file.empty() ? 128 : 32);
+  const std::int64_t width = arguments.number("--width", 64);
+  const std::int64_t layers = arguments.number("--layers", 2);
   if (file.empty() && arguments.has("--context")) throw example::UsageError("--context is for --text");
   const std::int64_t context = arguments.number("--context", 64);
   const auto seed = static_cast<std::uint64_t>(arguments.number("--seed", 1));

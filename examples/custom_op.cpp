@@ -54,10 +54,12 @@ class Wrong : public LogCosh {
 void values() {
   std::printf("1. Values in f32\n%10s%18s%18s\n", "d", "composed", "log_cosh");
   const Tensor d = from_data(std::vector<double>{0, 0.5, 3, 50, 100}, {5}, example::on_device());
-  const std::vector<double> a = composed(d).to_vector<double>(), b = log_cosh(d).to_vector<double>();
+  const std::vector<double> a = composed(d).to_vector<double>();
+  const std::vector<double> b = log_cosh(d).to_vector<double>();
   double worst = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const double at = d.to_vector<double>()[i], right = at + std::log1p(std::exp(-2 * at)) - std::log(2.0);
+    const double at = d.to_vector<double>()[i];
+    const double right = at + std::log1p(std::exp(-2 * at)) - std::log(2.0);
     std::printf("%10g%18.7g%18.7g\n", at, a[i], b[i]);
     worst = std::fmax(worst, std::fabs(b[i] - right) / (1 + right));
   }
@@ -71,7 +73,8 @@ void gradients() {
   d.set_requires_grad();
   const auto good = [](const std::vector<Tensor>& in) { return std::vector<Tensor>{log_cosh(in[0])}; };
   const auto bad = [](const std::vector<Tensor>& in) { return apply(std::make_shared<Wrong>(), {in[0]}); };
-  const autograd::GradcheckResult first = autograd::gradcheck(good, {d}), second = autograd::gradgradcheck(good, {d});
+  const autograd::GradcheckResult first = autograd::gradcheck(good, {d});
+  const autograd::GradcheckResult second = autograd::gradgradcheck(good, {d});
   const autograd::GradcheckResult wrong = autograd::gradcheck(bad, {d});
   example::claim(first.ok, "gradcheck passes");
   example::claim(second.ok, "gradgradcheck passes: backward can be differentiated");

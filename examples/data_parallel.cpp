@@ -26,12 +26,15 @@ std::uint64_t checksum(const nn::Module& model) {
 
 int train(dist::Communicator& ranks, example::Arguments& arguments) {
   amp::Recipe recipe = amp::recipe(arguments.text("--recipe", "amp-bf16"));
-  const long epochs = arguments.number("--epochs", 2), emulated = arguments.number("--ranks-emulated", 1);
+  const long epochs = arguments.number("--epochs", 2);
+  const long emulated = arguments.number("--ranks-emulated", 1);
   if (arguments.has("--exchange")) recipe.exchange = amp::exchange_from_name(arguments.text("--exchange", ""));
   const std::string checkpoint = arguments.text("--checkpoint", "");
   const long bucket_bytes = arguments.has("--bucket-bytes") ? arguments.number("--bucket-bytes", 1) : 0;
   arguments.done();
-  set_deterministic(true), manual_seed(1);  // the same bits for any number of threads
+  // the same bits for any number of threads
+  set_deterministic(true);
+  manual_seed(1);
   nn::Sequential model{nn::Flatten(), nn::Linear(64, 128), nn::ReLU(), nn::Dropout(0.2), nn::Linear(128, 10)};
   model.to(example::device());
   amp::RecipeRun run(recipe, model, optim::AdamWOptions{.lr = 2e-3}, {.clip_norm = 1});
@@ -45,8 +48,10 @@ int train(dist::Communicator& ranks, example::Arguments& arguments) {
   if (std::FILE* file = checkpoint.empty() ? nullptr : std::fopen(checkpoint.c_str(), "r")) {
     std::fclose(file);
     const Checkpoint saved = load_checkpoint(checkpoint);
-    run.load_state_dict(saved.part("run")), parallel.load_state_dict(saved.part("parallel"));
-    loader.load_state_dict(saved.part("loader")), load_state_dict(default_generator(), saved.part("generator"));
+    run.load_state_dict(saved.part("run"));
+    parallel.load_state_dict(saved.part("parallel"));
+    loader.load_state_dict(saved.part("loader"));
+    load_state_dict(default_generator(), saved.part("generator"));
     done = saved.part("epochs").integer("done");
   }
   while (done < epochs) {

@@ -42,7 +42,10 @@ class Arguments {
   // The next word that is not a --name and was not read yet.
   std::string word(const std::string& otherwise) {
     for (std::size_t i = 0; i < words_.size(); ++i)
-      if (!used_[i] && !words_[i].starts_with("--")) return used_[i] = true, words_[i];
+      if (!used_[i] && !words_[i].starts_with("--")) {
+        used_[i] = true;
+        return words_[i];
+      }
     return otherwise;
   }
   void done() const {
@@ -93,7 +96,10 @@ inline int run(int argc, char** argv, void (*body)(Arguments&), const char* usag
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a progress line shows at once, in a pipe too
   try {
     Arguments arguments(argc, argv);
-    if (arguments.flag("--help") || arguments.flag("-h")) return print_usage(stdout, usage, on_gpu), 0;
+    if (arguments.flag("--help") || arguments.flag("-h")) {
+      print_usage(stdout, usage, on_gpu);
+      return 0;
+    }
     if (on_gpu) device() = gradual::device_from_name(arguments.text("--device", "cpu"));
     body(arguments);
   } catch (const UsageError& e) {

@@ -177,7 +177,8 @@ void body(example::Arguments& arguments) {
   example::print(runs);
   if (device.is_cpu()) std::printf("(a CPU without f16 arithmetic converts around each product: that takes time)\n\n");
 
-  double against_amp = 0, against_fp32 = 0;
+  double against_amp = 0;
+  double against_fp32 = 0;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     against_amp = std::max(against_amp, std::fabs(runs[1].losses[i] - runs[2].losses[i]));
     against_fp32 = std::max(against_fp32, std::fabs(runs[1].losses[i] - runs[0].losses[i]));

@@ -66,7 +66,10 @@ void show_table(const ValueTable& t) {
   const auto code = [](std::optional<std::uint32_t> c) { return c ? std::to_string(*c) : "none"; };
   std::printf("  codes of Inf: %s, of NaN: %s\n", code(t.inf).c_str(), code(t.nan).c_str());
   for (std::size_t i = 0; i < t.values.size(); ++i) {
-    if (t.values.size() > 40 && i == 16) std::printf("  ...\n"), i = t.values.size() - 16;
+    if (t.values.size() > 40 && i == 16) {
+      std::printf("  ...\n");
+      i = t.values.size() - 16;
+    }
     std::printf("  %#6x  %s\n", t.codes[i], with_power(t.values[i]).c_str());
   }
 }
@@ -84,14 +87,16 @@ void show_limits(const Format& f) {
   std::printf("  smallest normal    %s\n", normals ? with_power(f.min_normal()).c_str() : "none");
   std::printf("  smallest positive  %s\n", with_power(f.min_positive()).c_str());
   std::printf("  gap above 1        %s\n", f.max() > 1 ? with_power(gap(f, 1)).c_str() : "none");
-  const char *nans[] = {"none", "above Inf", "all ones", "the code of -0"}, *zeros[] = {"none", "one", "yes, and -0"};
+  const char* nans[] = {"none", "above Inf", "all ones", "the code of -0"};
+  const char* zeros[] = {"none", "one", "yes, and -0"};
   std::printf("  Inf: %s. NaN: %s. Zero: %s\n\n", f.has_inf ? "yes" : "none", nans[static_cast<int>(f.nan)],
               zeros[f.has_zero + f.has_negative_zero]);
 }
 
 // One line per binade: its codes, its gap, its values or the first and last of them.
 void show_binades(const Format& f) {
-  const std::uint32_t per = 1u << f.mantissa_bits, last = f.max_code() >> f.mantissa_bits;
+  const std::uint32_t per = 1u << f.mantissa_bits;
+  const std::uint32_t last = f.max_code() >> f.mantissa_bits;
   std::printf("  %-*s %-24s %s\n", f.bits() > 8 ? 24 : 12, "codes", "gap",
               f.is_signed ? "values (and their negatives)" : "values");
   for (std::uint32_t e = 0; e <= last; ++e) {
@@ -101,7 +106,8 @@ void show_binades(const Format& f) {
       if (e == 3 || power == 3) std::printf("  ...\n");
       continue;
     }
-    const std::uint32_t from = e << f.mantissa_bits, to = std::min(from + per - 1, f.max_code());
+    const std::uint32_t from = e << f.mantissa_bits;
+    const std::uint32_t to = std::min(from + per - 1, f.max_code());
     std::printf("  %#*x to %#-*x %-24s ", f.bits() > 8 ? 10 : 4, from, f.bits() > 8 ? 10 : 4, to,
                 with_power(std::ldexp(1.0, power + (e == 0 && f.has_zero ? 1 : 0) - f.mantissa_bits)).c_str());
     if (per <= 8)
@@ -144,7 +150,10 @@ double rounded(const Format& f, RoundingMode mode, Overflow overflow, double x) 
 
 // The values below and above |x|; beyond the largest one as if the exponent were unbounded.
 struct Neighbours {
-  double low = 0, high = 0, part = 0;  // part: position of x between them, 0 to 1 (more: beyond both)
+  // part: position of x between them, 0 to 1 (more: beyond both)
+  double low = 0;
+  double high = 0;
+  double part = 0;
 };
 Neighbours neighbours(const Format& f, double x) {
   Neighbours n{rounded(f, RoundingMode::down, Overflow::saturate, x),
@@ -164,9 +173,11 @@ void show_between(const Format& f, double x, const Neighbours& n) {
   std::string line(kColumns + 1, '-');
   line[0] = line[kColumns] = '|';
   line[kColumns / 2] = '+';
-  const bool shown = n.part <= 1, beyond = n.high > f.max();
+  const bool shown = n.part <= 1;
+  const bool beyond = n.high > f.max();
   if (shown) line[static_cast<std::size_t>(std::lround(n.part * kColumns))] = 'x';
-  const std::string low = sign + text(n.low), high = sign + text(n.high);
+  const std::string low = sign + text(n.low);
+  const std::string high = sign + text(n.high);
   std::printf("\n%s lies %s %s%s and %s%s\n", text(x).c_str(), shown ? "between" : "beyond both", low.c_str(),
               beyond ? " (the last value)" : "", high.c_str(), beyond ? " (the next one, if exponents went on)" : "");
   std::printf("  %s %s %s   (+ halfway%s)\n", low.c_str(), line.c_str(), high.c_str(), shown ? ", x your number" : "");
@@ -217,7 +228,8 @@ bool codes_come_back(const Format& f) {
 }
 
 void body(example::Arguments& arguments) {
-  const std::string format_name = arguments.word(""), number = arguments.word("");
+  const std::string format_name = arguments.word("");
+  const std::string number = arguments.word("");
   arguments.done();
   if (format_name.empty()) return list_formats();
   const Format f = format(format_name);
@@ -226,7 +238,10 @@ void body(example::Arguments& arguments) {
   if (*end != '\0')
     throw std::runtime_error("'" + number + "' is no number; numbers are like 17, -2.5, 0x1p-10, inf, nan");
   if (f.table) show_table(*f.table);
-  else show_limits(f), show_binades(f);
+  else {
+    show_limits(f);
+    show_binades(f);
+  }
   if (f.bits() <= 8 && f.has_zero) show_line(f);
   else show_reach(f);
   if (!number.empty()) show_rounding(f, x);

@@ -31,7 +31,8 @@ struct Lion : Optimizer {
   Lion(std::vector<ParamGroup> groups, const ParamGroup& rates, const UpdateOptions& precision = {})
       : Optimizer("lion", {"exp_avg"}, std::move(groups), rates, precision) {}
   Tensor update(const Update& u) override {
-    const double beta1 = u.group.beta1.value_or(0.9), beta2 = u.group.beta2.value_or(0.99);
+    const double beta1 = u.group.beta1.value_or(0.9);
+    const double beta2 = u.group.beta2.value_or(0.99);
     Tensor& m = u.state[0];
     const Tensor direction = sign(beta1 * m + (1 - beta1) * u.gradient);
     m = beta2 * m + (1 - beta2) * u.gradient;
@@ -61,7 +62,8 @@ struct Muon : Optimizer {
     const double mu = u.group.momentum.value_or(0.95);
     Tensor& m = u.state[0];
     m = mu * m + (1 - mu) * u.gradient;
-    const double rows = static_cast<double>(u.weight.size(0)), columns = static_cast<double>(u.weight.size(1));
+    const double rows = static_cast<double>(u.weight.size(0));
+    const double columns = static_cast<double>(u.weight.size(1));
     const double rate = u.group.lr.value() * std::sqrt(std::max(1.0, rows / columns));
     const Tensor kept = u.weight * (1 - u.group.lr.value() * u.group.weight_decay.value_or(0));
     return kept - rate * orthogonal(mu * m + (1 - mu) * u.gradient);

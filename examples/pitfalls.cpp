@@ -24,7 +24,8 @@ void row(const char* what, double value) {
 
 void rounding() {
   title(1, "A small number added to a large one is lost");
-  const double half = (full({1}, 1, f16()) + 0.0001).item(), single = (full({1}, 1, f32()) + 0.0001).item();
+  const double half = (full({1}, 1, f16()) + 0.0001).item();
+  const double single = (full({1}, 1, f32()) + 0.0001).item();
   row("f16: 1 + 0.0001", half);
   row("f32: 1 + 0.0001", single);
   row("f16: the smallest step up from 1", (full({1}, 1, f16()) + 0x1p-10).item() - 1);
@@ -46,7 +47,8 @@ double weight_after(optim::LowPrecisionUpdate update) {
 void vanishing_update() {
   title(2, "A weight that training cannot move: 1000 updates of -0.0001 on an f16 weight of 1 (right: 0.9)");
   using optim::LowPrecisionUpdate;
-  const double none = weight_after(LowPrecisionUpdate::none), master = weight_after(LowPrecisionUpdate::masters);
+  const double none = weight_after(LowPrecisionUpdate::none);
+  const double master = weight_after(LowPrecisionUpdate::masters);
   row("no master: every update is rounded away", none);
   row("FP32 master: adds them up, the weight is its rounding", master);
   row("Kahan: a second f16 keeps what rounding took", weight_after(LowPrecisionUpdate::kahan));
@@ -65,7 +67,8 @@ double small_gradient(double scale) {
 
 void underflow() {
   title(3, "A gradient below 2^-24 is zero in f16 (right: 1e-08)");
-  const double lost = small_gradient(1), saved = small_gradient(1024);
+  const double lost = small_gradient(1);
+  const double saved = small_gradient(1024);
   row("gradient in f16", lost);
   row("loss times 1024, f16 gradient divided by 1024 in f32", saved);
   example::claim(lost == 0 && std::fabs(saved / 1e-8 - 1) < 0.01, "the scale saves it, to 1 percent");
@@ -74,7 +77,8 @@ void underflow() {
 void overflow() {
   title(4, "An activation overflows: the mean square of 512 activations of 300");
   const Tensor x = full({512}, 300, f16());
-  const double half = mean(square(x)).item(), single = mean(square(x.to(DType::f32))).item();
+  const double half = mean(square(x)).item();
+  const double single = mean(square(x.to(DType::f32))).item();
   const double brain = mean(square(x.to(DType::bf16))).item();
   row("f16: 300^2 is above 65504", half);
   row("f32", single);
@@ -100,8 +104,10 @@ double mean_in_eval(void (*convert)(nn::Module&, DType), double* running_mean) {
 
 void batch_norm_in_half() {
   title(5, "Batch norm in f16: data with mean 300, deviation 1; 200 steps of running += 0.1 * (mean - running)");
-  double half_mean = 0, single_mean = 0;
-  const double half = mean_in_eval(amp::to_pure, &half_mean), single = mean_in_eval(amp::to_half, &single_mean);
+  double half_mean = 0;
+  double single_mean = 0;
+  const double half = mean_in_eval(amp::to_pure, &half_mean);
+  const double single = mean_in_eval(amp::to_half, &single_mean);
   row("to_pure: running mean in f16 stops where a step rounds away", half_mean);
   row("  so eval mode is off; mean of its output (right: 0)", half);
   row("to_half: norms keep f32; running mean", single_mean);
@@ -121,7 +127,9 @@ double adam_step(double eps, bool all_in_f16) {
 
 void adam_eps() {
   title(6, "Adam computed in f16: g^2 = 1e-8 and eps = 1e-8 are both below 2^-24, and it divides by their sum");
-  const double tiny = adam_step(1e-8, true), large = adam_step(1e-3, true), single = adam_step(1e-8, false);
+  const double tiny = adam_step(1e-8, true);
+  const double large = adam_step(1e-3, true);
+  const double single = adam_step(1e-8, false);
   row("f16: eps 1e-8 as it is stored", full({1}, 1e-8, f16()).item());
   row("f16, eps 1e-8: the weight after one step", tiny);
   row("f16, eps 1e-3: finite, but eps now is larger than the gradient", large);
@@ -138,7 +146,8 @@ Tensor composed_softmax(const Tensor& x) {
 void softmax_in_half() {
   title(7, "Softmax in f16, op by op, of the logits 0 and 12: e^12 = 162755 is above 65504");
   const Tensor x = from_data(std::vector<double>{0, 12}, {2}, f16());
-  const double broken = composed_softmax(x).select(0, 1).item(), fused = softmax(x, 0).select(0, 1).item();
+  const double broken = composed_softmax(x).select(0, 1).item();
+  const double fused = softmax(x, 0).select(0, 1).item();
   row("composed in f16", broken);
   row("the op softmax: largest logit subtracted, f32 inside", fused);
   const amp::Autocast scope({.dtype = DType::f16, .device = example::device()});
@@ -152,7 +161,8 @@ void softmax_in_half() {
 
 void sum_of_ones() {
   title(8, "The sum of 4096 ones");
-  const Tensor accumulator = full({1}, 0, f16()), one = full({1}, 1, f16());
+  const Tensor accumulator = full({1}, 0, f16());
+  const Tensor one = full({1}, 1, f16());
   for (int i = 0; i < 4096; ++i) accumulator.add_(one);
   const double fused = sum(ones({4096}, f16())).item();
   row("f16 accumulator, one after the other: 2048 + 1 rounds to 2048", accumulator.item());

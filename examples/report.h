@@ -18,7 +18,9 @@ using gradual::MemoryStats;
 struct Report {
   std::string name;
   std::vector<double> losses = {};
-  double ms = 0, ms_with_copies = 0;  // of the fastest step; slower ones were disturbed
+  // of the fastest step; slower ones were disturbed
+  double ms = 0;
+  double ms_with_copies = 0;
   MemoryStats memory = {};
   MemoryStats before = {};  // the memory of the data
   double mb(Category c) const { return static_cast<double>(memory[c].peak - before[c].current) / 1e6; }

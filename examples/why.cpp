@@ -39,7 +39,8 @@ struct Training {
     const auto batch = [&](const Tensor& t) {
       return t.narrow(0, 64 * (k % 20), 64).contiguous().to(example::device());
     };
-    const Tensor x = batch(digits.inputs), y = batch(digits.targets);
+    const Tensor x = batch(digits.inputs);
+    const Tensor y = batch(digits.targets);
     return run.step([&] { return cross_entropy(net(x), y); }).loss.item();
   }
   double train(std::int64_t from, std::int64_t to) {
@@ -90,7 +91,8 @@ void shadow_of_fp8() {
   const amp::Recipe recipe = amp::recipe("fp8-current");
   std::printf("\n3. The shadow of a step in %s: every op once more in f64\n\n", recipe.name.c_str());
   Training alone(recipe), seen(recipe);
-  alone.train(0, 40), seen.train(0, 40);
+  alone.train(0, 40);
+  seen.train(0, 40);
   inspect::Shadow shadow(seen.net, &seen.run.optimizer(), {.attribution = true});
   {
     const ObserverScope scope(shadow);

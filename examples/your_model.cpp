@@ -35,7 +35,8 @@ constexpr const char* kUsage =
 
 void body(example::Arguments& arguments) {
   lab::Options options{.model_name = "residual", .epochs = static_cast<int>(arguments.number("--epochs", 8))};
-  const std::string only = arguments.text("--recipe", ""), out = arguments.text("--out", "");
+  const std::string only = arguments.text("--recipe", "");
+  const std::string out = arguments.text("--out", "");
   arguments.done();
   options.device = example::device();
   options.progress = [](const lab::Progress& p) {

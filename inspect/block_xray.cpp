@@ -54,8 +54,10 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, double amax) {
     edited.scaling = {
         .kind = ScalingKind::block, .block = size, .square = q.scaling.square, .oracle = q.scaling.oracle};
   }
-  for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even})
-    edited.scaling.rule = rule, add(to_string(rule));
+  for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}) {
+    edited.scaling.rule = rule;
+    add(to_string(rule));
+  }
   if (!nvfp4) return all;
   // 256 instead of 448: a largest block that is scaled to 4 has the scale 256 * 6 / 4 = 384, which e4m3fn holds.
   ScaleSpec six = all.front().specs[0];
@@ -72,7 +74,10 @@ template <class T> struct Blocks {
   const Quantizer& q;
   std::int64_t size;
   const T* x = m.data<T>();
-  std::int64_t rows = m.size(0), k = m.size(1), height = q.scaling.square ? size : 1, columns = (k + size - 1) / size;
+  std::int64_t rows = m.size(0);
+  std::int64_t k = m.size(1);
+  std::int64_t height = q.scaling.square ? size : 1;
+  std::int64_t columns = (k + size - 1) / size;
   Rounder rounder{q.format, q.rounding, q.overflow};
   bool exact = q.scaling.product == ScaledProduct::exact;
   std::vector<double> scaled = std::vector<double>(static_cast<std::size_t>(size));
@@ -81,7 +86,8 @@ template <class T> struct Blocks {
 
   // Calls f(first, n) for the contiguous parts of block b.
   template <class F> void parts(std::int64_t b, const F& f) const {
-    const std::int64_t top = b / columns * height, left = b % columns * size;
+    const std::int64_t top = b / columns * height;
+    const std::int64_t left = b % columns * size;
     for (std::int64_t r = top; r < std::min(top + height, rows); ++r) f(r * k + left, std::min(size, k - left));
   }
 
@@ -121,7 +127,9 @@ template <class T> struct Blocks {
         const double to = detail::unscaled(value, scale.inverse, last);
         sum += (from - to) * (from - to);
         if (!row) continue;
-        row->elements += from != 0, row->made_zero += from != 0 && to == 0, row->clipped += std::abs(from) > limit;
+        row->elements += from != 0;
+        row->made_zero += from != 0 && to == 0;
+        row->clipped += std::abs(from) > limit;
         row->squares += from * from;
       }
     });
@@ -148,10 +156,13 @@ template <class T> struct Blocks {
     Scale scale = detail::scale_of(amax, rule.specs[0]);
     for (const ScaleSpec& spec : rule.specs | std::views::drop(1))
       if (const Scale s = detail::scale_of(amax, spec); error(b, s, last) < error(b, scale, last)) scale = s;
-    const std::int64_t clipped = row.clipped, elements = row.elements;
+    const std::int64_t clipped = row.clipped;
+    const std::int64_t elements = row.elements;
     const double sum = error(b, scale, last, &row);
-    row.best_error += best, row.error += sum;
-    ++row.blocks, row.clipped_blocks += row.clipped > clipped;
+    row.best_error += best;
+    row.error += sum;
+    ++row.blocks;
+    row.clipped_blocks += row.clipped > clipped;
     if (scale.inverse > 0) ++row.scales[std::ilogb(scale.inverse)];
     return {percent_of(row.clipped - clipped, row.elements - elements) / 100, sum, best};
   }
@@ -164,9 +175,16 @@ bool has_blocks(const Quantizer& q) {
 }  // namespace
 
 XrayRow& XrayRow::operator+=(const XrayRow& o) {
-  blocks += o.blocks, zero_blocks += o.zero_blocks, nonfinite_blocks += o.nonfinite_blocks;
-  clipped_blocks += o.clipped_blocks, elements += o.elements, clipped += o.clipped, made_zero += o.made_zero;
-  squares += o.squares, error += o.error, best_error += o.best_error;
+  blocks += o.blocks;
+  zero_blocks += o.zero_blocks;
+  nonfinite_blocks += o.nonfinite_blocks;
+  clipped_blocks += o.clipped_blocks;
+  elements += o.elements;
+  clipped += o.clipped;
+  made_zero += o.made_zero;
+  squares += o.squares;
+  error += o.error;
+  best_error += o.best_error;
   for (const auto& [exponent, n] : o.scales) scales[exponent] += n;
   return *this;
 }
@@ -274,8 +292,14 @@ void XrayObserver::after(const OpCall& call, const Outputs&, const CallRecord&) 
 void XrayObserver::quantized(const QuantizerCall& call) {
   if (!call.quantizer || !has_blocks(*call.quantizer)) return;
   Site site{context().module, "", xray(call.from, *call.quantizer, call.axis, others_)};
-  if (!custom_ops_.empty() && custom_ops_.back()) return void(rounded_.emplace_back(call.to, std::move(site)));
-  if (custom_ops_.empty()) site.layer = names_.of(call.from), site.operand = "kept";
+  if (!custom_ops_.empty() && custom_ops_.back()) {
+    rounded_.emplace_back(call.to, std::move(site));
+    return;
+  }
+  if (custom_ops_.empty()) {
+    site.layer = names_.of(call.from);
+    site.operand = "kept";
+  }
   add(std::move(site));
 }
 

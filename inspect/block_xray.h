@@ -30,12 +30,15 @@ struct XrayRow {
   std::string rule = {};  // a ScaleRule's name, "f32" (max / amax), "nvfp4" or "4-over-6"
   int block = 0;          // elements along the contracted axis; for a square quantizer the side of a tile
   bool runs = false;      // the quantizer itself
-  std::int64_t blocks = 0, zero_blocks = 0, nonfinite_blocks = 0;
+  std::int64_t blocks = 0;
+  std::int64_t zero_blocks = 0;
+  std::int64_t nonfinite_blocks = 0;
   std::int64_t clipped_blocks = 0;          // blocks with an element that exceeds the format's range after scaling
   std::int64_t elements = 0;                // nonzero elements of measured blocks
   std::int64_t clipped = 0;                 // those that exceed the format's largest value after scaling
   std::int64_t made_zero = 0;               // those that become zero
-  double squares = 0, error = 0;            // sums of squares over measured blocks: of elements, of rounding errors
+  double squares = 0;                       // sums of squares over measured blocks: of elements
+  double error = 0;                         // of rounding errors
   double best_error = 0;                    // sum of each block's smallest error with a power of two as scale
   std::map<int, std::int64_t> scales = {};  // number of measured blocks by floor(log2(scale)); scales of 0 are left out
 
@@ -52,7 +55,9 @@ struct BlockXray {
   // One block as the quantizer itself scales it: the share of its elements that clip, its squared error, and the
   // smallest one with a power of two as scale. Blocks that are not measured have zeros.
   struct Block {
-    double clipped = 0, error = 0, best_error = 0;
+    double clipped = 0;
+    double error = 0;
+    double best_error = 0;
   };
   std::string quantizer = {};      // its describe() text
   std::vector<XrayRow> rows = {};  // by size, then by rule

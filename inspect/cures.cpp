@@ -61,17 +61,26 @@ std::vector<Cure> valid(const Recipe& from, const std::vector<Cure>& all) {
 
 Cure masters(Recipe r) {
   const bool half = keeps_half(r);
-  if (half) r.masters = amp::Masters::per_tensor, r.update = optim::LowPrecisionUpdate::none;
+  if (half) {
+    r.masters = amp::Masters::per_tensor;
+    r.update = optim::LowPrecisionUpdate::none;
+  }
   r.optimizer_state = DType::f32;
   r.gradients.reset();
-  if (auto& q = r.quantization) q->weight.reset(), q->master.reset(), q->moment1.reset(), q->moment2.reset();
+  if (auto& q = r.quantization) {
+    q->weight.reset();
+    q->master.reset();
+    q->moment1.reset();
+    q->moment2.reset();
+  }
   return {r, half ? "FP32 masters, the optimizer's arithmetic and state in f32" : "weights and state kept in f32"};
 }
 
 Cure bf16(Recipe r) {
   const bool optimizer = r.optimizer_state == DType::f16;
   if (optimizer) r = masters(r).recipe;
-  r.dtype = DType::bf16, r.scaling.reset();
+  r.dtype = DType::bf16;
+  r.scaling.reset();
   return {r, std::string("bf16, which has the range of f32") + (optimizer ? "; the optimizer in f32" : "")};
 }
 
@@ -107,7 +116,10 @@ Cure scales(Recipe r) {
   using enum ScalingKind;
   const auto own_amax = [](Quantizer& q) {
     const ScalingKind kind = q.scaling.kind;
-    if (kind == none || kind == fixed || kind == delayed) q.scaling = {.kind = tensor}, q.overflow = Overflow::saturate;
+    if (kind == none || kind == fixed || kind == delayed) {
+      q.scaling = {.kind = tensor};
+      q.overflow = Overflow::saturate;
+    }
   };
   return {requantised(std::move(r), own_amax), "one scale per tensor, from its own amax"};
 }
@@ -157,7 +169,8 @@ Cure fp8(Recipe r) {
 
 std::string edit(const Recipe& from, const Recipe& to) {
   const auto parsed = [](Recipe r) {
-    r.name = "edited", r.description.clear();
+    r.name = "edited";
+    r.description.clear();
     return Json::parse(amp::to_json(r));
   };
   return patch(parsed(from), parsed(to)).dump();

@@ -15,8 +15,11 @@ namespace {
 
 using amp::Role;
 
-constexpr double kManyClipped = 0.01, kManyClippedByFloor = 0.005, kSomeClipped = 0.001;
-constexpr double kRises = 2, kManyLost = 0.1;
+constexpr double kManyClipped = 0.01;
+constexpr double kManyClippedByFloor = 0.005;
+constexpr double kSomeClipped = 0.001;
+constexpr double kRises = 2;
+constexpr double kManyLost = 0.1;
 constexpr double kNominates = 0.02;  // a share that becomes 0, for a trial to decide
 constexpr double kRoomBits = 4;      // powers of two above the largest number that leave room for a larger scale
 
@@ -58,7 +61,9 @@ double room(const amp::CastTally& tally, const std::optional<Format>& format) {
 struct Loss {
   Role role;
   std::string layer;
-  double small = 0, large = 0, room = 0;
+  double small = 0;
+  double large = 0;
+  double room = 0;
 };
 
 // `large`: for numbers that are clipped, else for those that become 0.

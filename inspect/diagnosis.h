@@ -41,15 +41,17 @@ struct LossShare {
 
 struct Evidence {
   const amp::Recipe* recipe = nullptr;
-  bool fp32_fails = false;              // fp32, too, diverges or learns nothing
-  bool trains = false;                  // the training loss falls as in fp32: only evaluation is worse
-  std::int64_t steps = 0, skipped = 0;  // all steps, and those that the loss scaler skipped
-  std::int64_t growths = 0;             // how often the loss scale grew
+  bool fp32_fails = false;   // fp32, too, diverges or learns nothing
+  bool trains = false;       // the training loss falls as in fp32: only evaluation is worse
+  std::int64_t steps = 0;    // all steps
+  std::int64_t skipped = 0;  // and those that the loss scaler skipped
+  std::int64_t growths = 0;  // how often the loss scale grew
   double last_scale = 1;
   double rise = 1;                        // the largest finite training loss in units of the first
   std::optional<ObservedStep> bad = {};   // leaves a loss or a parameter that is not finite
   std::optional<ObservedStep> skip = {};  // was skipped
-  std::optional<ObservedStep> first = {}, first_in_fp32 = {};
+  std::optional<ObservedStep> first = {};
+  std::optional<ObservedStep> first_in_fp32 = {};
   std::optional<ObservedStep> late = {};  // after the end of training
   // From sampled steps.
   std::vector<Update> updates = {};

@@ -34,7 +34,8 @@ Keyed keyed(const Shadow& shadow) {
 
 // The longest common subsequence of keys.
 std::vector<ShadowDiff::Pair> aligned(const Keyed& a, const Keyed& b) {
-  const std::size_t n = a.size(), m = b.size();
+  const std::size_t n = a.size();
+  const std::size_t m = b.size();
   std::vector<std::uint32_t> best((n + 1) * (m + 1), 0);
   const auto at = [&](std::size_t i, std::size_t j) -> std::uint32_t& { return best[i * (m + 1) + j]; };
   for (std::size_t i = n; i-- > 0;)
@@ -85,7 +86,8 @@ std::vector<ShadowDiff::Contribution> ShadowDiff::contributions() const {
 }
 
 std::string ShadowDiff::to_string(const std::string& name_a, const std::string& name_b) const {
-  const Attribution a = a_.attribution(), b = b_.attribution();
+  const Attribution a = a_.attribution();
+  const Attribution b = b_.attribution();
   std::string text = fmt::format("loss of {} {:.9g}, of {} {:.9g}: difference {:+.3e}\n", name_a, a.loss, name_b,
                                  b.loss, a.loss - b.loss);
   if (const Pair* first = first_departure())

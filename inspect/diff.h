@@ -19,7 +19,8 @@ class ShadowDiff {
   static constexpr double kDeparts = 2;
 
   struct Pair {
-    const ShadowRow *a = nullptr, *b = nullptr;
+    const ShadowRow* a = nullptr;
+    const ShadowRow* b = nullptr;
     // The total errors differ by more than kDeparts; those of f16 and bf16 in their own units.
     bool departs() const;
 
@@ -36,7 +37,8 @@ class ShadowDiff {
   // The contribution of each layer to loss a - loss b: its shares in a minus its shares in b.
   struct Contribution {
     std::string layer = {};
-    double a = 0, b = 0;
+    double a = 0;
+    double b = 0;
   };
   std::vector<Contribution> contributions() const;  // by |a - b|, the largest first
 
@@ -44,7 +46,8 @@ class ShadowDiff {
   std::string to_csv() const;
 
  private:
-  const Shadow &a_, &b_;
+  const Shadow& a_;
+  const Shadow& b_;
   std::vector<Pair> pairs_;
 };
 

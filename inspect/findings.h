@@ -30,7 +30,10 @@ inline double lost_share(const CastCounts& c) {
 }
 
 // Thresholds of findings. kSlow and kFast are updates relative to the weights.
-inline constexpr double kManyVanish = 0.25, kMostArrives = 0.75, kSlow = 1e-6, kFast = 0.5;
+inline constexpr double kManyVanish = 0.25;
+inline constexpr double kMostArrives = 0.75;
+inline constexpr double kSlow = 1e-6;
+inline constexpr double kFast = 0.5;
 
 // The row with the largest positive badness in the given steps, its step before, its badness behind; a null step if
 // there is none.

@@ -8,7 +8,10 @@ namespace {
 
 using Rows = std::vector<const LedgerRow*>;
 
-constexpr double kFaintSums = 20, kManySwamped = 0.5, kManyLost = 0.05, kManySkipped = 0.1;
+constexpr double kFaintSums = 20;
+constexpr double kManySwamped = 0.5;
+constexpr double kManyLost = 0.05;
+constexpr double kManySkipped = 0.1;
 constexpr double kMuchOfLoss = 0.25;
 constexpr std::string_view kAccumulation = "accumulation";  // as in ErrorPart
 
@@ -255,8 +258,8 @@ struct Look {
     const double least = r.id == OpId::cast && is_half(r.to) ? format_of(r.to).min_positive() : 0;
     const double largest = row(r.reads[0]).numbers.largest;
     const std::string function = is_users(r) ? r.op : function_of(r);
-    const bool in_range = least > 0 && largest >= 2 * least,
-               rounded = underflows(&r) || r.source == Source::quantizer || std::ranges::any_of(way(r), underflows);
+    const bool in_range = least > 0 && largest >= 2 * least;
+    const bool rounded = underflows(&r) || r.source == Source::quantizer || std::ranges::any_of(way(r), underflows);
     if (!in_range && (function.empty() || rounded)) return {};
     return finding(r, Cause::bug, {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}", function_of(r),
                    r.site(), largest);
@@ -326,7 +329,8 @@ Found of_overflow(const Evidence& e) {
   const LedgerRow* worst = nullptr;
   double most = kManyLost;
   for (const LedgerRow& r : e.first->ledger.rows()) {
-    const Numbers &a = here[key(r)], &b = there[key(r)];
+    const Numbers& a = here[key(r)];
+    const Numbers& b = there[key(r)];
     const double gone = b.elements ? share(a.zeros, a.elements) - share(b.zeros, b.elements) : 0;
     if (gone <= most || !r.finite() || r.phase != Phase::forward) continue;
     for (const std::int64_t i : r.reads)

@@ -17,12 +17,14 @@ class Products final : public Interceptor {
     Outputs out = next_below_amp(call);
     const OpId op = fusion_of(call) ? fusion_of(call)->first : call.op;
     if (std::ranges::count(amp::kQuantisedOps, op) == 0 || !amp::is_parameter(call[1])) return out;
-    const Tensor &x = call[0], &w = call[1];
+    const Tensor& x = call[0];
+    const Tensor& w = call[1];
     auto site = std::ranges::find(sites_, context().module, &FormatSite::layer);
     if (site == sites_.end()) site = sites_.insert(site, {.layer = context().module});
     const bool transposed = op == OpId::conv2d_backward_input;  // each element of x is multiplied by a filter
     const std::int64_t summed = op == OpId::conv2d || transposed ? w.numel() / w.size(0) : x.sizes().back();
-    site->x += static_cast<double>(x.numel()), site->w += static_cast<double>(w.numel());
+    site->x += static_cast<double>(x.numel());
+    site->w += static_cast<double>(w.numel());
     site->y += static_cast<double>(out[0].numel());
     site->multiplications += static_cast<double>((transposed ? x : out[0]).numel()) * static_cast<double>(summed);
     site->dgrad = site->dgrad || x.requires_grad();
@@ -78,8 +80,12 @@ Cost cost_from_name(const std::string& name) {
 
 double cost_of(const FormatSite& s, const amp::Recipe& format, Cost cost) {
   const amp::Quantization q = format.quantization.value_or(amp::Quantization());
-  const double x = bits(q.forward_x), w = bits(q.forward_w), wgrad_x = bits(q.wgrad_x), wgrad_dy = bits(q.wgrad_dy);
-  const double dgrad_w = s.dgrad ? bits(q.dgrad_w) : 0, dgrad_dy = s.dgrad ? bits(q.dgrad_dy) : 0;
+  const double x = bits(q.forward_x);
+  const double w = bits(q.forward_w);
+  const double wgrad_x = bits(q.wgrad_x);
+  const double wgrad_dy = bits(q.wgrad_dy);
+  const double dgrad_w = s.dgrad ? bits(q.dgrad_w) : 0;
+  const double dgrad_dy = s.dgrad ? bits(q.dgrad_dy) : 0;
   if (cost == Cost::bits) return s.multiplications * (x + w + dgrad_dy + dgrad_w + wgrad_x + wgrad_dy);
   if (cost == Cost::kept) return (s.x * wgrad_x + s.w * dgrad_w) / 8;
   return (s.x * (x + wgrad_x) + s.w * (w + dgrad_w) + s.y * (dgrad_dy + wgrad_dy)) / 8;
@@ -105,10 +111,14 @@ std::vector<FormatSite> format_sites(nn::Module& model, const std::function<Tens
     for (const FormatSite& s : sites) all += cost_of(s, f, cost);
     return all;
   });
-  double gradients = 1e-300, share = 1e-300;  // harm of the cheapest format at all sites; not 0, which divides
+  double gradients = 1e-300;  // harm of the cheapest format at all sites; not 0
+  double share = 1e-300;      // which divides
   for (const amp::Recipe& f : formats) {
     const Harm harm = harm_in(f, model, sites, loss);
-    for (std::size_t i = 0; i < sites.size() && &f == &formats[0]; ++i) gradients += harm[i][0], share += harm[i][1];
+    for (std::size_t i = 0; i < sites.size() && &f == &formats[0]; ++i) {
+      gradients += harm[i][0];
+      share += harm[i][1];
+    }
     for (std::size_t i = 0; i < sites.size(); ++i) {
       sites[i].cost.push_back(cost_of(sites[i], f, cost));
       sites[i].harm.push_back(harm[i][0] / gradients + harm[i][1] / share);
@@ -132,7 +142,10 @@ std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std
     std::vector<std::size_t>& chosen = choice.emplace_back(size, 0);
     for (std::size_t f = 0; f < s.cost.size(); ++f)
       for (std::size_t b = bins(s.cost[f]); b < size; ++b)
-        if (const double h = harm[b - bins(s.cost[f])] + s.harm[f]; h < next[b]) next[b] = h, chosen[b] = f;
+        if (const double h = harm[b - bins(s.cost[f])] + s.harm[f]; h < next[b]) {
+          next[b] = h;
+          chosen[b] = f;
+        }
     harm = std::move(next);
   }
   std::vector<Assignment> all;

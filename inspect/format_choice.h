@@ -16,10 +16,15 @@ Cost cost_from_name(const std::string& name);  // Error for another name
 // A module that multiplies by a weight.
 struct FormatSite {
   std::string layer = {};
-  double x = 0, w = 0, y = 0;                // elements
-  double multiplications = 0;                // of forward; the other two products have as many
-  bool dgrad = false;                        // its input needs a gradient
-  std::vector<double> cost = {}, harm = {};  // by format
+  // elements
+  double x = 0;
+  double w = 0;
+  double y = 0;
+  double multiplications = 0;  // of forward; the other two products have as many
+  bool dgrad = false;          // its input needs a gradient
+  // by format
+  std::vector<double> cost = {};
+  std::vector<double> harm = {};
 };
 double cost_of(const FormatSite& site, const amp::Recipe& format, Cost cost);
 

@@ -93,7 +93,10 @@ struct Trials : Pinned {
       throwf("gradient_sites: the recipe {} is neither quantised nor autocast; its sites cannot be told apart",
              recipe.name);
     for (const auto& [name, p] : model.named_parameters())
-      if (p.requires_grad()) parameters.push_back(p), names.push_back(name);
+      if (p.requires_grad()) {
+        parameters.push_back(p);
+        names.push_back(name);
+      }
     for (const auto& [name, b] : model.named_buffers()) buffers.emplace_back(b, b.clone());
     if (recipe.quantization) name_layers(*recipe.quantization, model);
     layers = layers_of(model, 2);
@@ -141,7 +144,10 @@ struct Trials : Pinned {
       const Quantization* found = whole.of_module(path);
       return found ? std::optional(*found) : std::nullopt;
     };
-    for (auto& [path, name] : q.modules) of_modules.push_back(choice.all ? own(path) : std::nullopt), name = "fp32";
+    for (auto& [path, name] : q.modules) {
+      of_modules.push_back(choice.all ? own(path) : std::nullopt);
+      name = "fp32";
+    }
     for (const std::string& layer : layers) {
       std::optional<Quantization>& site = of_modules.emplace_back(own(layer));
       q.modules.emplace_back(layer, "fp32");
@@ -197,7 +203,8 @@ void add_pairs(GradientSites& result, const Trials& trials) {
   most.resize(std::min(most.size(), kPaired));
   for (std::size_t i = 0; i < most.size(); ++i)
     for (std::size_t k = 0; k < i; ++k) {
-      const GradientSite &a = *most[k], &b = *most[i];
+      const GradientSite& a = *most[k];
+      const GradientSite& b = *most[i];
       const Trial without = trials.run({.all = true, .sites = {{a.layer, a.role}, {b.layer, b.role}}});
       const double saved = result.loss - without.loss;
       result.pairs.push_back({name_of(a), name_of(b), saved, saved - a.loss_saved - b.loss_saved});
@@ -221,8 +228,10 @@ double GradientSites::rest() const {
 GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
                              const amp::QuantizationState* histories) {
   const Trials trials(recipe, model, loss, histories);
-  const Trial exact = trials.run({}), low = trials.run({.all = true});
-  const std::vector<double> size = sizes_of(exact.gradients), whole = errors(low.gradients, exact.gradients, size);
+  const Trial exact = trials.run({});
+  const Trial low = trials.run({.all = true});
+  const std::vector<double> size = sizes_of(exact.gradients);
+  const std::vector<double> whole = errors(low.gradients, exact.gradients, size);
   const auto each = [](const std::vector<double>& all) { return std::vector(all.begin(), all.end() - 1); };
   GradientSites result{trials.names, each(size), each(whole), whole.back(), low.loss, exact.loss};
   const auto add = [&](const std::string& layer, SiteRole role) {

@@ -34,15 +34,21 @@ struct GradientSite {
   // Relative errors |g - g32| / |g32| of each parameter's gradient; 0 if |g32| is below 1e-6 of all gradients, as for a
   // bias before batch norm. alone: with only this site in low precision. saved: the decrease of the whole recipe's
   // error with this site in f32; negative if errors cancel.
-  std::vector<double> alone = {}, saved = {};
-  double alone_whole = 0, saved_whole = 0;  // for all gradients as one vector
+  std::vector<double> alone = {};
+  std::vector<double> saved = {};
+  // for all gradients as one vector
+  double alone_whole = 0;
+  double saved_whole = 0;
   double loss_saved = 0;  // the whole recipe's loss minus the loss with this site in f32: a replay, not an estimate
 };
 
 // Two sites in f32. together: what they save beyond the sum of what each saves.
 struct SitePair {
-  std::string a = {}, b = {};  // "fc1 forward x"
-  double loss_saved = 0, together = 0;
+  // "fc1 forward x"
+  std::string a = {};
+  std::string b = {};
+  double loss_saved = 0;
+  double together = 0;
 };
 
 struct GradientSites {
@@ -50,7 +56,8 @@ struct GradientSites {
   std::vector<double> size = {};             // |g32| by parameter
   std::vector<double> error = {};            // of the whole recipe, by parameter
   double error_whole = 0;
-  double loss = 0, exact_loss = 0;       // of the whole recipe, and with all sites in f32
+  double loss = 0;                       // of the whole recipe
+  double exact_loss = 0;                 // and with all sites in f32
   std::vector<GradientSite> sites = {};  // in the order of the layers
   // Pairs of the sites that save most, by |together|, if rest() is more than a tenth of the difference of the losses.
   std::vector<SitePair> pairs = {};

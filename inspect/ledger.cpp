@@ -20,7 +20,10 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // Two tensors with the same strides need no copies.
 double sqnr_db(Tensor wide, Tensor narrow) {
-  if (wide.strides() == narrow.strides()) wide = in_any_order(wide), narrow = in_any_order(narrow);
+  if (wide.strides() == narrow.strides()) {
+    wide = in_any_order(wide);
+    narrow = in_any_order(narrow);
+  }
   return error_of(narrow, wide).sqnr_db();
 }
 
@@ -60,7 +63,8 @@ void count_swamped(LedgerRow& r, const OpCall& call, const Tensor& y) {
     for (std::int64_t i = 0; i < n; ++i) {
       const int small = std::abs(p[0][i]) < std::abs(p[1][i]) ? 0 : 1;
       if (!call[small].defined() || p[small][i] == 0) continue;
-      ++r.added, r.swamped += std::abs(p[2][i]) == std::abs(p[1 - small][i]);
+      ++r.added;
+      r.swamped += std::abs(p[2][i]) == std::abs(p[1 - small][i]);
     }
   });
 }
@@ -77,20 +81,46 @@ nlohmann::ordered_json json(const LedgerRow& r) {
   nlohmann::ordered_json state = nlohmann::ordered_json::array();
   for (const Numbers& n : r.state) state.push_back(to_string(n));
   nlohmann::ordered_json j;
-  j["number"] = r.number, j["phase"] = to_string(r.phase), j["op"] = r.op, j["parameter"] = r.parameter;
-  j["backward_of"] = r.backward_of, j["module"] = r.module, j["line"] = r.line, j["cause"] = r.cause;
-  j["inputs"] = r.inputs, j["results"] = r.results, j["from"] = to_string(r.from), j["to"] = to_string(r.to);
+  j["number"] = r.number;
+  j["phase"] = to_string(r.phase);
+  j["op"] = r.op;
+  j["parameter"] = r.parameter;
+  j["backward_of"] = r.backward_of;
+  j["module"] = r.module;
+  j["line"] = r.line;
+  j["cause"] = r.cause;
+  j["inputs"] = r.inputs;
+  j["results"] = r.results;
+  j["from"] = to_string(r.from);
+  j["to"] = to_string(r.to);
   const CastCounts& c = r.counts;
-  j["rounded"] = c.elements, j["zero_before"] = c.zeros, j["underflow"] = c.underflow, j["to_subnormal"] = c.subnormal;
-  j["overflow"] = c.overflow, j["nan_before"] = c.nan, j["inf_before"] = c.inf;
+  j["rounded"] = c.elements;
+  j["zero_before"] = c.zeros;
+  j["underflow"] = c.underflow;
+  j["to_subnormal"] = c.subnormal;
+  j["overflow"] = c.overflow;
+  j["nan_before"] = c.nan;
+  j["inf_before"] = c.inf;
   const Numbers& n = r.numbers;
-  j["elements"] = n.elements, j["zeros"] = n.zeros, j["subnormal"] = n.subnormal, j["nan"] = n.nan, j["inf"] = n.inf;
-  j["least"] = n.largest > 0 ? n.least : kNone, j["largest"] = n.largest > 0 ? n.largest : kNone;
-  j["nonfinite_inputs"] = r.nonfinite_inputs, j["reads"] = r.reads, j["sqnr_db"] = r.sqnr_db;
-  j["accumulator"] = r.accumulator, j["accumulation_db"] = r.accumulation_db;
-  j["added"] = r.added, j["swamped"] = r.swamped, j["state"] = state;
-  j["state_dtype"] = r.state.empty() ? "" : to_string(r.state_dtype), j["eps"] = r.state.size() == 2 ? r.eps : kNone;
-  j["eps_is_zero"] = r.eps_is_zero, j["lost_moments"] = r.lost_moments;
+  j["elements"] = n.elements;
+  j["zeros"] = n.zeros;
+  j["subnormal"] = n.subnormal;
+  j["nan"] = n.nan;
+  j["inf"] = n.inf;
+  j["least"] = n.largest > 0 ? n.least : kNone;
+  j["largest"] = n.largest > 0 ? n.largest : kNone;
+  j["nonfinite_inputs"] = r.nonfinite_inputs;
+  j["reads"] = r.reads;
+  j["sqnr_db"] = r.sqnr_db;
+  j["accumulator"] = r.accumulator;
+  j["accumulation_db"] = r.accumulation_db;
+  j["added"] = r.added;
+  j["swamped"] = r.swamped;
+  j["state"] = state;
+  j["state_dtype"] = r.state.empty() ? "" : to_string(r.state_dtype);
+  j["eps"] = r.state.size() == 2 ? r.eps : kNone;
+  j["eps_is_zero"] = r.eps_is_zero;
+  j["lost_moments"] = r.lost_moments;
   return j;
 }
 
@@ -126,7 +156,9 @@ void Ledger::add(LedgerRow row, const Tensor& result) {
 
 LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) const {
   LedgerRow r{{rows_.size(), call, record.context}, op_info(call.op).kind};
-  r.inputs = describe_inputs(call), r.counts = record.counts, r.nonfinite_number = !std::isfinite(number_of(call));
+  r.inputs = describe_inputs(call);
+  r.counts = record.counts;
+  r.nonfinite_number = !std::isfinite(number_of(call));
   for (int i = 0; i < call.inputs.size(); ++i) {
     reads(r, call[i]);
     const auto made = call[i].defined() ? made_by_.find(amp::storage_id(call[i])) : made_by_.end();
@@ -142,15 +174,23 @@ void Ledger::add_parameters(const OpCall& call, const CallRecord& record) {
     const auto i = static_cast<std::size_t>(k);
     LedgerRow r = row(one, record);
     const Tensor& written = one[parameters.written].defined() ? one[parameters.written] : one[0];
-    r.parameter = names_.of(one[0]), r.results = describe(written), r.from = one[0].dtype(), r.to = written.dtype();
+    r.parameter = names_.of(one[0]);
+    r.results = describe(written);
+    r.from = one[0].dtype();
+    r.to = written.dtype();
     r.counts = i < record.counts_by_parameter.size() ? record.counts_by_parameter[i] : CastCounts{};
-    r.numbers = numbers_of(written), r.nonfinite_inputs = nonfinite_[i];
+    r.numbers = numbers_of(written);
+    r.nonfinite_inputs = nonfinite_[i];
     for (int s = kMoment; parameters.written == 0 && s < one.inputs.size(); ++s)
-      if (one[s].defined()) r.state.push_back(numbers_of(one[s])), r.state_dtype = one[s].dtype();
+      if (one[s].defined()) {
+        r.state.push_back(numbers_of(one[s]));
+        r.state_dtype = one[s].dtype();
+      }
     r.lost_moments = lost_moments(one);
     if (call.op == OpId::adam_step_) {
       const auto& adam = call.get<AdamAttrs>();
-      r.eps = adam.eps, r.eps_is_zero = adam.update.pure && full({1}, adam.eps, r.from).item() == 0;
+      r.eps = adam.eps;
+      r.eps_is_zero = adam.update.pure && full({1}, adam.eps, r.from).item() == 0;
     }
     add(std::move(r), written);
   }
@@ -172,8 +212,10 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = inspect::sqnr_db(call[0], out[0]);
   if ((call.op == OpId::add || call.op == OpId::sub) && is_half(r.to)) count_swamped(r, call, out[0]);
   if (const auto& sums = current_accumulator();
-      sums && (kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean))
-    r.accumulator = gradual::to_string(*sums), r.accumulation_db = inspect::accumulation_db(call, out);
+      sums && (kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean)) {
+    r.accumulator = gradual::to_string(*sums);
+    r.accumulation_db = inspect::accumulation_db(call, out);
+  }
   if (kind != OpKind::View && call.inputs.size() > 0) r.parameter = names_.of(call[0]);
   for (int i = 1; i < kMaxOutputs && out[i].defined(); ++i) made_by_[amp::storage_id(out[i])] = r.number;
   add(std::move(r), kind == OpKind::View ? Tensor() : out[0]);
@@ -184,8 +226,11 @@ void Ledger::quantized(const QuantizerCall& call) {
   const Unseen unseen;
   LedgerRow r{OpRow::of_quantizer(rows_.size()), OpKind::Custom};
   r.parameter = names_.of(call.from);
-  r.inputs = describe(call.from), r.results = gradual::to_string(call.quantizer->format);
-  r.from = call.from.dtype(), r.to = call.to.dtype(), r.numbers = numbers_of(call.to);
+  r.inputs = describe(call.from);
+  r.results = gradual::to_string(call.quantizer->format);
+  r.from = call.from.dtype();
+  r.to = call.to.dtype();
+  r.numbers = numbers_of(call.to);
   if (!r.numbers.finite()) r.nonfinite_inputs = !numbers_of(call.from).finite();
   reads(r, call.from);
   r.sqnr_db = inspect::sqnr_db(call.from, call.scale.defined() ? mul(call.to, call.scale) : call.to);

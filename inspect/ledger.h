@@ -25,14 +25,14 @@ namespace gradual::inspect {
 
 struct LedgerRow : OpRow {
   OpKind kind = OpKind::Elementwise;
-  std::string inputs = {};               // "[32, 784] f32 x [512, 784] f32"
-  DType from = DType::f32;               // of the first input
-  CastCounts counts = {};                // the op's narrowing stores; elements is 0 if there are none
-  Numbers numbers = {};                  // of all floating results; for an optimizer the parameter's new values
-  bool nonfinite_inputs = false;         // set only if the results are not finite
-  std::vector<std::int64_t> reads = {};  // the rows of this ledger that made the inputs
+  std::string inputs = {};                  // "[32, 784] f32 x [512, 784] f32"
+  DType from = DType::f32;                  // of the first input
+  CastCounts counts = {};                   // the op's narrowing stores; elements is 0 if there are none
+  Numbers numbers = {};                     // of all floating results; for an optimizer the parameter's new values
+  bool nonfinite_inputs = false;            // set only if the results are not finite
+  std::vector<std::int64_t> reads = {};     // the rows of this ledger that made the inputs
   std::vector<std::int64_t> operands = {};  // by input: the row that made it; -1: none did
-  bool nonfinite_number = false;         // an operand that is a number, not a tensor, is NaN or Inf
+  bool nonfinite_number = false;            // an operand that is a number, not a tensor, is NaN or Inf
   // For a cast and a quantiser: 10 log10(sum x^2 / sum (x - y)^2), Inf if exact. NaN for every other op.
   double sqnr_db = std::numeric_limits<double>::quiet_NaN();
   // For a product or a sum in an AccumulatorScope: the accumulator, and the SQNR of the result against f32 sums.
@@ -40,7 +40,8 @@ struct LedgerRow : OpRow {
   double accumulation_db = std::numeric_limits<double>::quiet_NaN();  // NaN for every other op
   // For an addition that stores f16 or bf16: the number of elements to which a nonzero number of a tensor is added, and
   // of those that do not change because that number is below half an ulp.
-  std::int64_t added = 0, swamped = 0;
+  std::int64_t added = 0;
+  std::int64_t swamped = 0;
   // For an optimizer: the state tensors after the update, in the optimizer's order, and their dtype. For Adam also eps,
   // whether it is 0 in the arithmetic of the step (the parameter's dtype under UpdateOptions::pure_arithmetic), and the
   // number of second moments that are 0 while the first is not.
@@ -66,7 +67,10 @@ class Ledger final : public Observer {
   void quantized(const QuantizerCall& call) override;
 
   const std::vector<LedgerRow>& rows() const { return rows_; }
-  void clear() { rows_.clear(), made_by_.clear(); }
+  void clear() {
+    rows_.clear();
+    made_by_.clear();
+  }
   // The first row whose results have NaN or Inf although its inputs have none; null if there is none. A mask of -Inf
   // (where, fill_ or pad with that number) does not count.
   const LedgerRow* first_nonfinite() const;

@@ -22,7 +22,10 @@ Tensor copied(const Tensor& flat) {
 // compensation; the result is written to parameter and master.
 void run_optimizer(const OpCall& call, const std::vector<Tensor>& inputs) {
   Attrs attrs = *call.attrs;
-  const auto exact = [&](auto a) { a.update.pure = a.update.stochastic = false, attrs = a; };
+  const auto exact = [&](auto a) {
+    a.update.pure = a.update.stochastic = false;
+    attrs = a;
+  };
   if (call.op == OpId::adam_step_) exact(call.get<AdamAttrs>());
   else exact(call.get<SgdAttrs>());
   const ParameterInputs p = parameter_inputs(call);
@@ -31,7 +34,10 @@ void run_optimizer(const OpCall& call, const std::vector<Tensor>& inputs) {
     std::vector<Tensor> one(first, first + p.each);
     const Tensor parameter = one[kWeight];
     if (one[kMaster].defined()) one[kWeight] = one[kMaster];
-    if (one[kCompensation].defined()) parameter.add_(one[kCompensation]), one[kCompensation].fill_(0);
+    if (one[kCompensation].defined()) {
+      parameter.add_(one[kCompensation]);
+      one[kCompensation].fill_(0);
+    }
     one[kMaster] = one[kCompensation] = Tensor();
     const std::vector<const Tensor*> refs = pointers_to(one);
     dispatch(call.op, TensorRefs(refs.data(), p.each), attrs, call.where);
@@ -106,7 +112,10 @@ void Mirror::set(const Tensor& t, const Tensor& numbers) {
   const std::int64_t n = elements(t);
   const bool whole = t.numel() == n && numbers.strides() == t.strides() && elements(numbers) == n;
   if (whole) entry_of(t, true).numbers = as_strided(numbers, {n}, {1}, 0);
-  else own(t), of(t).copy_(numbers);
+  else {
+    own(t);
+    of(t).copy_(numbers);
+  }
   written(t);
 }
 
@@ -122,19 +131,29 @@ Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs) {
   Outputs out;
   switch (call.op) {
     case OpId::cast:
-      if (is_floating(call.get<DType>())) return out[0] = inputs[0].to(DType::f64), out;
+      if (is_floating(call.get<DType>())) {
+        out[0] = inputs[0].to(DType::f64);
+        return out;
+      }
       break;
-    case OpId::to_device: return out[0] = inputs[0], out;
+    case OpId::to_device: out[0] = inputs[0]; return out;
     case OpId::adam_step_:
-    case OpId::sgd_step_: return run_optimizer(call, inputs), out[0] = inputs[0], out;
-    case OpId::unscale_: return run_unscale(call, inputs), out[0] = inputs[0], out;
+    case OpId::sgd_step_:
+      run_optimizer(call, inputs);
+      out[0] = inputs[0];
+      return out;
+    case OpId::unscale_:
+      run_unscale(call, inputs);
+      out[0] = inputs[0];
+      return out;
     default: break;
   }
   const std::vector<const Tensor*> refs = pointers_to(inputs);
   Attrs attrs = *call.attrs;
   if (call.op == OpId::cross_entropy || call.op == OpId::cross_entropy_backward) {
     auto a = call.get<CrossEntropyAttrs>();
-    a.narrow = DType::f32, attrs = a;
+    a.narrow = DType::f32;
+    attrs = a;
   }
   return dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), attrs, call.where);
 }

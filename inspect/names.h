@@ -75,7 +75,9 @@ struct OpRow {
   std::string op = {};           // "linear", or the name of a user's function
   std::string parameter = {};    // the parameter that an optimizer updates or the op reads first: "fc2.weight"
   std::string backward_of = {};  // in backward: the op whose gradient this computes
-  std::string module = {}, line = {}, cause = {};
+  std::string module = {};
+  std::string line = {};
+  std::string cause = {};
   std::string results = {};  // "[32, 512] f32"
   DType to = DType::f32;     // of the first result
   Source source = Source::op;

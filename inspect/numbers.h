@@ -19,7 +19,9 @@ namespace gradual::inspect {
 // While it lives, ops of this thread are not part of the program: they are not recorded, cast, observed or counted.
 struct Unseen {
   NoGrad no_grad;
-  StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr}, results{chain().results, nullptr};
+  StageScope amp{chain().amp, nullptr};
+  StageScope observe{chain().observe, nullptr};
+  StageScope results{chain().results, nullptr};
   CountScope counts{nullptr};
 };
 
@@ -32,8 +34,11 @@ struct Numbers {
   std::int64_t elements = 0;
   std::int64_t zeros = 0;      // of either sign
   std::int64_t subnormal = 0;  // below the smallest normal number of the tensor's dtype, and not zero
-  std::int64_t nan = 0, inf = 0;
-  double least = 0, largest = 0;  // magnitudes of the finite nonzero elements; 0 if there are none
+  std::int64_t nan = 0;
+  std::int64_t inf = 0;
+  // magnitudes of the finite nonzero elements; 0 if there are none
+  double least = 0;
+  double largest = 0;
 
   bool finite() const { return nan + inf == 0; }
   Numbers& operator+=(const Numbers& other);
@@ -52,9 +57,11 @@ std::string to_string(const Numbers& n);
 
 // The sums of an error over the elements that are finite in both tensors.
 struct ErrorSum {
-  double squares = 0;                 // sum of the squared error
-  double exact_squares = 0;           // sum of the squared exact values
-  double max_ulps = 0, sum_ulps = 0;  // an ulp is the spacing of the dtype at the larger of the two numbers
+  double squares = 0;        // sum of the squared error
+  double exact_squares = 0;  // sum of the squared exact values
+  // an ulp is the spacing of the dtype at the larger of the two numbers
+  double max_ulps = 0;
+  double sum_ulps = 0;
   std::int64_t elements = 0;
   std::int64_t lost = 0;  // elements that are NaN or Inf but are finite in f64
 

@@ -11,15 +11,19 @@
 namespace gradual::inspect {
 namespace {
 
-constexpr int kWidest = 56;  // in bits: in every accumulator, a number absorbs a unit that is smaller by this
-constexpr int kMostTerms = 4096, kReplays = 64;  // products, and random dot products
+constexpr int kWidest = 56;       // in bits: in every accumulator, a number absorbs a unit that is smaller by this
+constexpr int kMostTerms = 4096;  // products
+constexpr int kReplays = 64;      // and random dot products
 
 double power(int exponent) { return std::ldexp(1.0, exponent); }
 
 // x rounded to a multiple of 2^last. NaN for an unknown mode and for stochastic rounding.
 double rounded_at(double x, int last, const std::optional<RoundingMode>& mode) {
   x = std::ldexp(x, -last);
-  const double up = std::ceil(x), down = std::floor(x), odd = std::fmod(down, 2) != 0 ? down : up;  // exact: up is down
+  // exact: up is down
+  const double up = std::ceil(x);
+  const double down = std::floor(x);
+  const double odd = std::fmod(down, 2) != 0 ? down : up;
   const double to[] = {std::nearbyint(x), std::round(x), std::trunc(x), up, down, up == down ? x : odd, std::nan("")};
   return std::ldexp(to[static_cast<int>(mode.value_or(RoundingMode::stochastic))], last);
 }
@@ -62,14 +66,19 @@ class Prober {
     Pair(int place, double value) : Pair(place, value, power(std::ilogb(value) >> 1)) { a /= b; }
   };
   double run(std::initializer_list<Pair> pairs) {
-    a_.assign(a_.size(), 0), b_ = a_;
-    for (const Pair& p : pairs) a_[p.at] = p.a, b_[p.at] = p.b;
+    a_.assign(a_.size(), 0);
+    b_ = a_;
+    for (const Pair& p : pairs) {
+      a_[p.at] = p.a;
+      b_[p.at] = p.b;
+    }
     return dot_(a_, b_);
   }
 
   // Finds the range of powers of two, which gives M and the unit.
   void find_range() {
-    int &least = found_.least, &largest = found_.largest;
+    int& least = found_.least;
+    int& largest = found_.largest;
     const auto holds = [&] { return run({{0, power(least)}}) == power(least); };
     const auto cancels = [&](int at) { return run({{0, power(largest)}, {at, -power(largest)}}) == 0; };
     for (least = std::max(2 * std::ilogb(operands_.min_normal), -1074); least < 0 && !holds();) ++least;
@@ -145,14 +154,16 @@ class Prober {
   // True if a product is added unrounded: (1 + 2^-q)^2 - (1 + 2^(1-q)) is 2^-2q, or 0 if the square is rounded to 2 q
   // bits.
   bool is_exact(int at, int other, int bits) {
-    const int q = (bits + 1) / 2, h = std::max(found_.least + 2 * q, std::min(0, found_.largest - 1));
+    const int q = (bits + 1) / 2;
+    const int h = std::max(found_.least + 2 * q, std::min(0, found_.largest - 1));
     const bool fits = q > operands_.mantissa_bits;
     fitting_ += fits;
     if (bits == 0 || fits || h >= found_.largest) return false;
     const double factor = 1 + power(-q);
     const bool exact = run({{at, std::ldexp(factor, h - h / 2), std::ldexp(factor, h / 2)},
                             {other, -std::ldexp(1 + power(1 - q), h)}}) == power(h - 2 * q);
-    ++asked_, exact_ += exact;
+    ++asked_;
+    exact_ += exact;
     return exact;
   }
 
@@ -162,21 +173,26 @@ class Prober {
     const auto other = [&](const SumTree& t) { return addends[&t == addends.data() ? 1 : 0].first; };
     for (SumTree& addend : addends)
       if (!addend.children.empty()) examine(addend, other(addend));
-    const int i = addends[0].first, j = addends[1].first;
+    const int i = addends[0].first;
+    const int j = addends[1].first;
     Adder& adder = sum.adder;
     find_rounding(adder.bits, adder.rounding, i, j, cancel);
     if (addends.size() > 2) find_rounding(adder.aligned, adder.alignment, i, addends[2].first, j);
     // The last sum is seen only after it is rounded to the result's dtype: it is assumed to have the bits of the sum
     // before.
     const Adder& before = std::ranges::max_element(addends, {}, &SumTree::size)->adder;
-    if (cancel < 0 && adder.bits == result_.mantissa_bits + 1 && before.bits > adder.bits)
-      adder.bits = before.bits, adder.rounding = before.rounding;
+    if (cancel < 0 && adder.bits == result_.mantissa_bits + 1 && before.bits > adder.bits) {
+      adder.bits = before.bits;
+      adder.rounding = before.rounding;
+    }
     for (SumTree& addend : addends)
       if (addend.children.empty()) addend.exact = is_exact(addend.first, other(addend), adder.bits);
 
     if (sum.first != 0) return;
-    if (!innermost_) innermost_ = &sum, found_.sum = adder;
-    else if (!found_.outer && adder != found_.sum) found_.outer = adder;
+    if (!innermost_) {
+      innermost_ = &sum;
+      found_.sum = adder;
+    } else if (!found_.outer && adder != found_.sum) found_.outer = adder;
     int& length = found_.chunk == 0 ? found_.chunk : found_.promote;
     if (length == 0 && addends[1].size > std::max(found_.chunk, 1)) length = addends[0].size;
   }
@@ -185,11 +201,13 @@ class Prober {
     const double subnormal = operands_.min_normal / 2;
     found_.flushes_operands = run({{0, subnormal, 1 / subnormal}}) != 1;
     if (found_.largest > std::ilogb(result_.max) || found_.sum.bits < 2) return;  // the result hides the smallest sums
-    const int i = 0, j = innermost_->children[1].first;
+    const int i = 0;
+    const int j = innermost_->children[1].first;
     const double least = power(found_.least);
     const bool gradual = found_.least == -1074 || run({{i, 1.5 * least}}) != 1.5 * least;
     const int bits = std::min(found_.sum.bits, result_.mantissa_bits + 1);
-    const double normal = gradual ? std::ldexp(least, bits - 1) : least, half = normal / 2;
+    const double normal = gradual ? std::ldexp(least, bits - 1) : least;
+    const double half = normal / 2;
     found_.flushes_sums = run({{i, normal + half}, {j, -normal}}) != half;
     if (std::ilogb(half) < 2 * std::ilogb(operands_.min_normal)) return;
     // In one of the two orders, a fused product is added after the normal number.
@@ -202,7 +220,8 @@ class Prober {
     const Adder& how = sum.adder;
     if (how.bits == 0 && sum.children.size() == 2) return std::nan("");
     std::vector<double> addends;
-    double most = 0, total = 0;
+    double most = 0;
+    double total = 0;
     for (const SumTree& t : sum.children) {
       const auto at = static_cast<std::size_t>(t.first);
       const double x = t.children.empty() ? a_[at] * b_[at] : replayed(t, least);
@@ -219,7 +238,8 @@ class Prober {
   void replay() {
     std::mt19937_64 random(1);
     const auto below = [&](std::uint64_t n) { return static_cast<double>(random() % n); };
-    const int digits = operands_.mantissa_bits + 1, scale = std::min(0, found_.largest / 2 - 1) + 1 - digits;
+    const int digits = operands_.mantissa_bits + 1;
+    const int scale = std::min(0, found_.largest / 2 - 1) + 1 - digits;
     for (int i = 0; i < kReplays; ++i) {
       const double share = below(4);  // share of nonzero numbers, in quarters
       for (auto* list : {&a_, &b_})
@@ -237,10 +257,15 @@ class Prober {
   const DotProduct& dot_;
   int n_;
   FloatInfo operands_, result_;
-  std::vector<double> a_ = std::vector<double>(static_cast<std::size_t>(n_)), b_ = a_;
-  int unit_ = 0, base_ = 0;                  // exponents: of the unit, and of 1 in counts of bits
-  const SumTree* innermost_ = nullptr;       // the innermost sum that has product 0
-  int fitting_ = 0, asked_ = 0, exact_ = 0;  // numbers of products
+  std::vector<double> a_ = std::vector<double>(static_cast<std::size_t>(n_));
+  std::vector<double> b_ = a_;
+  int unit_ = 0;                        // exponents: of the unit
+  int base_ = 0;                        // and of 1 in counts of bits
+  const SumTree* innermost_ = nullptr;  // the innermost sum that has product 0
+  // numbers of products
+  int fitting_ = 0;
+  int asked_ = 0;
+  int exact_ = 0;
   ProbeResult found_;
 };
 

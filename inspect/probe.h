@@ -23,7 +23,8 @@ using DotProduct = std::function<double(std::span<const double> a, std::span<con
 
 struct ProbeOptions {
   int terms = 128;  // 4 to 4096
-  DType operands = DType::f32, result = DType::f32;
+  DType operands = DType::f32;
+  DType result = DType::f32;
 };
 
 // fit: products fit the bits of the sum. rounded: each product is rounded before it is added. fused: products are added
@@ -35,13 +36,20 @@ struct ProbeResult {
   bool consistent = true;           // false: experiments contradict each other, and the tree is meaningless
   Adder sum = {};                   // the additions of products
   std::optional<Adder> outer = {};  // the additions of sums of products, if they differ: a promotion
-  int chunk = 0, promote = 0;       // as in an Accumulator whose definition gives this tree; 0: none
+  // as in an Accumulator whose definition gives this tree; 0: none
+  int chunk = 0;
+  int promote = 0;
   Products products = Products::unseen;
   // True if subnormal numbers count as zeros. Unset: not seen.
-  std::optional<bool> flushes_operands = {}, flushes_products = {}, flushes_sums = {};
-  int least = 0, largest = 0;  // a sum and the result hold the powers of two 2^least to 2^largest
+  std::optional<bool> flushes_operands = {};
+  std::optional<bool> flushes_products = {};
+  std::optional<bool> flushes_sums = {};
+  // a sum and the result hold the powers of two 2^least to 2^largest
+  int least = 0;
+  int largest = 0;
   // The number of random dot products that were also computed by the tree, and how many of them had the same bits.
-  int replayed = 0, reproduced = 0;
+  int replayed = 0;
+  int reproduced = 0;
 };
 
 // Error for invalid options, and for a function that is not a dot product.

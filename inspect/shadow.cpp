@@ -21,7 +21,8 @@ double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow)
   if (i == kMaxOutputs || !out[i].defined() || out[i].numel() == 0) return 0;
   double otherwise = 0;
   in_blocks(std::array{out[i], shadow.of(out[i])}, [&otherwise, relu](const auto& p, std::int64_t n) {
-    const double *y = p[0], *s = p[1];
+    const double* y = p[0];
+    const double* s = p[1];
     double differ = 0;
 #pragma omp simd reduction(+ : differ)
     for (std::int64_t k = 0; k < n; ++k) differ += relu ? (y[k] > 0) != (s[k] > 0) : y[k] != s[k];
@@ -66,7 +67,10 @@ struct Shadow::Frame {
   }
   // `both` comes before `first`, and that before `exact`: run_on_mirrors() computes them in this order.
   void each(const std::function<void(Mirror&)>& f) {
-    if (rounded) f(both), f(first);
+    if (rounded) {
+      f(both);
+      f(first);
+    }
     f(exact);
     if (inherits) f(before);
   }
@@ -76,7 +80,8 @@ struct Shadow::Frame {
   std::vector<Tensor> effects(const OpCall& call) {
     const OpInfo& op = op_info(call.op);  // attention, which is not linear, has several outputs
     if (!rewritten || !rounded || op.kind != OpKind::Contraction || op.outputs > 1 || fusion_of(call)) return {};
-    const int a = of(call[0]) & kInputs, b = of(call[1]) & kInputs;
+    const int a = of(call[0]) & kInputs;
+    const int b = of(call[1]) & kInputs;
     if (!a || !b || a + b != kInputs) return {};
     const MatmulPrecisionScope f32(MatmulPrecision::f32);
     const auto effect = [&](int error, Mirror& other) {
@@ -92,7 +97,9 @@ struct Shadow::Frame {
 };
 
 Shadow::Shadow(const ShadowOptions& options) : options_(options) {
-  keep_recorded_sequence = true, recorded_sequence = 0;  // 0: not what another observer saw last
+  // 0: not what another observer saw last
+  keep_recorded_sequence = true;
+  recorded_sequence = 0;
 }
 Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const ShadowOptions& options) : Shadow(options) {
   names_ = ParameterNames(model);
@@ -100,8 +107,10 @@ Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const Shado
   const Unseen unseen;
   for (const optim::ParamGroup& group : optimizer->param_groups())
     for (const Tensor& parameter : group.params)
-      if (const Tensor master = optimizer->master(parameter); !master.is_same(parameter))
-        mirror_.set(parameter, f64_of(master)), parameters_differ_ = true;
+      if (const Tensor master = optimizer->master(parameter); !master.is_same(parameter)) {
+        mirror_.set(parameter, f64_of(master));
+        parameters_differ_ = true;
+      }
 }
 Shadow::~Shadow() = default;
 
@@ -119,8 +128,13 @@ void Shadow::before(const OpCall& call) {
   node_ = context().phase == Phase::forward ? recorded : 0;
   // No op within a custom op is recorded: if one is open here, an exception has left it.
   if (node_ && (root_ || !frames_.empty())) {  // a step starts
-    recorded_.clear(), slices_.clear(), frames_.clear(), why_not_.clear();
-    slope_ = {}, root_ = 0, first_row_ = rows_.size();
+    recorded_.clear();
+    slices_.clear();
+    frames_.clear();
+    why_not_.clear();
+    slope_ = {};
+    root_ = 0;
+    first_row_ = rows_.size();
   }
   const OpKind kind = op_info(call.op).kind;
   // Frees the numbers of storages that no longer exist, before the shadow itself takes their blocks. Those of at most
@@ -139,12 +153,16 @@ void Shadow::before(const OpCall& call) {
 
 void Shadow::open_frame(const OpCall& call) {
   Frame& frame = *frames_.emplace_back(std::make_unique<Frame>());
-  frame.node = node_, frame.rewritten = is_rewritten(call);
+  frame.node = node_;
+  frame.rewritten = is_rewritten(call);
   for (int i = 0; i < call.inputs.size(); ++i) {
     if (!call[i].defined()) continue;
     frame.storages[amp::storage_id(call[i])] |= i == 0 ? Frame::kFirst : Frame::kOthers;
     const Tensor clean = node_ ? unrounded(call[i]) : Tensor();
-    if (clean.defined()) frame.inherits = true, frame.before.set(call[i], clean);
+    if (clean.defined()) {
+      frame.inherits = true;
+      frame.before.set(call[i], clean);
+    }
   }
 }
 
@@ -164,7 +182,8 @@ void Shadow::run_on_mirrors(const OpCall& call, const Outputs& out) try {
   each_mirror([&](Mirror& mirror) {
     for (int i = 0; in_place && i < call.inputs.size(); ++i) mirror.own(call[i]);
     // `both` minus the effect of the other operand is `first`, and that minus the effect of the first one is `exact`.
-    const bool first = frame && &mirror == &frame->first, linear = first || (frame && &mirror == &frame->exact);
+    const bool first = frame && &mirror == &frame->first;
+    const bool linear = first || (frame && &mirror == &frame->exact);
     const Outputs results =
         linear && !effects.empty()
             ? Outputs{{minus((first ? frame->both : frame->first).of(out[0]), effects[first ? 1 : 0])}}
@@ -194,7 +213,10 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   }
   const std::string why = std::exchange(why_not_exact_, {});
   for (const auto& frame : frames_) frame->ran(call, out);
-  if (!frames_.empty()) return void(frames_.back()->not_exact += why);  // it is part of the custom op's row
+  if (!frames_.empty()) {
+    frames_.back()->not_exact += why;
+    return;
+  }  // it is part of the custom op's row
   if (parameter_inputs(call).count && why.empty()) return add_parameters(call, record);
   ShadowRow row = row_of(call, out, record);
   row.not_exact = why;
@@ -213,8 +235,8 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
 // the shadow's op, and its inputs in f64 are gone afterwards: both at once would be the peak of memory.
 Tensor Shadow::run_alone(const OpCall& call, const Outputs& out, std::vector<Part>& parts) try {
   const bool moves = op_info(call.op).kind == OpKind::Movement && call.op != OpId::cast &&
-                     call.op != OpId::scatter_add && call.op != OpId::index_add,
-             shares = options_.attribution && context().phase == Phase::forward;
+                     call.op != OpId::scatter_add && call.op != OpId::index_add;
+  const bool shares = options_.attribution && context().phase == Phase::forward;
   if (!out[0].is_floating() || (moves && !shares)) return {};
   const std::vector<Tensor> inputs = inputs_of(call, f64_of);
   Tensor exact = moves ? f64_of(out[0]) : run_exactly(call, inputs)[0];
@@ -231,10 +253,13 @@ Tensor Shadow::run_alone(const OpCall& call, const Outputs& out, std::vector<Par
 void Shadow::add_parts_of_inputs(const OpCall& call, const Outputs& out, const std::vector<Tensor>& inputs,
                                  const Tensor& exact, std::vector<Part>& parts) {
   std::vector<Tensor> clean = inputs;
-  bool first = false, others = false;
+  bool first = false;
+  bool others = false;
   for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (const Tensor before = unrounded(call[static_cast<int>(i)]); before.defined())
-      clean[i] = before, (i == 0 ? first : others) = true;
+    if (const Tensor before = unrounded(call[static_cast<int>(i)]); before.defined()) {
+      clean[i] = before;
+      (i == 0 ? first : others) = true;
+    }
   const Tensor none = first || others ? run_exactly(call, clean)[0] : exact;
   if (!node_) return unrounded_.set(out[0], none);
   clean[0] = inputs[0];
@@ -248,11 +273,13 @@ void Shadow::quantized(const QuantizerCall& call) {
   const auto unscaled = [&](const Tensor& numbers) {
     return call.scale.defined() ? div(numbers, f64_of(call.scale)) : numbers;
   };
-  if (call.kind == QuantizerCall::encode)
-    return void(codes_[call.to.raw()] = {.storage = amp::storage_id(call.to),
-                                         .numbers = mirror_.of(call.from),
-                                         .slope = options_.attribution ? slope_.of(call.from) : Tensor(),
-                                         .scaled = call.quantizer->scaling.kind != ScalingKind::none});
+  if (call.kind == QuantizerCall::encode) {
+    codes_[call.to.raw()] = {.storage = amp::storage_id(call.to),
+                             .numbers = mirror_.of(call.from),
+                             .slope = options_.attribution ? slope_.of(call.from) : Tensor(),
+                             .scaled = call.quantizer->scaling.kind != ScalingKind::none};
+    return;
+  }
   if (call.kind == QuantizerCall::decode) {
     const Codes& codes = codes_[call.from.raw()];
     // Codes that were scaled when they were made represent their unscaled values.
@@ -263,7 +290,8 @@ void Shadow::quantized(const QuantizerCall& call) {
   }
   mirror_.set(call.to, unscaled(mirror_.of(call.from)));
   if (options_.attribution) slope_.set(call.to, unscaled(slope_.of(call.from)));
-  const Tensor given = f64_of(call.to), exact = unscaled(f64_of(call.from));
+  const Tensor given = f64_of(call.to);
+  const Tensor exact = unscaled(f64_of(call.from));
   for (const auto& frame : frames_) {
     if (!std::exchange(frame->rounded, true)) {
       frame->first = frame->both = frame->exact;
@@ -278,14 +306,18 @@ void Shadow::quantized(const QuantizerCall& call) {
   }
   if (!frames_.empty()) return;
   ShadowRow row{OpRow::of_quantizer(rows_.size()), {}};
-  row.parameter = names_.of(call.from), row.results = describe(call.to), row.to = call.to.dtype(), row.quantised = true;
+  row.parameter = names_.of(call.from);
+  row.results = describe(call.to);
+  row.to = call.to.dtype();
+  row.quantised = true;
   add_row(std::move(row), call.to, call.to, exact, {}, 0);
 }
 
 ShadowRow Shadow::row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const {
   ShadowRow row{{rows_.size(), call, record.context}, {}};
   row.op = row.name();
-  row.results = describe(out[0]), row.to = out[0].dtype();
+  row.results = describe(out[0]);
+  row.to = out[0].dtype();
   if (call.inputs.size() > 0) row.parameter = names_.of(call[0]);
   return row;
 }
@@ -303,7 +335,10 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
     row.parts.push_back({part.name, error_of(part.a, part.b).squares, 0, part.before});
     if (shares) recorded.errors.push_back(minus(part.a, part.b));
   }
-  if (given.numel() == 1) recorded.loss = given.item(), recorded.exact_loss = shadow.item();
+  if (given.numel() == 1) {
+    recorded.loss = given.item();
+    recorded.exact_loss = shadow.item();
+  }
   if (shares) recorded_[node] = std::move(recorded);
   rows_.push_back(std::move(row));
 }
@@ -329,12 +364,14 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   if (!out[0].defined() || !frames_.empty()) return;
   const Unseen unseen;
   ShadowRow row = row_of(call, out, record);
-  row.quantised = frame->rounded, row.not_exact = frame->not_exact;
+  row.quantised = frame->rounded;
+  row.not_exact = frame->not_exact;
   const Tensor exact = frame->exact.of(out[0]);
   std::vector<Part> parts;
   if (frame->inherits) parts.push_back({"before", exact, frame->before.of(out[0]), true});
   if (frame->rounded) {
-    const Tensor first = frame->first.of(out[0]), both = frame->both.of(out[0]);
+    const Tensor first = frame->first.of(out[0]);
+    const Tensor both = frame->both.of(out[0]);
     frame->each([](Mirror& m) { m = {}; });  // the operands
     const Tensor stored = cast(both, out[0].dtype());
     parts.push_back({operand_symbol(frame->operands[0]), first, exact});
@@ -349,8 +386,8 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
 void Shadow::share(Recorded& recorded, const Gradient& gradient) {
   ShadowRow& row = rows_[recorded.row];
   for (std::size_t i = 0; i < recorded.errors.size(); ++i) {
-    const double first = inner(recorded.errors[i], gradient.exact) / loss_scale_,
-                 mean = (first + inner(recorded.errors[i], gradient.slope) / loss_scale_) / 2;
+    const double first = inner(recorded.errors[i], gradient.exact) / loss_scale_;
+    const double mean = (first + inner(recorded.errors[i], gradient.slope) / loss_scale_) / 2;
     ErrorPart* const part = i ? &row.parts[i - 1] : nullptr;
     if (part) part->share += mean;
     // Errors from before the op are not in its local error.
@@ -362,7 +399,8 @@ void Shadow::share(Recorded& recorded, const Gradient& gradient) {
 
 // Called when backward begins: from the loss, from views of it, or from its product with the loss scale.
 void Shadow::begin_backward(const Node& root) {
-  root_ = root.sequence, unrounded_ = {};
+  root_ = root.sequence;
+  unrounded_ = {};
   const Node* node = &root;
   double scaled = 0;  // the loss times its scale, in the shadow
   for (; node->input_count > 0 && node->input(0).edge.node; node = node->input(0).edge.node.get()) {
@@ -376,7 +414,8 @@ void Shadow::begin_backward(const Node& root) {
   else if (loss == recorded_.end() || loss->second.errors[0].numel() != 1)
     why_not_ = "it does not start from a loss of one element";
   if (!why_not_.empty()) return;
-  loss_ = loss->second.loss, exact_loss_ = loss->second.exact_loss;
+  loss_ = loss->second.loss;
+  exact_loss_ = loss->second.exact_loss;
   loss_scale_ = scaled != 0 && exact_loss_ != 0 ? scaled / exact_loss_ : 1;
   const Tensor one = ones({}, {.dtype = DType::f64}).expand(loss->second.errors[0].sizes());
   if (node != &root && loss_scale_ != 1) return;  // a later event brings the gradient of the loss

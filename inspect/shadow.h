@@ -54,12 +54,14 @@ struct ShadowRow : OpRow, Comparison {
   // The share of the error in the loss: <local error, gradient of the output>, in units of the loss. The gradient is
   // the mean of the shadow's and of the same ops in f64 on the step's own numbers, which is correct to second order in
   // the errors. first_order uses only the shadow's gradient.
-  double share = 0, first_order = 0;
+  double share = 0;
+  double first_order = 0;
   std::string not_exact = {};  // why the op has no f64 form; its shadow then starts from its own results
 };
 
 struct Attribution {
-  double loss = 0, exact_loss = 0;          // the loss of the step and of its shadow, without the loss scale
+  double loss = 0;                          // the loss of the step and of its shadow
+  double exact_loss = 0;                    // without the loss scale
   double explained = 0;                     // sum of the shares
   double first_order = 0;                   // sum of the first_order shares
   std::int64_t decisions = 0;               // elements of forward that f64 decides otherwise
@@ -114,7 +116,8 @@ class Shadow final : public Observer, private autograd::GradientObserver {
   struct Recorded {
     std::size_t row = 0;
     std::vector<Tensor> errors = {};  // f64: local, and by part
-    double loss = 0, exact_loss = 0;  // the output, if it has one element
+    double loss = 0;                  // the output
+    double exact_loss = 0;            // if it has one element
   };
 
   struct Gradient {
@@ -154,7 +157,9 @@ class Shadow final : public Observer, private autograd::GradientObserver {
   std::uint64_t root_ = 0;                      // the node from which backward began; 0: none yet
   std::string why_not_;                         // why this backward has no attribution; empty: it has one
   std::size_t first_row_ = 0;                   // of this step
-  double loss_ = 0, exact_loss_ = 0, loss_scale_ = 1;
+  double loss_ = 0;
+  double exact_loss_ = 0;
+  double loss_scale_ = 1;
 };
 
 }  // namespace gradual::inspect

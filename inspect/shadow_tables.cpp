@@ -27,15 +27,31 @@ nlohmann::ordered_json json(const ShadowRow& r) {
     parts += fmt::format("{}{} {:.6g} {:.6g}", parts.empty() ? "" : "; ", p.name,
                          r.local.exact_squares > 0 ? std::sqrt(p.squares / r.local.exact_squares) : 0, p.share);
   nlohmann::ordered_json j;
-  j["number"] = r.number, j["phase"] = gradual::to_string(r.phase), j["op"] = r.op, j["parameter"] = r.parameter;
-  j["backward_of"] = r.backward_of, j["module"] = r.module, j["line"] = r.line, j["cause"] = r.cause;
-  j["results"] = r.results, j["product"] = r.product, j["local_relative"] = r.local.relative();
-  j["local_max_ulps"] = r.local.max_ulps, j["local_mean_ulps"] = r.local.mean_ulps();
-  j["local_sqnr_db"] = r.local.sqnr_db(), j["inherited_relative"] = r.inherited.relative();
-  j["total_relative"] = r.total.relative(), j["total_max_ulps"] = r.total.max_ulps;
-  j["total_sqnr_db"] = r.total.sqnr_db(), j["cosine"] = r.cosine, j["lost"] = r.local.lost;
-  j["decided_otherwise"] = r.decided_otherwise, j["share"] = r.share, j["first_order"] = r.first_order;
-  j["parts"] = parts, j["not_exact"] = r.not_exact;
+  j["number"] = r.number;
+  j["phase"] = gradual::to_string(r.phase);
+  j["op"] = r.op;
+  j["parameter"] = r.parameter;
+  j["backward_of"] = r.backward_of;
+  j["module"] = r.module;
+  j["line"] = r.line;
+  j["cause"] = r.cause;
+  j["results"] = r.results;
+  j["product"] = r.product;
+  j["local_relative"] = r.local.relative();
+  j["local_max_ulps"] = r.local.max_ulps;
+  j["local_mean_ulps"] = r.local.mean_ulps();
+  j["local_sqnr_db"] = r.local.sqnr_db();
+  j["inherited_relative"] = r.inherited.relative();
+  j["total_relative"] = r.total.relative();
+  j["total_max_ulps"] = r.total.max_ulps;
+  j["total_sqnr_db"] = r.total.sqnr_db();
+  j["cosine"] = r.cosine;
+  j["lost"] = r.local.lost;
+  j["decided_otherwise"] = r.decided_otherwise;
+  j["share"] = r.share;
+  j["first_order"] = r.first_order;
+  j["parts"] = parts;
+  j["not_exact"] = r.not_exact;
   return j;
 }
 
@@ -69,7 +85,9 @@ std::string Shadow::to_csv() const {
 std::string Shadow::by_layer() const {
   struct Line {
     std::string layer, role;
-    double squares = 0, exact = 0, share = 0;
+    double squares = 0;
+    double exact = 0;
+    double share = 0;
   };
   std::vector<Line> lines;
   const auto line = [&](const std::string& layer, const std::string& what) -> Line& {
@@ -85,7 +103,9 @@ std::string Shadow::by_layer() const {
     if (parts.empty() || parts.back().before) parts.push_back({"", r.local.squares, own});
     for (const ErrorPart& p : parts) {
       Line& l = line(layer, p.name.empty() ? role(r) : role(r) + " " + p.name);
-      l.squares += p.squares, l.exact += r.local.exact_squares, l.share += p.share;
+      l.squares += p.squares;
+      l.exact += r.local.exact_squares;
+      l.share += p.share;
     }
   }
   std::string text = fmt::format("{:<24}  {:<24}  {:>12}  {:>12}\n", "layer", "what", "local error", "loss share");
@@ -107,7 +127,8 @@ Attribution Shadow::attribution() const {
     if (r.phase == Phase::forward)
       a.decisions += std::llround(r.decided_otherwise * static_cast<double>(r.total.elements));
     if (r.share == 0 && r.first_order == 0) continue;
-    a.explained += r.share, a.first_order += r.first_order;
+    a.explained += r.share;
+    a.first_order += r.first_order;
     a.rows.push_back(&r);
   }
   std::ranges::sort(a.rows, {}, [](const ShadowRow* r) { return -std::abs(r->share); });

@@ -70,7 +70,8 @@ SumTree sum_in_turn(std::vector<SumTree> addends) {
   SumTree sum = std::move(addends.front());
   for (std::size_t i = 1; i < addends.size(); ++i) {
     std::vector<SumTree> both(2);
-    both[0] = std::move(sum), both[1] = std::move(addends[i]);
+    both[0] = std::move(sum);
+    both[1] = std::move(addends[i]);
     sum = sum_of(std::move(both));
   }
   return sum;
@@ -108,7 +109,8 @@ std::vector<std::array<double, 3>> points_of(const SumTree& tree) {
     double x = 0;
     for (const SumTree& child : t.children) {
       const std::array<double, 3> below = self(self, child, static_cast<double>(at));
-      point[1] = std::max(point[1], below[1] + 1), x += below[0];
+      point[1] = std::max(point[1], below[1] + 1);
+      x += below[0];
     }
     if (!t.children.empty()) point[0] = x / static_cast<double>(t.children.size());
     return points[at] = point;
@@ -130,10 +132,14 @@ std::string to_string(const SumTree& tree) {
     }
   };
   for (std::size_t at = 0; at < parts.size();) {
-    const std::size_t period = repeats(parts, at, 1) > 3 ? 1 : 2, more = repeats(parts, at, period) / period * period;
+    const std::size_t period = repeats(parts, at, 1) > 3 ? 1 : 2;
+    const std::size_t more = repeats(parts, at, period) / period * period;
     const bool folds = more > 3 * period;
     write(at, folds ? 2 * period : 1);
-    if (folds) text += "+..", write(at + more, period);
+    if (folds) {
+      text += "+..";
+      write(at + more, period);
+    }
     at += folds ? more + period : 1;
   }
   return text;

@@ -21,7 +21,8 @@ struct Adder {
 };
 
 struct SumTree {
-  int first = 0, size = 1;             // the lowest index of its products, the number of products
+  int first = 0;                       // the lowest index of its products
+  int size = 1;                        // the number of products
   std::vector<SumTree> children = {};  // in the order of `first`, added at once; empty: the product `first`
   Adder adder = {};                    // for a sum
   bool exact = false;                  // for a product: it is added unrounded

@@ -54,11 +54,20 @@ std::string_view to_string(UpdatePart part) {
 }
 
 Update& Update::operator+=(const Update& o) {
-  parameter = o.parameter, op = o.op, part = o.part, step = o.step;
-  elements += o.elements, intended += o.intended, vanished += o.vanished, moved += o.moved, flipped += o.flipped;
+  parameter = o.parameter;
+  op = o.op;
+  part = o.part;
+  step = o.step;
+  elements += o.elements;
+  intended += o.intended;
+  vanished += o.vanished;
+  moved += o.moved;
+  flipped += o.flipped;
   overflowed += o.overflowed;
   zeroed += o.zeroed;
-  weight_squares += o.weight_squares, intended_squares += o.intended_squares, product += o.product;
+  weight_squares += o.weight_squares;
+  intended_squares += o.intended_squares;
+  product += o.product;
   return *this;
 }
 
@@ -83,7 +92,8 @@ void UpdateMeter::begin_update(Update& row, const Tensor& parameter) {
   if (has_changed(UpdatePart::whole, row.parameter)) next_step();
   Weight& w = weights_[row.parameter];
   if (!w.quantised) w.observe(0, parameter);
-  row.moved = std::exchange(w.moved, 0), row.flipped = std::exchange(w.flipped, 0);
+  row.moved = std::exchange(w.moved, 0);
+  row.flipped = std::exchange(w.flipped, 0);
 }
 
 void UpdateMeter::Weight::observe(std::int64_t offset, const Tensor& rounded) {
@@ -102,14 +112,17 @@ void UpdateMeter::fused(const OpCall& one, int k) {
   const std::string name = names_.of(one[kWeight]);
   const std::vector<Tensor> exact = run_in_f64(one, *one.attrs);
   Change whole = change(one, name, UpdatePart::whole, one[kWeight], exact[kWeight]);
-  whole.master = one[kMaster], whole.compensation = one[kCompensation];
+  whole.master = one[kMaster];
+  whole.compensation = one[kCompensation];
   whole.before = whole.base = value_of(one[kWeight], one[kMaster], one[kCompensation]);
   if (const std::optional<Attrs> plain = without_decay(one, k)) {
     Change step =
         change(one, name, UpdatePart::gradient_step, run_again(one, *plain), run_in_f64(one, *plain)[kWeight]);
     Change decay = whole;
     decay.row.part = UpdatePart::weight_decay;
-    decay.before = step.before, decay.base = step.intended;  // the change that decay adds
+    // the change that decay adds
+    decay.before = step.before;
+    decay.base = step.intended;
     step.before = step.base = whole.before;
     pending_.push_back(std::move(step));
     pending_.push_back(std::move(decay));
@@ -125,7 +138,8 @@ void UpdateMeter::fused(const OpCall& one, int k) {
 }
 
 void UpdateMeter::add_scalars(const OpCall& one) {
-  const DType own = one[kWeight].dtype(), dtype = update_of(one).pure || own == DType::f64 ? own : DType::f32;
+  const DType own = one[kWeight].dtype();
+  const DType dtype = update_of(one).pure || own == DType::f64 ? own : DType::f32;
   const auto add = [&](const char* name, double value) {
     const Scalar s{std::string(gradual::to_string(one.op)), name, value, full({1}, value, dtype).item(), dtype};
     if (std::ranges::find(scalars_, s) == scalars_.end()) scalars_.push_back(s);
@@ -151,7 +165,8 @@ void UpdateMeter::add_scalars(const OpCall& one) {
 
 // The order of copy_ calls: state, the master, the parameter, Kahan's compensation.
 void UpdateMeter::written_by_ops(const OpCall& call) {
-  const Tensor &to = call[0], &from = call[1];
+  const Tensor& to = call[0];
+  const Tensor& from = call[1];
   const Category category = to.unsafe_impl()->storage->category;
   const std::string name = names_.of(to);
   if (!name.empty()) {
@@ -161,9 +176,13 @@ void UpdateMeter::written_by_ops(const OpCall& call) {
     const Tensor& next = by_chance ? rounded_.second : from;
     Change whole = change(call, name, UpdatePart::whole, to, f64_of(next));
     begin_update(whole.row, to);
-    if (master_.target.defined()) whole.before = whole.base = master_.before, whole.master = master_.target;
+    if (master_.target.defined()) {
+      whole.before = whole.base = master_.before;
+      whole.master = master_.target;
+    }
     for (std::size_t k = 0; k < states_.size(); ++k) {
-      states_[k].row.parameter = name, states_[k].row.part = kStates[std::min<std::size_t>(k, 2)];
+      states_[k].row.parameter = name;
+      states_[k].row.part = kStates[std::min<std::size_t>(k, 2)];
       pending_.push_back(std::move(states_[k]));
     }
     pending_.push_back(std::move(whole));
@@ -175,7 +194,8 @@ void UpdateMeter::written_by_ops(const OpCall& call) {
     master_ = change(call, name, UpdatePart::whole, to, {});
   } else if (amp::storage_id(from) == compensation_) {
     Change& c = changes_.back();
-    c.before = c.base = add(c.before, f64_of(to)), c.compensation = to;
+    c.before = c.base = add(c.before, f64_of(to));
+    c.compensation = to;
   } else if (category == Category::optimizer) {
     states_.push_back(change(call, name, UpdatePart::other_state, to, f64_of(from)));
   }
@@ -212,7 +232,8 @@ void UpdateMeter::after(const OpCall& call, const Outputs& out, const CallRecord
   const Unseen unseen;
   add_noise(call);
   for (Change& c : pending_) {
-    c.row.step = step_, c.at = rows_of(c).size();
+    c.row.step = step_;
+    c.at = rows_of(c).size();
     rows_of(c).push_back(c.row);
     measure(changes_.emplace_back(std::move(c)));
   }
@@ -239,20 +260,27 @@ void UpdateMeter::quantized(const QuantizerCall& call) {
   }
   if (call.kind == QuantizerCall::values && phase == Phase::optimizer) rounded_ = {call.to, call.from};
   if (call.kind == QuantizerCall::values && phase == Phase::forward && *context().module)
-    if (const std::string name = names_.of(call.from); !name.empty())
-      weights_[name].quantised = true, weights_[name].observe(call.from.offset(), call.to);
+    if (const std::string name = names_.of(call.from); !name.empty()) {
+      weights_[name].quantised = true;
+      weights_[name].observe(call.from.offset(), call.to);
+    }
   if (call.kind != QuantizerCall::encode) return;
   for (Change& c : changes_)  // a moment kept as codes; stochastic rounding draws other numbers than the run
-    if (c.target.shares_storage(call.from))
-      c.target = fake_quantize(call.from, *call.quantizer, {.axis = call.axis}), measure(c);
+    if (c.target.shares_storage(call.from)) {
+      c.target = fake_quantize(call.from, *call.quantizer, {.axis = call.axis});
+      measure(c);
+    }
 }
 
 void UpdateMeter::measure(const Change& c) {
   Update u = c.row;
   const Tensor after = value_of(c.target, c.master, c.compensation);
-  const auto *before = c.before.data<double>(), *now = after.data<double>();
-  const auto *base = c.base.data<double>(), *want = c.intended.data<double>();
-  u.elements = after.numel(), u.dtype = (c.master.defined() ? c.master : c.target).dtype();
+  const auto* before = c.before.data<double>();
+  const auto* now = after.data<double>();
+  const auto* base = c.base.data<double>();
+  const auto* want = c.intended.data<double>();
+  u.elements = after.numel();
+  u.dtype = (c.master.defined() ? c.master : c.target).dtype();
   const std::int64_t every = (u.elements + kSampled - 1) / kSampled;
   for (std::int64_t i = 0; i < u.elements; ++i) {
     const double step = want[i] - base[i];
@@ -283,7 +311,8 @@ void UpdateMeter::add_noise(const OpCall& call) {
   const Tensor noise = minus(run_exactly(call, {given_.of(call[0]), given_.of(call[1])})[0], gradient);
   auto layer = std::ranges::find(noise_, context().module, &GradientNoise::layer);
   if (layer == noise_.end()) layer = noise_.insert(layer, {.layer = context().module});
-  layer->gradient_squares += squares(gradient), layer->noise_squares += squares(noise);
+  layer->gradient_squares += squares(gradient);
+  layer->noise_squares += squares(noise);
 }
 
 std::string UpdateMeter::to_string() const {

@@ -48,19 +48,26 @@ struct Update {
   std::int64_t vanished = 0;  // those of them that do not change
   // Sums over elements with a finite update: squares of the weight and of the intended update, and the product of the
   // intended and the made update.
-  double weight_squares = 0, intended_squares = 0, product = 0;
+  double weight_squares = 0;
+  double intended_squares = 0;
+  double product = 0;
   UpdatePart part = UpdatePart::whole;
   std::int64_t step = 0;  // index among the observed steps, from 0; for a sum the last one
   // For whole updates: the elements whose rounded weight differs from that of the step before, and those of them that
   // return to their value before their last change. The rounded weight is the result of the forward quantiser (before
   // scales of a tensor or of rows), else the stored parameter. It is read before the update.
-  std::int64_t moved = 0, flipped = 0;
+  std::int64_t moved = 0;
+  std::int64_t flipped = 0;
   // For second moments after the step: elements that are Inf or NaN (their parameters stand still), and those that are
   // 0 beside a first moment that is not (their steps are m / eps). Moments kept as codes are read before encoding.
-  std::int64_t overflowed = 0, zeroed = 0;
+  std::int64_t overflowed = 0;
+  std::int64_t zeroed = 0;
   DType dtype = DType::f32;  // of the numbers from which the next step starts
   struct Element {
-    double weight = 0, intended = 0, made = 0;  // the weight before, its intended and its made update
+    // the weight before, its intended and its made update
+    double weight = 0;
+    double intended = 0;
+    double made = 0;
   };
   std::vector<Element> sample = {};  // of a step: evenly spaced elements, at most 64; a sum has none
 
@@ -77,8 +84,10 @@ struct Update {
 // A rate of an optimizer's op, and its value in the dtype of the arithmetic: f32 (f64 for f64 parameters), or the
 // parameter's dtype under UpdateOptions::pure_arithmetic, where every product is rounded: a beta of 1 never forgets.
 struct Scalar {
-  std::string op = {}, name = {};  // "adam_step_", "1 - beta2"
-  double value = 0, used = 0;
+  std::string op = {};    // "adam_step_"
+  std::string name = {};  // "1 - beta2"
+  double value = 0;
+  double used = 0;
   DType dtype = DType::f32;
   bool lost() const { return used != value && (used == 0 || used == 1); }
   bool operator==(const Scalar&) const = default;
@@ -90,7 +99,8 @@ std::string to_string(const Scalar& s);  // "beta2 0.999 is 1 in bf16"
 // in f64. An operand that forward kept as codes counts as exact.
 struct GradientNoise {
   std::string layer = {};  // the module's path
-  double gradient_squares = 0, noise_squares = 0;
+  double gradient_squares = 0;
+  double noise_squares = 0;
 
   double ratio() const { return std::sqrt(gradient_squares / noise_squares); }  // |gradient| / |noise|; Inf: no noise
   // Gradients below sqrt(3) times their noise contribute little to training (arXiv 2505.19115, sec. 5).
@@ -118,7 +128,13 @@ class UpdateMeter final : public Observer {
   const std::vector<Update>& parts() const { return parts_; }
   const std::vector<Scalar>& scalars() const { return scalars_; }  // of fused ops, each once
   const std::vector<GradientNoise>& gradient_noise() const { return noise_; }
-  void clear() { updates_.clear(), parts_.clear(), scalars_.clear(), noise_.clear(), changes_.clear(); }
+  void clear() {
+    updates_.clear();
+    parts_.clear();
+    scalars_.clear();
+    noise_.clear();
+    changes_.clear();
+  }
 
   std::string to_string() const;  // a table: sums over the steps, rounded scalars, noise of gradients
   std::string to_csv() const;     // RFC 4180 with a header line: updates, then parts
@@ -127,15 +143,21 @@ class UpdateMeter final : public Observer {
   // A quantity that a step changes by now - before, instead of the intended intended - base (all f64).
   struct Change {
     Update row;
-    Tensor target = {}, master = {}, compensation = {};
-    Tensor before = {}, base = {}, intended = {};
+    Tensor target = {};
+    Tensor master = {};
+    Tensor compensation = {};
+    Tensor before = {};
+    Tensor base = {};
+    Tensor intended = {};
     Tensor first_moment = {};  // of a second moment
     std::size_t at = 0;        // index of its row in updates_ or parts_
   };
   // Rounded weights. For each offset in the parameter: the last value of each element, and the value before.
   struct Weight {
-    bool quantised = false;               // a quantiser of forward rounds it
-    std::int64_t moved = 0, flipped = 0;  // not reported yet
+    bool quantised = false;  // a quantiser of forward rounds it
+    // not reported yet
+    std::int64_t moved = 0;
+    std::int64_t flipped = 0;
     std::map<std::int64_t, std::pair<std::vector<double>, std::vector<double>>> values = {};
     void observe(std::int64_t offset, const Tensor& rounded);
   };
@@ -146,7 +168,10 @@ class UpdateMeter final : public Observer {
   void add_scalars(const OpCall& one);
   void written_by_ops(const OpCall& call);
   void begin_update(Update& row, const Tensor& parameter);
-  void next_step() { ++step_, changes_.clear(); }
+  void next_step() {
+    ++step_;
+    changes_.clear();
+  }
   // True if this step has changed this part of the parameter; an empty parameter stands for any.
   bool has_changed(UpdatePart part, std::string_view parameter = "") const;
   std::vector<Update>& rows_of(const Change& c) { return c.row.part == UpdatePart::whole ? updates_ : parts_; }
@@ -169,7 +194,8 @@ class UpdateMeter final : public Observer {
   std::vector<Change> states_;
   Change master_;
   std::pair<Tensor, Tensor> rounded_;
-  std::uint64_t next_ = 0, compensation_ = 0;
+  std::uint64_t next_ = 0;
+  std::uint64_t compensation_ = 0;
   std::map<std::string, Weight> weights_;  // by parameter
 };
 

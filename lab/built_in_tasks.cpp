@@ -12,7 +12,10 @@
 namespace gradual::lab {
 
 data::Dataset teacher_and_student() {
-  constexpr std::int64_t kSamples = 2000, kInputs = 16, kHidden = 32, kOutputs = 4;
+  constexpr std::int64_t kSamples = 2000;
+  constexpr std::int64_t kInputs = 16;
+  constexpr std::int64_t kHidden = 32;
+  constexpr std::int64_t kOutputs = 4;
   Generator generator(0);
   const GeneratorScope scope(generator);
   const Scoped<Chain> bare(chain(), {});
@@ -28,8 +31,11 @@ data::Dataset teacher_and_student() {
 }
 
 data::Dataset bracket_depths() {
-  constexpr std::int64_t kSamples = 2000, kLength = 32, kDeepest = 7;
-  constexpr std::int64_t kOpen = 2, kClose = 3;
+  constexpr std::int64_t kSamples = 2000;
+  constexpr std::int64_t kLength = 32;
+  constexpr std::int64_t kDeepest = 7;
+  constexpr std::int64_t kOpen = 2;
+  constexpr std::int64_t kClose = 3;
   Generator generator(0);
   const Scoped<Chain> bare(chain(), {});
   const std::vector<double> draws = rand({kSamples, kLength}, {.dtype = DType::f64}, generator).to_vector<double>();

@@ -22,7 +22,9 @@ namespace {
 struct Summary {
   const Result* first = nullptr;
   std::optional<amp::Quantization> quantization = {};
-  double accuracy = 0, loss = 0, zero = 0;  // percent, or the value of another metric; -, percent
+  double accuracy = 0;  // percent
+  double loss = 0;      // or the value of another metric; -
+  double zero = 0;      // percent
   bool failed = false;
 };
 
@@ -53,7 +55,8 @@ constexpr auto kOperands = std::span(amp::kQuantizerFields).first<6>();  // of t
 // f of the formats of all operands of products is the same in both, and both round all operands.
 template <class F> bool alike(const Summary& a, const Summary& b, F f) {
   return a.quantization && b.quantization && std::ranges::all_of(kOperands, [&](const amp::QuantizerField& o) {
-           const auto &qa = (*a.quantization).*o.quantizer, &qb = (*b.quantization).*o.quantizer;
+           const auto& qa = (*a.quantization).*o.quantizer;
+           const auto& qb = (*b.quantization).*o.quantizer;
            return qa && qb && std::invoke(f, qa->format) == std::invoke(f, qb->format);
          });
 }
@@ -112,7 +115,8 @@ bool beats_constant(const Summary& s) {
   if (std::isnan(r.constant_metric)) return true;
   const double gain = r.metric.gain(metric_of(r) - r.constant_metric);
   if (!r.metric.is_share()) return gain > 0.05 * std::abs(r.constant_metric);
-  const double p = r.constant_metric, samples = static_cast<double>(std::max<std::int64_t>(1, r.test_samples));
+  const double p = r.constant_metric;
+  const double samples = static_cast<double>(std::max<std::int64_t>(1, r.test_samples));
   return gain > 1.96 * std::sqrt(p * (1 - p) / samples);
 }
 
@@ -167,7 +171,8 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
   };
   const auto fields = [](const Format& f) { return std::tuple(f.exponent_bits, f.mantissa_bits, f.table); };
   const auto more_range = [](const Summary& a, const Summary& b) {
-    const Format &x = a.quantization->forward_x->format, &y = b.quantization->forward_x->format;
+    const Format& x = a.quantization->forward_x->format;
+    const Format& y = b.quantization->forward_x->format;
     return !x.table && !y.table && x.exponent_bits > y.exponent_bits && y.exponent_bits > 1;  // no integers
   };
   pair([&](auto& a, auto& b) { return scaled(a) && !scaled(b) && alike(a, b, fields); }, scale_effect);

@@ -17,7 +17,8 @@ enum class Effect : std::uint8_t { failure, scale, range, loss, narrowest };
 
 struct Conclusion {
   Effect effect = Effect::failure;
-  std::string sentence = {}, command = {};
+  std::string sentence = {};
+  std::string command = {};
 };
 
 // At most five, failures first. A difference is reported only if it is larger than its interval of 95%.

@@ -30,7 +30,9 @@ Estimate scaled(Estimate e, double factor) {
 
 // The interval mean +- half against the margin.
 struct Place {
-  bool within = false, below = false, above = false;
+  bool within = false;
+  bool below = false;
+  bool above = false;
 };
 Place place(const Measure& m, double half) {
   if (m.ignored()) return {.within = true};

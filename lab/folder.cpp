@@ -149,7 +149,8 @@ const Result* finished_run(const std::vector<Result>& results, const amp::Recipe
 }
 
 std::vector<Result> load_results(const std::string& folder) {
-  const std::string file = folder + "/results.json", whole = folder + kFinished;
+  const std::string file = folder + "/results.json";
+  const std::string whole = folder + kFinished;
   if (!fs::is_regular_file(file)) throw_error("the folder " + folder + " holds no results.json of a comparison");
   std::vector<Result> results = results_from_json(read_file(file), file);
   if (!fs::is_regular_file(whole)) return results;

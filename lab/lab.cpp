@@ -214,7 +214,9 @@ class Comparison {
   // finding what came of it; that finding comes first then.
   void try_cures() {
     Options options = options_;
-    options.trace.clear(), options.profile.clear(), options.save.clear();
+    options.trace.clear();
+    options.profile.clear();
+    options.save.clear();
     for (const amp::Recipe& recipe : recipes_) {
       const auto r = std::ranges::find(results_, recipe.name, &Result::recipe);
       if (r == results_.end()) continue;
@@ -248,7 +250,8 @@ class Comparison {
     const bool well = got.status == Status::ok;
     const double before = f.tried ? (got.metric == MetricInfo{} ? f.tried->accuracy : f.tried->metric) : 0;
     if (!f.tried || (well && !(got.metric.gain(metric_of(got) - before) <= 0))) {
-      f.cure = c.edit, f.remedy = c.remedy;
+      f.cure = c.edit;
+      f.remedy = c.remedy;
       f.tried = Finding::Tried{got.test_accuracy, got.test_loss, got.verdict, metric_of(got)};
     }
     return well && base && !fails(got);
@@ -266,7 +269,8 @@ class Comparison {
   Results results_;     // in the order of the recipes
   Results references_;  // of fp32, where the recipes lack it
   std::vector<Unexplained> unexplained_;
-  int number_ = 0, runs_ = 0;
+  int number_ = 0;
+  int runs_ = 0;
   bool stopped_ = false;
 };
 

@@ -26,9 +26,11 @@ namespace gradual::lab {
 // The progress of a run, reported after every step.
 struct Progress {
   const amp::Recipe& recipe;
-  int run = 0, runs = 0;  // number of this run (from 0), and of all
+  int run = 0;   // number of this run (from 0)
+  int runs = 0;  // and of all
   std::uint64_t seed = 0;
-  std::int64_t step = 0, steps = 0;
+  std::int64_t step = 0;
+  std::int64_t steps = 0;
   std::int64_t epoch = 0;
   double loss = 0;  // of the last batch; at the end of an epoch its mean
   double scale = 1;

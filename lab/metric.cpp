@@ -16,7 +16,8 @@ namespace {
 // Differences and targets of a batch as numbers, and how many a sample has.
 struct Numbers {
   std::vector<double> outputs, targets;
-  std::int64_t samples = 0, each = 0;
+  std::int64_t samples = 0;
+  std::int64_t each = 0;
 };
 Numbers numbers_of(const Tensor& outputs, const Tensor& targets) {
   if (outputs.dim() == 0 || targets.dim() == 0 || outputs.numel() != targets.numel())
@@ -51,7 +52,8 @@ std::vector<SampleSum> magnitudes(const Tensor& outputs, const Tensor& targets) 
 struct ClassRows {
   std::vector<double> logits;
   std::vector<std::int64_t> classes;
-  std::size_t width = 0, each = 0;
+  std::size_t width = 0;
+  std::size_t each = 0;
 };
 ClassRows class_rows(const Tensor& logits, const Tensor& classes) {
   if (logits.dim() != classes.dim() + 1 || logits.numel() == 0)
@@ -118,7 +120,8 @@ std::vector<SampleSum> unexplained(const Tensor& outputs, const Tensor& targets)
 }
 
 struct Counts {
-  double hits = 0, others = 0;  // others: found and not there, or there and not found
+  double hits = 0;    // others: found and not there
+  double others = 0;  // or there and not found
   double f1() const { return hits > 0 ? 2 * hits / (2 * hits + others) : 0; }
 };
 double f1(const Tensor& outputs, const Tensor& targets) {
@@ -126,7 +129,8 @@ double f1(const Tensor& outputs, const Tensor& targets) {
     const Numbers n = numbers_of(outputs, targets);
     Counts positive;
     for (std::size_t i = 0; i < n.outputs.size(); ++i) {
-      const bool found = n.outputs[i] > 0, there = n.targets[i] > 0.5;
+      const bool found = n.outputs[i] > 0;
+      const bool there = n.targets[i] > 0.5;
       positive.hits += found && there;
       positive.others += found != there;
     }

@@ -59,7 +59,8 @@ MetricInfo info_of(const Metric& metric);
 
 // Sums over a sample, or over a few: a metric is a function of the ratio of both.
 struct SampleSum {
-  double sum = 0, weight = 0;
+  double sum = 0;
+  double weight = 0;
 };
 // How a metric follows from sums over samples. Either `sums` or `whole` is set; neither for metrics of the loss, whose
 // sums are those of the loss.

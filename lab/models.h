@@ -15,9 +15,12 @@ namespace gradual::lab {
 using MakeModel = std::function<std::shared_ptr<nn::Module>()>;
 
 struct GptOptions {
-  std::int64_t vocabulary = 0, context = 0;
+  std::int64_t vocabulary = 0;
+  std::int64_t context = 0;
   std::int64_t outputs = 0;  // of a position; 0: the vocabulary
-  std::int64_t width = 64, heads = 4, layers = 2;
+  std::int64_t width = 64;
+  std::int64_t heads = 4;
+  std::int64_t layers = 2;
 };
 
 // 64-128-128-10 with ReLU (first and last width by the data).

@@ -31,7 +31,8 @@ void check_fits(const Objective& o) {
   if (o.loss.is_output() && !is_loss_metric(rule))
     fail("where the model returns its loss, loss, perplexity and bits do");
   if (o.loss.function) return;
-  const bool of_classes = o.loss.name == "cross_entropy", of_signs = o.loss.name == "bce";
+  const bool of_classes = o.loss.name == "cross_entropy";
+  const bool of_signs = o.loss.name == "bce";
   const std::string& m = o.metric.name;
   if (rule && (m == "perplexity" || m == "bits") && !of_classes && !o.loss.is_output())
     fail("it is of cross_entropy, and of a model that returns its loss");
@@ -118,7 +119,8 @@ void Evaluation::set_scores(SampleScores& samples, const std::vector<SampleSum>&
     all.weight += sums[i].weight;
     counted += samples.counted[i];
   }
-  const double ratio = all.sum / all.weight, each = counted / all.weight;
+  const double ratio = all.sum / all.weight;
+  const double each = counted / all.weight;
   samples.score.clear();
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const double above = slope * (sums[i].sum - ratio * sums[i].weight) * each;
@@ -143,7 +145,8 @@ void Evaluation::write(Result& r) const {
   r.samples.better = objective_.info.better;
   if (rule_ && rule_->info == MetricInfo{} && of_classes) return;
   if (!rule_ || rule_->whole) {
-    const Tensor all = cat(outputs_, 0), targets = cat(targets_, 0);
+    const Tensor all = cat(outputs_, 0);
+    const Tensor targets = cat(targets_, 0);
     r.test_metric = rule_ ? rule_->whole(all, targets) : objective_.metric.function(all, targets);
     r.samples = {};  // the metric is of all samples together: seeds alone tell
     return;

@@ -58,7 +58,8 @@ constexpr std::string_view to_string(NoteKind kind) { return kNoteInfos[static_c
 
 struct Note {
   NoteKind kind = NoteKind::skipped_steps;
-  double value = 0, of = 0;
+  double value = 0;
+  double of = 0;
   bool operator==(const Note&) const = default;
 };
 std::string to_string(const Note& note);
@@ -75,12 +76,14 @@ struct Outcome {
   std::string metric = {};
   double change = kNone;
   std::int64_t step = -1;  // of divergence; -1: in evaluation
-  std::int64_t skipped = -1, steps = -1;
-  double loss = kNone;               // test loss above fp32's, in percent of that
-  double loss_interval = kNone;      // half the interval of loss
-  std::int64_t needed = -1;          // seeds that would decide, with a chance of 80%; -1: no number of seeds does
-  double low = kNone, high = kNone;  // a training loss that rises: of the first step, of the last epoch
-  double p = kNone;                  // the chance of results like these if the answer is wrong
+  std::int64_t skipped = -1;
+  std::int64_t steps = -1;
+  double loss = kNone;           // test loss above fp32's, in percent of that
+  double loss_interval = kNone;  // half the interval of loss
+  std::int64_t needed = -1;      // seeds that would decide, with a chance of 80%; -1: no number of seeds does
+  double low = kNone;            // a training loss that rises: of the first step
+  double high = kNone;           // of the last epoch
+  double p = kNone;              // the chance of results like these if the answer is wrong
   bool looks_worse = false;  // undecided, but the trained models differ by more than margin and test samples explain
   bool operator==(const Outcome&) const = default;
 };

@@ -42,7 +42,9 @@ struct IsaScope : Pinned {
 
 double multiply(const How& how, std::span<const double> a, std::span<const double> b) {
   const NoGrad no_grad;
-  const StageScope amp{chain().amp, nullptr}, observe{chain().observe, nullptr}, results{chain().results, nullptr};
+  const StageScope amp{chain().amp, nullptr};
+  const StageScope observe{chain().observe, nullptr};
+  const StageScope results{chain().results, nullptr};
   const CpuBackendScope backend(how.backend);
   const IsaScope isa(how.isa);
   const AccumulatorScope accumulator(how.accumulator);
@@ -176,10 +178,16 @@ std::vector<Fact> facts_of(const inspect::ProbeResult& r) {
                           {"bits", bits(r.sum.bits)},
                           {"rounding", mode(r.sum.rounding)}};
   const auto add = [&](const char* what, std::string text) { facts.push_back({what, std::move(text)}); };
-  if (r.sum.aligned) add("bits of an addend", bits(r.sum.aligned)), add("rounding of an addend", mode(r.sum.alignment));
+  if (r.sum.aligned) {
+    add("bits of an addend", bits(r.sum.aligned));
+    add("rounding of an addend", mode(r.sum.alignment));
+  }
   if (r.chunk) add("chunk", std::to_string(r.chunk));
   if (r.promote) add("promoted every", std::to_string(r.promote));
-  if (r.outer) add("bits of outer sums", bits(r.outer->bits)), add("rounding of outer sums", mode(r.outer->rounding));
+  if (r.outer) {
+    add("bits of outer sums", bits(r.outer->bits));
+    add("rounding of outer sums", mode(r.outer->rounding));
+  }
   add("products", std::string(kProducts[static_cast<int>(r.products)]));
   add("subnormal operands", flushed(r.flushes_operands));
   add("subnormal products", flushed(r.flushes_products));

@@ -42,7 +42,10 @@ template <class V> void fields(V& v, const Peaks& p) {
 }  // namespace
 
 template <class V> void fields(V& v, Curve& c) {
-  v("step", c.step), v("loss", c.loss), v("scale", c.scale), v("skipped", c.skipped);
+  v("step", c.step);
+  v("loss", c.loss);
+  v("scale", c.scale);
+  v("skipped", c.skipped);
   v("underflow_percent", c.underflow_percent);
 }
 
@@ -56,20 +59,32 @@ template <class V> void fields(V& v, SampleScores& s) {
 }
 
 template <class V> void fields(V& v, CastRow& c) {
-  v("role", c.role), v("layer", c.layer), v("kind", c.kind, kLater), v("elements", c.elements);
-  v("underflow_percent", c.underflow_percent), v("overflow_percent", c.overflow_percent), v("nan", c.nan);
+  v("role", c.role);
+  v("layer", c.layer);
+  v("kind", c.kind, kLater);
+  v("elements", c.elements);
+  v("underflow_percent", c.underflow_percent);
+  v("overflow_percent", c.overflow_percent);
+  v("nan", c.nan);
 }
 
 template <class V> void fields(V& v, Zones& z) {
-  v("name", z.name), v("min_normal_exponent", z.min_normal_exponent), v("max_exponent", z.max_exponent);
+  v("name", z.name);
+  v("min_normal_exponent", z.min_normal_exponent);
+  v("max_exponent", z.max_exponent);
   v("zero_below_exponent", z.zero_below_exponent, kLater);
   // earlier versions stored the exponent of the smallest subnormal number, half of which is the limit
   if constexpr (std::is_same_v<V, FieldReader>)
-    if (v.json.contains("min_subnormal_exponent"))
-      v("min_subnormal_exponent", z.zero_below_exponent), --z.zero_below_exponent;
+    if (v.json.contains("min_subnormal_exponent")) {
+      v("min_subnormal_exponent", z.zero_below_exponent);
+      --z.zero_below_exponent;
+    }
 }
 template <class V> void fields(V& v, Histogram& h) {
-  v("role", h.role), v("first_exponent", h.first_exponent), v("counts", h.counts), v("as_if", h.as_if);
+  v("role", h.role);
+  v("first_exponent", h.first_exponent);
+  v("counts", h.counts);
+  v("as_if", h.as_if);
   v("formats", h.formats, kLater);
   if constexpr (std::is_same_v<V, FieldReader>)  // earlier versions had one format or null
     if (v.json.contains("format") && !v.json["format"].is_null()) read(v.json["format"], h.formats.emplace_back());
@@ -148,7 +163,10 @@ template <class V> void phase_field(V& v, OrEmpty phase) {
     phase.phase = name.empty() ? std::nullopt : std::optional(enumerator<Phase>(name));
 }
 
-template <class V> void fields(V& v, Finding::Cure& c) { v("edit", JsonText{c.edit}), v("remedy", c.remedy); }
+template <class V> void fields(V& v, Finding::Cure& c) {
+  v("edit", JsonText{c.edit});
+  v("remedy", c.remedy);
+}
 template <class V> void fields(V& v, Finding::Tried& t) {
   v("accuracy", t.accuracy);
   v("loss", t.loss);
@@ -158,9 +176,16 @@ template <class V> void fields(V& v, Finding::Tried& t) {
 template <class V> void fields(V& v, Finding& f) {
   v("cause", f.cause);
   phase_field(v, {f.phase});
-  v("op", f.op), v("site", f.site), v("step", OrNull{f.step});
-  v("sentence", f.sentence), v("precision", f.precision), v("remedy", f.remedy), v("cure", JsonText{f.cure});
-  v("cures", f.cures, kLater), v("tried", f.tried), v("undone", f.undone, kLater);
+  v("op", f.op);
+  v("site", f.site);
+  v("step", OrNull{f.step});
+  v("sentence", f.sentence);
+  v("precision", f.precision);
+  v("remedy", f.remedy);
+  v("cure", JsonText{f.cure});
+  v("cures", f.cures, kLater);
+  v("tried", f.tried);
+  v("undone", f.undone, kLater);
 }
 
 template <class V> void fields(V& v, MetricInfo& m) {
@@ -175,43 +200,87 @@ template <class V> void fields(V& v, Difference& d) {
 }
 
 template <class V> void fields(V& v, StepErrors::Row& r) {
-  v("phase", r.phase), v("op", r.op), v("layer", r.layer), v("product", r.product), v("local", r.local);
-  v("inherited", r.inherited), v("total", r.total), v("local_ulps", r.local_ulps), v("total_ulps", r.total_ulps);
-  v("inherited_ulps", r.inherited_ulps, kLater), v("cosine", r.cosine), v("share", r.share);
+  v("phase", r.phase);
+  v("op", r.op);
+  v("layer", r.layer);
+  v("product", r.product);
+  v("local", r.local);
+  v("inherited", r.inherited);
+  v("total", r.total);
+  v("local_ulps", r.local_ulps);
+  v("total_ulps", r.total_ulps);
+  v("inherited_ulps", r.inherited_ulps, kLater);
+  v("cosine", r.cosine);
+  v("share", r.share);
 }
 template <class V> void fields(V& v, BlockMap& b) {
-  v("layer", b.layer), v("operand", b.operand), v("rule", b.rule), v("block", b.block), v("columns", b.columns);
-  v("clipped_percent", b.clipped_percent), v("regret_percent", b.regret_percent);
+  v("layer", b.layer);
+  v("operand", b.operand);
+  v("rule", b.rule);
+  v("block", b.block);
+  v("columns", b.columns);
+  v("clipped_percent", b.clipped_percent);
+  v("regret_percent", b.regret_percent);
 }
 template <class V> void fields(V& v, StepErrors& e) {
-  v("step", e.step), v("loss", e.loss), v("exact_loss", e.exact_loss), v("explained", e.explained);
+  v("step", e.step);
+  v("loss", e.loss);
+  v("exact_loss", e.exact_loss);
+  v("explained", e.explained);
   v("rows", e.rows);
 }
 
 template <class V> void fields(V& v, UpdateCloud& c) {
-  v("step", c.step), v("dtype", c.dtype), v("mantissa_bits", c.mantissa_bits), v("least_exponent", c.least_exponent);
-  v("log2_weight", c.log2_weight), v("log2_update", c.log2_update), v("arrives", c.arrives);
+  v("step", c.step);
+  v("dtype", c.dtype);
+  v("mantissa_bits", c.mantissa_bits);
+  v("least_exponent", c.least_exponent);
+  v("log2_weight", c.log2_weight);
+  v("log2_update", c.log2_update);
+  v("arrives", c.arrives);
 }
 template <class V> void fields(V& v, UpdateCurve& u) {
-  v("parameter", u.parameter), v("step", u.step), v("vanished_percent", u.vanished_percent), v("ratio", u.ratio);
-  v("arriving", u.arriving), v("cloud", u.cloud);
+  v("parameter", u.parameter);
+  v("step", u.step);
+  v("vanished_percent", u.vanished_percent);
+  v("ratio", u.ratio);
+  v("arriving", u.arriving);
+  v("cloud", u.cloud);
 }
 
 template <class V> void fields(V& v, Result& r) {
-  v("recipe", r.recipe), v("model", r.model), v("data", r.data), v("seed", r.seed), v("epochs", r.epochs);
-  v("steps", r.steps), v("skipped_steps", r.skipped_steps), v("final_scale", r.final_scale);
-  v("train_loss", r.train_loss), v("test_loss", r.test_loss), v("test_accuracy", r.test_accuracy);
+  v("recipe", r.recipe);
+  v("model", r.model);
+  v("data", r.data);
+  v("seed", r.seed);
+  v("epochs", r.epochs);
+  v("steps", r.steps);
+  v("skipped_steps", r.skipped_steps);
+  v("final_scale", r.final_scale);
+  v("train_loss", r.train_loss);
+  v("test_loss", r.test_loss);
+  v("test_accuracy", r.test_accuracy);
   v("metric", r.metric, kLater);
   v("test_metric", r.test_metric, kLater);
   v("constant_metric", r.constant_metric, kLater);
-  v("test_samples", r.test_samples, kLater), v("ms_per_step", r.ms_per_step);
-  v("peak_bytes", Peaks{r.peak_bytes, r.peak_total}), v("underflow_percent", r.underflow_percent);
-  v("overflow_percent", r.overflow_percent), v("zero_percent", r.zero_percent, kLater), v("status", r.status);
+  v("test_samples", r.test_samples, kLater);
+  v("ms_per_step", r.ms_per_step);
+  v("peak_bytes", Peaks{r.peak_bytes, r.peak_total});
+  v("underflow_percent", r.underflow_percent);
+  v("overflow_percent", r.overflow_percent);
+  v("zero_percent", r.zero_percent, kLater);
+  v("status", r.status);
   verdict_fields(v, r.verdict);
   v("difference", r.difference, kLater);
-  v("loss_difference", r.loss_difference, kLater), v("findings", r.findings, kLater), v("device", r.device, kLater);
-  v("batch", r.batch, kLater), v("lr", r.lr, kLater), v("optimizer", r.optimizer, kLater);
-  v("definition", JsonText{r.definition}, kLater), v("casts", r.casts), v("step_errors", r.errors, kLater);
+  v("loss_difference", r.loss_difference, kLater);
+  v("findings", r.findings, kLater);
+  v("device", r.device, kLater);
+  v("batch", r.batch, kLater);
+  v("lr", r.lr, kLater);
+  v("optimizer", r.optimizer, kLater);
+  v("definition", JsonText{r.definition}, kLater);
+  v("casts", r.casts);
+  v("step_errors", r.errors, kLater);
   v("bytes_sent", r.bytes_sent, kLater);
   v("operand_bits", r.operand_bits, kLater);
 }
@@ -220,11 +289,14 @@ namespace {
 // Where losses are infinite, which JSON has no number for: 1 or -1 by sign, 0 where they are not. A resumed comparison
 // has the text of one that was never stopped.
 struct Infinities {
-  std::int64_t train = 0, test = 0;
+  std::int64_t train = 0;
+  std::int64_t test = 0;
   std::vector<std::int64_t> curve = {};  // empty: none is
 };
 template <class V> void fields(V& v, Infinities& i) {
-  v("train_loss", i.train), v("test_loss", i.test), v("curve", i.curve);
+  v("train_loss", i.train);
+  v("test_loss", i.test);
+  v("curve", i.curve);
 }
 
 std::int64_t infinity_of(double loss) {
@@ -249,12 +321,16 @@ void restore(Result& r, const Infinities& i) {
 
 // The fields that results.json lacks.
 template <class V> void curve_fields(V& v, Result& r) {
-  v("settings", r.settings), v("curve", r.curve), v("histograms", r.histograms);
+  v("settings", r.settings);
+  v("curve", r.curve);
+  v("histograms", r.histograms);
   v("samples", r.samples, kLater);
   Infinities infinite = infinities_of(r);
   v("infinite", infinite, kLater);
   restore(r, infinite);
-  v("blocks", r.blocks, kLater), v("updates", r.updates, kLater), v("what_if", JsonText{r.what_if}, kLater);
+  v("blocks", r.blocks, kLater);
+  v("updates", r.updates, kLater);
+  v("what_if", JsonText{r.what_if}, kLater);
 }
 
 Json result_json(Result r, bool with_curves) {
@@ -267,7 +343,8 @@ Json result_json(Result r, bool with_curves) {
 
 Result result_from(const Json& json) {
   Result r;
-  r.zero_percent = std::numeric_limits<double>::quiet_NaN(), r.device = "cpu";
+  r.zero_percent = std::numeric_limits<double>::quiet_NaN();
+  r.device = "cpu";
   FieldReader reader{json};
   fields(reader, r);
   if (json.contains("curve")) curve_fields(reader, r);  // results.json has none

@@ -33,14 +33,19 @@ struct CastRow {
   amp::Role role = amp::Role::activation;
   std::string layer = {};  // a module's path, empty outside of all
   std::string kind = {};   // the module's: "Linear"
-  std::int64_t elements = 0, nan = 0;
-  double underflow_percent = 0, overflow_percent = 0;  // overflow includes saturation
+  std::int64_t elements = 0;
+  std::int64_t nan = 0;
+  // overflow includes saturation
+  double underflow_percent = 0;
+  double overflow_percent = 0;
 };
 
 // Where rounding to a format loses bits. Values below 2^zero_below_exponent become zero when rounded to nearest.
 struct Zones {
   std::string name = {};  // "fp16"
-  int zero_below_exponent = 0, min_normal_exponent = 0, max_exponent = 0;
+  int zero_below_exponent = 0;
+  int min_normal_exponent = 0;
+  int max_exponent = 0;
 };
 
 // Counts of one role's elements by binary exponent (frexp's minus one: 1.0 is in bin 0), after multiplication by the
@@ -57,17 +62,20 @@ struct Histogram {
 struct Finding {
   inspect::Cause cause = inspect::Cause::unknown;
   std::optional<Phase> phase = {};
-  std::string op = {}, site = {};
+  std::string op = {};
+  std::string site = {};
   std::int64_t step = -1;  // -1: of many steps
   std::string sentence = {};
   std::string cure = {};    // a JSON merge patch of the recipe; empty: none is known
   std::string remedy = {};  // the same in words
   struct Cure {
-    std::string edit = {}, remedy = {};
+    std::string edit = {};
+    std::string remedy = {};
   };
   std::vector<Cure> cures = {};  // all that may help, the smallest edit first: `cure` is the first, or the one that did
   struct Tried {
-    double accuracy = 0, loss = 0;
+    double accuracy = 0;
+    double loss = 0;
     Verdict verdict = {};
     double metric = std::numeric_limits<double>::quiet_NaN();  // the run's (MetricInfo); the accuracy if it is that
   };
@@ -80,7 +88,8 @@ struct Finding {
 // A mean difference from fp32 over the seeds of a recipe, and half its interval: of 95%, or of the error that each look
 // of a sequential test may make (sequential.h).
 struct Difference {
-  double mean = 0, half = 0;
+  double mean = 0;
+  double half = 0;
   double error = 0.05;     // the chance that the true difference is not in the interval
   Estimate estimate = {};  // files have none
 };
@@ -89,7 +98,8 @@ struct Result {
   std::string recipe, model, data;
   std::int64_t seed = 0;
   std::int64_t epochs = 0;  // completed
-  std::int64_t steps = 0, skipped_steps = 0;
+  std::int64_t steps = 0;
+  std::int64_t skipped_steps = 0;
   double final_scale = 1;
   // NaN (null in JSON) before the end of the first epoch.
   double train_loss = std::numeric_limits<double>::quiet_NaN();  // mean of the last epoch
@@ -107,14 +117,17 @@ struct Result {
   // Of errors and weight gradients; NaN: none was rounded. zero_percent counts zeros after rounding, including values
   // that were zero before. It is near 100 if the last layers lose everything; underflow is small then, because earlier
   // layers receive only zeros.
-  double underflow_percent = 0, overflow_percent = 0, zero_percent = 0;
+  double underflow_percent = 0;
+  double overflow_percent = 0;
+  double zero_percent = 0;
   std::vector<CastRow> casts = {};  // by layer, in the order of the model, then by role
   std::string settings = {};        // what --resume compares
   std::string device = {};          // "cpu", "cuda:0 (NVIDIA H200)"
   // The settings of the run, and the recipe as JSON; empty in files of earlier versions.
   std::int64_t batch = 0;
   double lr = 0;
-  std::string optimizer = {}, definition = {};
+  std::string optimizer = {};
+  std::string definition = {};
   // Of a number that enters a product (amp::operand_bits); NaN in files of earlier versions.
   double operand_bits = std::numeric_limits<double>::quiet_NaN();
   Status status = Status::none;
@@ -122,7 +135,8 @@ struct Result {
   Verdict verdict = {};
   std::vector<Finding> findings = {};
   // Of the metric (accuracy: 0 to 1) and of the test loss, over all seeds of the recipe (statistics.h); none for fp32 and without it.
-  std::optional<Difference> difference = {}, loss_difference = {};
+  std::optional<Difference> difference = {};
+  std::optional<Difference> loss_difference = {};
   SampleScores samples = {};  // of the test set after the last epoch; empty in files of earlier versions
   Curve curve = {};
   std::vector<Histogram> histograms = {};  // one a role

@@ -31,9 +31,15 @@
 namespace gradual::inspect {
 
 template <class V> void fields(V& v, Update& u) {
-  v("part", u.part), v("parameter", u.parameter), v("op", u.op), v("elements", u.elements);
-  v("intended", u.intended), v("vanished", u.vanished), v("weight_squares", u.weight_squares);
-  v("intended_squares", u.intended_squares), v("product", u.product);
+  v("part", u.part);
+  v("parameter", u.parameter);
+  v("op", u.op);
+  v("elements", u.elements);
+  v("intended", u.intended);
+  v("vanished", u.vanished);
+  v("weight_squares", u.weight_squares);
+  v("intended_squares", u.intended_squares);
+  v("product", u.product);
 }
 
 }  // namespace gradual::inspect
@@ -113,7 +119,8 @@ std::map<std::string, std::string> by_name(const std::string& settings) {
 }  // namespace
 
 std::string differences(const std::string& there, const std::string& here) {
-  const auto theirs = by_name(there), ours = by_name(here);
+  const auto theirs = by_name(there);
+  const auto ours = by_name(here);
   const auto of = [](const auto& values, const std::string& name) {
     const auto it = values.find(name);
     if (it == values.end()) return std::string("none");
@@ -172,8 +179,11 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
       data_.train.size(), batch_of,
       data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
   schedule_.emplace(run_->optimizer(), schedule_for(options.training, loader_->size() * options.epochs));
-  result_.recipe = recipe.name, result_.model = options.model_name, result_.data = data.name;
-  result_.seed = static_cast<std::int64_t>(seed), result_.settings = settings(recipe, options);
+  result_.recipe = recipe.name;
+  result_.model = options.model_name;
+  result_.data = data.name;
+  result_.seed = static_cast<std::int64_t>(seed);
+  result_.settings = settings(recipe, options);
   result_.device = to_string(options.device);
   if (options.device.is_cuda()) result_.device += " (" + cuda::device_info(options.device).name + ")";
   result_.batch = options.batch;
@@ -222,7 +232,10 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
     const amp::PrecisionObserver watch(casts, recipe_);
     std::optional<inspect::UpdateMeter> meter;
     std::optional<ObserverScope> metering;
-    if (metered) take_memory(), metering.emplace(meter.emplace(*model_));
+    if (metered) {
+      take_memory();
+      metering.emplace(meter.emplace(*model_));
+    }
     outcome = step();
     if (metered) add_updates(*meter, 2 * steps_ <= all);
   }
@@ -299,14 +312,21 @@ void Run::train_step(const data::Batch& batch) {
   ++epoch_steps_;
   result_.skipped_steps += skipped;
   Curve& c = result_.curve;
-  c.step.push_back(steps_++), c.loss.push_back(loss), c.scale.push_back(scale), c.skipped.push_back(skipped);
+  c.step.push_back(steps_++);
+  c.loss.push_back(loss);
+  c.scale.push_back(scale);
+  c.skipped.push_back(skipped);
   c.underflow_percent.push_back(underflow);
-  if (replay_) replay_->step = steps_ - 1, replay_->nonfinite = !std::isfinite(loss) || !first_nonfinite().empty();
+  if (replay_) {
+    replay_->step = steps_ - 1;
+    replay_->nonfinite = !std::isfinite(loss) || !first_nonfinite().empty();
+  }
 }
 
 void Run::end_epoch(Progress& progress) {
   result_.train_loss = epoch_loss_ / static_cast<double>(std::max<std::int64_t>(1, epoch_steps_));
-  epoch_loss_ = 0, epoch_steps_ = 0;
+  epoch_loss_ = 0;
+  epoch_steps_ = 0;
   ++result_.epochs;
   if (recipe_.exchange) {
     const auto [lost, bytes] = parallel_->take_exchanged();
@@ -353,10 +373,13 @@ void Run::tell_metric(Progress& p) const {
 
 void Run::show(Progress& p, bool finished) const {
   if (!options_.progress) return;
-  p.step = steps_, p.epoch = result_.epochs, p.scale = run_->loss_scale();
+  p.step = steps_;
+  p.epoch = result_.epochs;
+  p.scale = run_->loss_scale();
   p.loss = result_.curve.loss.empty() ? 0 : result_.curve.loss.back();
   if (finished && epoch_steps_ == 0 && result_.epochs > 0) p.loss = result_.train_loss;
-  p.skipped = result_.skipped_steps, p.finished = finished;
+  p.skipped = result_.skipped_steps;
+  p.finished = finished;
   options_.progress(p);
 }
 
@@ -411,7 +434,8 @@ Result Run::result() {
   const CastCounts& c = gradients.counts;
   result_.underflow_percent = result_.overflow_percent = result_.zero_percent = std::nan("");
   if (c.elements > 0) {
-    result_.underflow_percent = gradients.underflow_percent(), result_.overflow_percent = gradients.overflow_percent();
+    result_.underflow_percent = gradients.underflow_percent();
+    result_.overflow_percent = gradients.overflow_percent();
     result_.zero_percent = 100 * static_cast<double>(c.zeros + c.underflow) / static_cast<double>(c.elements);
   }
   result_.casts.clear();
@@ -502,7 +526,8 @@ void Run::load(const std::string& path) {
   for (inspect::Update& u : updates) updates_[key_of(u)] = std::move(u);
   result_ = std::move(saved);
   steps_ = lab.integer("steps");
-  epoch_loss_ = lab.real("epoch_loss"), epoch_steps_ = lab.integer("epoch_steps");
+  epoch_loss_ = lab.real("epoch_loss");
+  epoch_steps_ = lab.integer("epoch_steps");
   bad_losses_ = static_cast<int>(lab.integer("bad_losses"));
 }
 

@@ -125,14 +125,16 @@ class Run {
   amp::CastStatsTable casts_;                       // of the sampled steps
   std::map<std::string, inspect::Update> updates_;  // of the sampled steps, summed by part and parameter
   inspect::ObservedStep* replay_ = nullptr;         // for the steps from replay_first_ to replay_last_
-  std::int64_t replay_first_ = 0, replay_last_ = 0;
+  std::int64_t replay_first_ = 0;
+  std::int64_t replay_last_ = 0;
   std::optional<inspect::Intervention> intervention_;
   std::vector<inspect::LossShare> shares_;  // of the step of observe_errors()
   bool samples_ = true;                     // false in trials
   std::int64_t stop_after_ = -1;            // steps; -1: none
   std::vector<double> seconds_;             // of the steps that were not sampled
   double epoch_loss_ = 0;                   // sum over this epoch's steps
-  std::int64_t epoch_steps_ = 0, steps_ = 0;
+  std::int64_t epoch_steps_ = 0;
+  std::int64_t steps_ = 0;
   int bad_losses_ = 0;                          // non-finite ones in a row
   std::optional<std::vector<Format>> what_if_;  // formats besides the common ones
   bool stop_asked_ = false;

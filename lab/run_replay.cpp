@@ -16,11 +16,17 @@
 namespace gradual {
 
 template <class V> void fields(V& v, ScaleLoss& l) {
-  v("scale", scale_text(l.scale)), v("underflow", l.underflow), v("subnormal", l.subnormal);
-  v("overflow", l.overflow), v("sqnr_db", l.sqnr_db);
+  v("scale", scale_text(l.scale));
+  v("underflow", l.underflow);
+  v("subnormal", l.subnormal);
+  v("overflow", l.overflow);
+  v("sqnr_db", l.sqnr_db);
 }
 template <class V> void fields(V& v, FormatLoss& f) {
-  v("format", f.name), v("unscaled", f.unscaled), v("best", f.best), v("amax", f.amax);
+  v("format", f.name);
+  v("unscaled", f.unscaled);
+  v("best", f.best);
+  v("amax", f.amax);
 }
 
 }  // namespace gradual
@@ -120,7 +126,8 @@ void Run::observe_errors(Result& result) {
     const ObserverScope one(shadow), two(blocks);
     run_->step([&] { return loss_of(batch); });
   }
-  result.errors = step_errors(shadow, steps_), result.blocks = block_maps(blocks);
+  result.errors = step_errors(shadow, steps_);
+  result.blocks = block_maps(blocks);
   shares_ = inspect::loss_shares(shadow);
 }
 
@@ -171,14 +178,16 @@ double Run::test_loss() {
 std::optional<inspect::ObservedStep> Run::replay(std::int64_t first, std::int64_t last, bool evaluate) {
   inspect::ObservedStep r{.ledger = inspect::Ledger(*model_)};
   replay_ = &r;
-  replay_first_ = first, replay_last_ = last;
+  replay_first_ = first;
+  replay_last_ = last;
   Progress progress{.recipe = recipe_};
   train("", progress);
   if (stop_asked_ && !replayed()) return {};
   if (evaluate && !r.nonfinite) {
     const GeneratorScope scope(generator_);
     r.ledger.clear();
-    r.evaluation = true, r.bad_tensor = first_nonfinite();
+    r.evaluation = true;
+    r.bad_tensor = first_nonfinite();
     r.finite_batch = inspect::numbers_of(data_.test.inputs).finite();
     const ObserverScope observe(r.ledger);
     end_epoch(progress);

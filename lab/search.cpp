@@ -39,7 +39,9 @@ class Searcher {
   Searcher(const MakeModel& make_model, const LabData& data, const SearchOptions& options, Search& s)
       : make_model_(make_model), data_(data), options_(options), run_(options.run), s_(s) {
     run_.sample_every = 1 << 30;  // counts nothing
-    run_.progress = {}, run_.trace.clear(), run_.profile.clear();
+    run_.progress = {};
+    run_.trace.clear();
+    run_.profile.clear();
   }
 
   void run() {
@@ -57,8 +59,12 @@ class Searcher {
  private:
   // Finds the cheapest assignment of the knapsack that passes, by bisection.
   void from_the_front() {
-    double least = 0, most = 0;
-    for (const inspect::FormatSite& s : s_.sites) least += std::ranges::min(s.cost), most += std::ranges::max(s.cost);
+    double least = 0;
+    double most = 0;
+    for (const inspect::FormatSite& s : s_.sites) {
+      least += std::ranges::min(s.cost);
+      most += std::ranges::max(s.cost);
+    }
     std::vector<double> budgets(24, least);
     for (std::size_t i = 1; i < budgets.size(); ++i) budgets[i] = budgets[i - 1] * std::pow(most / least, 1 / 23.0);
     std::vector<Assignment> front = inspect::knapsack(s_.sites, budgets);
@@ -85,7 +91,8 @@ class Searcher {
 
   // Tries another assignment that costs no more and promises less harm. Takes it if its loss is lower.
   bool exchange() {
-    const Assignment before = *s_.found, a = inspect::knapsack(s_.sites, {inspect::cost_of(s_.sites, before)})[0];
+    const Assignment before = *s_.found;
+    const Assignment a = inspect::knapsack(s_.sites, {inspect::cost_of(s_.sites, before)})[0];
     if (a == before || s_.cost(a) > s_.cost(before) || !passes("exchange", a)) return false;
     if (trial_of(a).loss_change < trial_of(before).loss_change) s_.found = a;
     return *s_.found != before;
@@ -197,10 +204,12 @@ class Searcher {
   // runs: those of this trial; base: those of fp32, with all seeds. True if the trial is far from passing.
   bool judge_trial(Trial& t, std::vector<Result> runs, const std::vector<Result>& base) const {
     const Result& last = runs.back();
-    t.accuracy.push_back(metric_of(last)), t.loss.push_back(last.test_loss);
+    t.accuracy.push_back(metric_of(last));
+    t.loss.push_back(last.test_loss);
     Pairs pairs;
     for (std::size_t i = 0; i < runs.size(); ++i) pairs.emplace_back(&runs[i], &base[i]);
-    t.points = points_of(pairs), t.loss_change = loss_difference(pairs).mean;
+    t.points = points_of(pairs);
+    t.loss_change = loss_difference(pairs).mean;
     t.fp32_loss = spread(t.loss).mean - t.loss_change;
     const bool any_loss = options_.noise == 0 || base.size() < 2;
     t.loss_noise = base.size() < 2 ? 0 : by_recipe(base)[0].of(&Result::test_loss).deviation;
@@ -293,7 +302,10 @@ Search search(const MakeModel& make_model, const LabData& data, const SearchOpti
   for (const auto& site : s.sites) s.bf16_cost += inspect::cost_of(site, amp::recipe("e8m7"), options.cost);
   try {
     Searcher(make_model, data, options, s).run();
-  } catch (const Stopped&) { s.stopped = true, s.complete = false; }
+  } catch (const Stopped&) {
+    s.stopped = true;
+    s.complete = false;
+  }
   return s;
 }
 

@@ -28,7 +28,8 @@ struct SearchOptions {
   // test loss `noise` standard deviations of fp32's between seeds. With noise 0 or one seed, the loss is not checked.
   // A trial passes if it matches or is better, and fails if it is worse. With another verdict it passes if its means
   // lie within the margins.
-  double within = 0.3, noise = 1;
+  double within = 0.3;
+  double noise = 1;
   int trainings = 60;      // of search and proof together, at most
   int unseen = 5;          // seeds of the proof and of the comparison; they follow those of the search
   int random = 3;          // random assignments to compare with
@@ -43,10 +44,14 @@ struct Trial {
   inspect::Assignment assignment = {};  // empty: fp32
   double cost = 0;                      // relative to a model entirely in bf16 (e8m7)
   std::uint64_t first_seed = 0;
-  std::vector<double> accuracy = {}, loss = {};  // by seed, on the test data; accuracy: the metric's value
+  std::vector<double> accuracy = {};  // by seed
+  std::vector<double> loss = {};      // on the test data; accuracy: the metric's value
   // Compared with fp32 on the same seeds: points of accuracy (percent of another metric, negative: worse), change of
   // the loss, standard deviation of fp32's loss, fp32's loss.
-  double points = 0, loss_change = 0, loss_noise = 0, fp32_loss = 0;
+  double points = 0;
+  double loss_change = 0;
+  double loss_noise = 0;
+  double fp32_loss = 0;
   Verdict verdict = {};  // lab/verdict.h
   bool passes = false;
 };
@@ -59,9 +64,11 @@ struct Search {
   std::optional<inspect::Assignment> found = {};  // the cheapest that passed
   bool complete = false;                          // no layer can go to a cheaper format
   std::uint64_t proof_seed = 0;                   // the first seed of the last proof; 0: no proof was started
-  bool proven = false, stopped = false;
+  bool proven = false;
+  bool stopped = false;
   MetricInfo metric = {};
-  int trainings = 0, compared = 0;  // of search and proof, of the comparison
+  int trainings = 0;  // of search and proof
+  int compared = 0;   // of the comparison
 
   double cost(const inspect::Assignment& a) const { return inspect::cost_of(sites, a) / bf16_cost; }
   amp::Recipe recipe(const inspect::Assignment& assignment) const;     // by Quantization::modules

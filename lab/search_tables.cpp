@@ -82,7 +82,8 @@ std::string trials_csv(const Search& s) {
 
 std::string front_svg(const Search& s) {
   // Cost relative to bf16, loss relative to fp32. Both axes are logarithmic; the loss is clamped to 1/2 .. 8.
-  double least = 1, most = 1.5;
+  double least = 1;
+  double most = 1.5;
   for (const Trial& t : s.trials) {
     least = std::min(least, t.cost);
     if (const double ratio = spread(t.loss).mean / t.fp32_loss; ratio > most) most = std::min(ratio, 8.0);

@@ -11,7 +11,8 @@ namespace gradual::lab {
 // Of the finite values alone. deviation: the standard deviation of a sample (divided by n - 1); NaN below two values.
 struct Spread {
   int count = 0;
-  double mean = std::numeric_limits<double>::quiet_NaN(), deviation = std::numeric_limits<double>::quiet_NaN();
+  double mean = std::numeric_limits<double>::quiet_NaN();
+  double deviation = std::numeric_limits<double>::quiet_NaN();
 };
 Spread spread(const std::vector<double>& values);
 

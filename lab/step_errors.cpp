@@ -15,12 +15,14 @@ UpdateCloud cloud_of(const inspect::Update& u, std::int64_t step) {
   UpdateCloud c{.step = step, .dtype = std::string(to_string(u.dtype))};
   if (u.dtype != DType::f64) {  // which loses nothing here
     const Format f = format_of(u.dtype);
-    c.mantissa_bits = f.mantissa_bits, c.least_exponent = std::ilogb(f.min_positive());
+    c.mantissa_bits = f.mantissa_bits;
+    c.least_exponent = std::ilogb(f.min_positive());
   }
   const auto log2 = [](double v) { return v == 0 ? std::nan("") : std::round(100 * std::log2(std::abs(v))) / 100; };
   for (const inspect::Update::Element& e : u.sample) {
     if (e.intended == 0 || !std::isfinite(e.intended) || !std::isfinite(e.weight)) continue;
-    c.log2_weight.push_back(log2(e.weight)), c.log2_update.push_back(log2(e.intended));
+    c.log2_weight.push_back(log2(e.weight));
+    c.log2_update.push_back(log2(e.intended));
     c.arrives.push_back(std::round(100 * e.made / e.intended) / 100);
   }
   return c;
@@ -38,9 +40,14 @@ StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
     row.op = r.op;
     row.layer = r.module;
     row.product = r.product;
-    row.local = r.local.relative(), row.inherited = r.inherited.relative(), row.total = r.total.relative();
-    row.local_ulps = r.local.mean_ulps(), row.inherited_ulps = r.inherited.mean_ulps();
-    row.total_ulps = r.total.mean_ulps(), row.cosine = r.cosine, row.share = r.share;
+    row.local = r.local.relative();
+    row.inherited = r.inherited.relative();
+    row.total = r.total.relative();
+    row.local_ulps = r.local.mean_ulps();
+    row.inherited_ulps = r.inherited.mean_ulps();
+    row.total_ulps = r.total.mean_ulps();
+    row.cosine = r.cosine;
+    row.share = r.share;
   }
   return errors;
 }
@@ -63,8 +70,10 @@ void add(std::vector<UpdateCurve>& curves, const inspect::UpdateMeter& meter, st
   for (const inspect::Update& u : meter.updates()) {
     auto curve = std::ranges::find(curves, u.parameter, &UpdateCurve::parameter);
     if (curve == curves.end()) curve = curves.insert(curve, {.parameter = u.parameter});
-    curve->step.push_back(step), curve->vanished_percent.push_back(u.vanished_percent());
-    curve->ratio.push_back(u.ratio()), curve->arriving.push_back(u.arriving());
+    curve->step.push_back(step);
+    curve->vanished_percent.push_back(u.vanished_percent());
+    curve->ratio.push_back(u.ratio());
+    curve->arriving.push_back(u.arriving());
     if (UpdateCloud cloud = cloud_of(u, step); with_clouds && !cloud.arrives.empty()) curve->cloud = std::move(cloud);
   }
 }

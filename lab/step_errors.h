@@ -18,40 +18,59 @@ namespace gradual::lab {
 
 // Blocks of an operand, row by row, as the quantizer scales them.
 struct BlockMap {
-  std::string layer = {}, operand = {}, rule = {};
-  int block = 0;                                                  // elements of a block
-  std::int64_t columns = 0;                                       // blocks in a row
-  std::vector<double> clipped_percent = {}, regret_percent = {};  // of a block's elements; of its error, see xray()
+  std::string layer = {};
+  std::string operand = {};
+  std::string rule = {};
+  int block = 0;                             // elements of a block
+  std::int64_t columns = 0;                  // blocks in a row
+  std::vector<double> clipped_percent = {};  // of a block's elements; of its error
+  std::vector<double> regret_percent = {};   // see xray()
 };
 
 struct StepErrors {
   struct Row {
     Phase phase = Phase::forward;
-    std::string op = {}, layer = {}, product = {};
-    double local = 0, inherited = 0, total = 0;                 // relative
-    double local_ulps = 0, inherited_ulps = 0, total_ulps = 0;  // means, in ulps of the result's dtype
-    double cosine = 1;                                          // between the result and that in f64
-    double share = 0;                                           // share of the error in the loss
+    std::string op = {};
+    std::string layer = {};
+    std::string product = {};
+    // relative
+    double local = 0;
+    double inherited = 0;
+    double total = 0;
+    // means, in ulps of the result's dtype
+    double local_ulps = 0;
+    double inherited_ulps = 0;
+    double total_ulps = 0;
+    double cosine = 1;  // between the result and that in f64
+    double share = 0;   // share of the error in the loss
   };
   std::int64_t step = 0;
-  double loss = 0, exact_loss = 0, explained = 0;  // loss in the recipe, loss in f64, sum of the shares
-  std::vector<Row> rows = {};                      // of forward and backward; ops that change no number are left out
+  double loss = 0;             // loss in the recipe
+  double exact_loss = 0;       // loss in f64
+  double explained = 0;        // sum of the shares
+  std::vector<Row> rows = {};  // of forward and backward; ops that change no number are left out
 };
 
 // Elements of a parameter, evenly spaced, with their update at one metered step.
 struct UpdateCloud {
   std::int64_t step = 0;
   std::string dtype = {};  // of the numbers that the next step starts from: the FP32 master, or the parameter
-  int mantissa_bits = 0, least_exponent = 0;               // of dtype; the exponent of its smallest positive number
-  std::vector<double> log2_weight = {}, log2_update = {};  // of magnitudes; NaN for 0
-  std::vector<double> arrives = {};                        // made / intended update; 0: lost
+  // of dtype; the exponent of its smallest positive number
+  int mantissa_bits = 0;
+  int least_exponent = 0;
+  // of magnitudes; NaN for 0
+  std::vector<double> log2_weight = {};
+  std::vector<double> log2_update = {};
+  std::vector<double> arrives = {};  // made / intended update; 0: lost
 };
 
 // How much of the updates of a parameter arrives (inspect/update_meter.h), at each metered step.
 struct UpdateCurve {
   std::string parameter = {};
   std::vector<std::int64_t> step = {};
-  std::vector<double> vanished_percent = {}, ratio = {}, arriving = {};
+  std::vector<double> vanished_percent = {};
+  std::vector<double> ratio = {};
+  std::vector<double> arriving = {};
   UpdateCloud cloud = {};  // of the last metered step of the first half of training
 };
 

@@ -98,9 +98,15 @@ std::string wrapped(const std::string& text, std::size_t indent) {
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(' ', at), text.size());
     const std::size_t length = end - at;
-    if (column > 0 && column + 1 + length > 80) out += "\n" + std::string(indent, ' '), column = indent;
-    else if (at > 0) out += ' ', ++column;
-    out += text.substr(at, length), column += length;
+    if (column > 0 && column + 1 + length > 80) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (at > 0) {
+      out += ' ';
+      ++column;
+    }
+    out += text.substr(at, length);
+    column += length;
     at = end + 1;
   }
   return out;
@@ -186,7 +192,8 @@ std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
 }
 
 std::string wide_table(const std::vector<RecipeRuns>& rows, bool colour) {
-  std::size_t width = 12, accuracy = 9;
+  std::size_t width = 12;
+  std::size_t accuracy = 9;
   for (const RecipeRuns& row : rows) {
     width = std::max(width, row.first().recipe.size());
     accuracy = std::max(accuracy, metric_cell(row).size() - (row.runs.size() > 1));  // "±" has two bytes

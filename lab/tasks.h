@@ -16,7 +16,8 @@ struct LabData {
   std::function<data::Split(std::uint64_t seed)> load;
   std::function<data::Batch(const data::Batch&)> augment = {};  // of batches to train on; draws random numbers
   // What these data are trained on and measured by, if the options say nothing (loss.h, metric.h).
-  std::string loss = "cross_entropy", metric = "accuracy";
+  std::string loss = "cross_entropy";
+  std::string metric = "accuracy";
   std::string model = {};  // the lab's model for these data; empty: by their shape
 
   LabData(std::string named, std::function<data::Split(std::uint64_t seed)> loader)
@@ -49,7 +50,8 @@ Tensor classification_loss(const Tensor& logits, const Tensor& targets);
 
 struct Score {
   double loss = 0;  // sum over the counted targets
-  std::int64_t correct = 0, counted = 0;
+  std::int64_t correct = 0;
+  std::int64_t counted = 0;
 };
 // Adds the score of one batch; logits of any float.
 void add_score(Score& score, const Tensor& logits, const Tensor& targets);

@@ -63,7 +63,9 @@ double half_cosine(double from, double to, double way) {
 }
 
 double one_cycle(double way) {
-  constexpr double kRise = 0.3, kFirst = 1 / 25.0, kLast = kFirst * 1e-4;
+  constexpr double kRise = 0.3;
+  constexpr double kFirst = 1 / 25.0;
+  constexpr double kLast = kFirst * 1e-4;
   if (way < kRise) return half_cosine(kFirst, 1, way / kRise);
   return half_cosine(1, kLast, (way - kRise) / (1 - kRise));
 }

@@ -27,7 +27,11 @@ std::vector<std::string> schedule_names();
 // What an optimizer reads besides the learning rate; unset: its own. Error at the start of a comparison for one that it
 // does not have.
 struct Rates {
-  std::optional<double> weight_decay = {}, momentum = {}, beta1 = {}, beta2 = {}, eps = {};
+  std::optional<double> weight_decay = {};
+  std::optional<double> momentum = {};
+  std::optional<double> beta1 = {};
+  std::optional<double> beta2 = {};
+  std::optional<double> eps = {};
 };
 
 struct Training {

@@ -97,7 +97,8 @@ Verdict verdict_on_baseline(const Result& r, std::optional<Outcome> own) {
 
 // What a recipe's runs give together.
 struct RecipeAnswer {
-  std::optional<Difference> accuracy = {}, loss = {};
+  std::optional<Difference> accuracy = {};
+  std::optional<Difference> loss = {};
   Outcome outcome = {};
   std::vector<Note> notes = {};
 };

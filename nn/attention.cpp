@@ -37,7 +37,9 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
     sizes.push_back(embed_dim_ / heads_);
     return transpose(reshape(projected, sizes), -3, -2);
   };
-  const Tensor q = heads_of(query, 0), k = heads_of(key, 1), v = heads_of(value, 2);
+  const Tensor q = heads_of(query, 0);
+  const Tensor k = heads_of(key, 1);
+  const Tensor v = heads_of(value, 2);
   const Tensor mask = how.mask.defined() && how.mask.dim() == 3 ? unsqueeze(how.mask, 1) : how.mask;
   const double dropout = training() ? options_.dropout : 0;
   const Tensor heads = scaled_dot_product_attention(q, k, v, mask, {.causal = how.causal, .dropout = dropout});

@@ -35,7 +35,9 @@ class ConvolutionBy : public Convolution {
 
 // One number stands for height and width.
 struct Conv2dLayerOptions {
-  Size2 stride = 1, padding = 0, dilation = 1;
+  Size2 stride = 1;
+  Size2 padding = 0;
+  Size2 dilation = 1;
   std::int64_t groups = 1;
   bool bias = true;
 };
@@ -48,7 +50,10 @@ struct Conv2d : ConvolutionBy<Conv2dOptions, conv2d> {
 };
 
 struct Conv1dLayerOptions {
-  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  std::int64_t dilation = 1;
+  std::int64_t groups = 1;
   bool bias = true;
 };
 
@@ -59,7 +64,10 @@ struct Conv1d : ConvolutionBy<Conv1dOptions, conv1d> {
 };
 
 struct ConvTranspose2dLayerOptions {
-  Size2 stride = 1, padding = 0, output_padding = 0, dilation = 1;
+  Size2 stride = 1;
+  Size2 padding = 0;
+  Size2 output_padding = 0;
+  Size2 dilation = 1;
   std::int64_t groups = 1;
   bool bias = true;
 };

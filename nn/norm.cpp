@@ -74,7 +74,11 @@ Tensor invstd_of_scaled(const Tensor& variance, double eps, const Tensor& by) {
 // As batch_norm: y, mean, invstd. count: of the values of a channel in this part; then in all parts.
 Outputs BatchNorm::over_parts(const Tensor& x, bool relu, double& count) const {
   Shape along = x.sizes(), others;
-  for (int d = 0; d < x.dim(); d += d ? 1 : 2) others.push_back(d), along[d] = 1;  // 0, 2, 3, ..
+  // 0, 2, 3, ..
+  for (int d = 0; d < x.dim(); d += d ? 1 : 2) {
+    others.push_back(d);
+    along[d] = 1;
+  }
   const Tensor values = x.dtype() == DType::f64 ? x : x.to(DType::f32);
   PartsStatistics s = nn::over_parts(values, along, others, count);
   const bool f64 = values.dtype() == DType::f64;

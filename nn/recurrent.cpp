@@ -11,7 +11,8 @@ namespace gradual::nn {
 Recurrent::Recurrent(const char* layer, std::int64_t gates, std::int64_t in, std::int64_t hidden, RecurrentOptions o)
     : in_(count(layer, "in", in)), hidden_(count(layer, "hidden", hidden)) {
   const double bound = 1 / std::sqrt(static_cast<double>(hidden));
-  const std::int64_t rows = gates * hidden, layers = count(layer, "layers", o.layers);
+  const std::int64_t rows = gates * hidden;
+  const std::int64_t layers = count(layer, "layers", o.layers);
   for (std::int64_t l = 0; l < layers; ++l) {
     const auto add = [&](const char* name, const Shape& sizes, bool exists = true) {
       Tensor& t = register_parameter(fmt::format("{}_l{}", name, l), exists ? empty(sizes) : Tensor());
@@ -68,8 +69,10 @@ RecurrentState LSTM::step(const Tensor& of_x, const Tensor& of_hidden, const Rec
 }
 
 RecurrentState GRU::step(const Tensor& of_x, const Tensor& of_hidden, const RecurrentState& state) const {
-  const std::vector<Tensor> x = chunk(of_x, 3, 1), h = chunk(of_hidden, 3, 1);
-  const Tensor update = sigmoid(x[1] + h[1]), fresh = tanh(x[2] + sigmoid(x[0] + h[0]) * h[2]);
+  const std::vector<Tensor> x = chunk(of_x, 3, 1);
+  const std::vector<Tensor> h = chunk(of_hidden, 3, 1);
+  const Tensor update = sigmoid(x[1] + h[1]);
+  const Tensor fresh = tanh(x[2] + sigmoid(x[0] + h[0]) * h[2]);
   return {(1 - update) * fresh + update * state.hidden};
 }
 

@@ -18,7 +18,8 @@ struct RecurrentOptions {
 
 // The last hidden states [layers, N, hidden], of an LSTM with its cells; undefined ones stand for zeros.
 struct RecurrentState {
-  Tensor hidden = {}, cell = {};
+  Tensor hidden = {};
+  Tensor cell = {};
 };
 
 // x [N, L, in] -> the last layer's hidden states [N, L, hidden].
@@ -38,7 +39,10 @@ class Recurrent : public Layer {
   Tensor run(const Tensor& x, RecurrentState& state) const;
 
   struct Weights {
-    Tensor *of_x, *of_hidden, *bias_x, *bias_hidden;
+    Tensor* of_x;
+    Tensor* of_hidden;
+    Tensor* bias_x;
+    Tensor* bias_hidden;
   };
   std::vector<Weights> layers_;
   std::int64_t in_, hidden_;

@@ -44,10 +44,14 @@ std::string grouped(std::size_t n) {
 std::string summary(Module& model, const Shape& input, DType dtype) {
   const auto shapes = output_shapes(model, input, dtype);
   std::vector<std::vector<std::string>> rows = {{"layer", "output", "parameters", "bytes"}};
-  std::size_t count = 0, trainable = 0, parameter_bytes = 0, buffer_bytes = 0;
+  std::size_t count = 0;
+  std::size_t trainable = 0;
+  std::size_t parameter_bytes = 0;
+  std::size_t buffer_bytes = 0;
   std::unordered_set<const TensorImpl*> seen;
   for (const auto& [path, module] : model.named_modules()) {
-    std::size_t own = 0, bytes = 0;
+    std::size_t own = 0;
+    std::size_t bytes = 0;
     for (const bool buffers : {false, true})
       for (const auto& named : buffers ? module->named_buffers(false) : module->named_parameters(false)) {
         const Tensor& t = named.second;

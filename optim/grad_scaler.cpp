@@ -42,7 +42,10 @@ GradScaler::GradScaler(const GradScaler& o) { *this = o; }
 
 GradScaler& GradScaler::operator=(const GradScaler& o) {
   state_ = o.now();  // first: it adds what the GPU did to the history
-  options_ = o.options_, used_ = o.used_, optimizers_ = o.optimizers_, history_ = o.history_;
+  options_ = o.options_;
+  used_ = o.used_;
+  optimizers_ = o.optimizers_;
+  history_ = o.history_;
   there_.host_changed();
   return *this;
 }

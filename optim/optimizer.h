@@ -52,7 +52,13 @@ struct ParamGroup {
   std::vector<Tensor> params = {};
   std::vector<std::string> names = {};  // none, or one for each parameter: for messages and exports
   // Unset: the optimizer's value at the time when the group is added.
-  std::optional<double> lr = {}, weight_decay = {}, momentum = {}, dampening = {}, beta1 = {}, beta2 = {}, eps = {};
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
+  std::optional<double> momentum = {};
+  std::optional<double> dampening = {};
+  std::optional<double> beta1 = {};
+  std::optional<double> beta2 = {};
+  std::optional<double> eps = {};
   bool frozen = false;  // not stepped, not unscaled, not clipped
 };
 // Makes a group from the result of Module::named_parameters.
@@ -208,7 +214,9 @@ class Optimizer : Pinned {
   // One parameter and its state.
   struct ParamState {
     Tensor param;
-    std::size_t group = 0, index = 0;  // the index runs through all groups
+    // the index runs through all groups
+    std::size_t group = 0;
+    std::size_t index = 0;
     std::string name;
     std::int64_t steps = 0;    // taken so far
     Tensor master = {};        // f32; undefined if there is none

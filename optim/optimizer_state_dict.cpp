@@ -95,7 +95,8 @@ void Optimizer::load_state_dict(const StateDict& from) {
   options_.seed = seed;
   groups_ = std::move(groups);
   for (std::size_t i = 0; i < loaded.size(); ++i) {
-    const auto before = saved_tensors(states_[i]), after = saved_tensors(loaded[i]);
+    const auto before = saved_tensors(states_[i]);
+    const auto after = saved_tensors(loaded[i]);
     for (std::size_t k = 0; k < after.size(); ++k) keep_place(*before[k].second, *after[k].second);
     for (std::size_t k = 0; k < std::size(loaded[i].codes); ++k)
       if (auto &was = states_[i].codes[k], &now = loaded[i].codes[k]; was && now)

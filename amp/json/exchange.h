@@ -20,8 +20,10 @@ template <> struct Fields<Exchange> {
 template <> struct InFile<std::optional<Exchange>> {
   static void read(const JsonReader& r, const char* key, const Json& from, std::optional<Exchange>& value) {
     if (from == "none") return value.reset();
-    if (from.is_string())
-      return void(value = in_context(r.where, [&] { return exchange_from_name(from.get<std::string>()); }));
+    if (from.is_string()) {
+      value = in_context(r.where, [&] { return exchange_from_name(from.get<std::string>()); });
+      return;
+    }
     if (!from.is_object())
       r.bad(key,
             "\"none\", a name such as \"bf16/ring\", or an object such as {\"quantizer\": {\"format\": \"bf16\"}}");

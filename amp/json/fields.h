@@ -94,7 +94,10 @@ struct InFile<E> {
   static void read(const JsonReader& r, const char* key, const Json& from, E& value) {
     Names names;
     for (const E e : choices<E>()) {
-      if (from == to_string(e)) return void(value = e);
+      if (from == to_string(e)) {
+        value = e;
+        return;
+      }
       names.emplace_back(to_string(e));
     }
     r.bad(key, "one of " + join(names) + (from.is_string() ? did_you_mean(from.get<std::string>(), names) : ""));

@@ -69,7 +69,10 @@ template <> struct Fields<Format> {
 };
 template <> struct InFile<Format> {
   static void read(const JsonReader& r, const char* key, const Json& from, Format& value) {
-    if (from.is_object() && from.contains("values")) return void(value = table_of(r.within(key)));
+    if (from.is_object() && from.contains("values")) {
+      value = table_of(r.within(key));
+      return;
+    }
     if (from.is_object()) return r.within(key).read_fields(value);
     value = read_name(r, key, from, "a name such as \"e4m3fn\" or \"e5m10\", or an object of a format's fields",
                       [](const std::string& text) {

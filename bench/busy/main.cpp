@@ -36,7 +36,10 @@ class BusyLoops {
   }
   BusyLoops(const BusyLoops&) = delete;
   ~BusyLoops() {
-    for (const pid_t child : children_) kill(child, SIGKILL), waitpid(child, nullptr, 0);
+    for (const pid_t child : children_) {
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
   }
 
  private:
@@ -97,7 +100,9 @@ void measure(const Model& model, int threads, int loops, int rounds) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int threads = 2, loops = 2, rounds = 9;
+  int threads = 2;
+  int loops = 2;
+  int rounds = 9;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
     int* const to = flag == "--threads"  ? &threads
@@ -112,7 +117,8 @@ int main(int argc, char** argv) {
     *to = value;
   }
   manual_seed(1);
-  const auto cnn = lab::make_cnn(1, 8, 8, 10), images = lab::make_cnn(1, 28, 28, 10);
+  const auto cnn = lab::make_cnn(1, 8, 8, 10);
+  const auto images = lab::make_cnn(1, 28, 28, 10);
   nn::Sequential mlp{nn::Linear(784, 512), nn::ReLU(), nn::Linear(512, 512), nn::ReLU(), nn::Linear(512, 10)};
   fmt::print("{} threads, {} busy loops; milliseconds a step, medians of {} windows of 0.2 s\n\n", threads, loops,
              rounds);

@@ -98,19 +98,25 @@ class Training : public Job {
     counts_ = spec.value("count", false);
     const std::string precision = spec.at("precision");
     if (precision == "bf16") dtype_ = DType::bf16;
-    if (precision == "f16") dtype_ = DType::f16, scaler_.emplace();
+    if (precision == "f16") {
+      dtype_ = DType::f16;
+      scaler_.emplace();
+    }
     if (precision == "tf32") matmul_ = MatmulPrecision::tf32;
-    const std::int64_t batch = spec.at("batch"), classes = spec.at("classes");
+    const std::int64_t batch = spec.at("batch");
+    const std::int64_t classes = spec.at("classes");
     std::vector<std::int64_t> sizes = spec.at("input");
     sizes.insert(sizes.begin(), batch);
     const Shape shape(sizes);
     const bool tokens = spec.at("kind") == "gpt";
     if (tokens) {
       const auto values = integers(Stream::tokens, numel(shape), classes);
-      x_ = from_data(values, shape), checksum_ = checksum(values);
+      x_ = from_data(values, shape);
+      checksum_ = checksum(values);
     } else {
       const auto values = numbers(numel(shape));
-      x_ = from_data(values, shape), checksum_ = checksum(values);
+      x_ = from_data(values, shape);
+      checksum_ = checksum(values);
     }
     const std::int64_t targets = tokens ? numel(shape) : batch;
     y_ = from_data(integers(Stream::classes, targets, classes), {targets}).to(device());

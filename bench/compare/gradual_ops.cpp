@@ -40,11 +40,14 @@ template <class F> Step forward_only(F f) {
 }
 
 Step matmul_step(const std::vector<std::int64_t>& s, DType dtype) {  // [m, k] x [k, n]
-  const Tensor a = random({s[0], s[1]}, dtype), b = random({s[1], s[2]}, dtype);
+  const Tensor a = random({s[0], s[1]}, dtype);
+  const Tensor b = random({s[1], s[2]}, dtype);
   return forward_only([=] { matmul(a, b); });
 }
 Step linear_step(const std::vector<std::int64_t>& s, DType dtype) {  // [batch, in] to [batch, out], with bias
-  const Tensor x = random({s[0], s[1]}, dtype), w = random({s[2], s[1]}, dtype), b = random({s[2]}, dtype);
+  const Tensor x = random({s[0], s[1]}, dtype);
+  const Tensor w = random({s[2], s[1]}, dtype);
+  const Tensor b = random({s[2]}, dtype);
   return forward_only([=] { linear(x, w, b); });
 }
 // Forward and both gradients: [batch, in, size, size] with `out` kernels of 3x3, padding 1.
@@ -59,7 +62,8 @@ Step conv2d_step(const std::vector<std::int64_t>& s, DType dtype) {
   };
 }
 Step cast_step(const std::vector<std::int64_t>& s, DType dtype) {  // f32 into a tensor that is there
-  const Tensor x = random({s[0]}), y = empty({s[0]}, {.dtype = dtype, .device = device()});
+  const Tensor x = random({s[0]});
+  const Tensor y = empty({s[0]}, {.dtype = dtype, .device = device()});
   return forward_only([=] { y.copy_(x); });
 }
 Step softmax_step(const std::vector<std::int64_t>& s, DType dtype) {
@@ -67,13 +71,16 @@ Step softmax_step(const std::vector<std::int64_t>& s, DType dtype) {
   return forward_only([=] { softmax(x, -1); });
 }
 Step layer_norm_step(const std::vector<std::int64_t>& s, DType dtype) {
-  const Tensor x = random({s[0], s[1]}, dtype), w = random({s[1]}), b = random({s[1]});
+  const Tensor x = random({s[0], s[1]}, dtype);
+  const Tensor w = random({s[1]});
+  const Tensor b = random({s[1]});
   return forward_only([=] { layer_norm(x, 1, w, b); });
 }
 // Forward and all gradients of batch norm in training: [batch, channels, height, width], f32 parameters.
 Step batch_norm_step(const std::vector<std::int64_t>& s, DType dtype) {
   const Tensor x = random({s[0], s[1], s[2], s[3]}, dtype).set_requires_grad();
-  const Tensor w = random({s[1]}).set_requires_grad(), b = random({s[1]}).set_requires_grad();
+  const Tensor w = random({s[1]}).set_requires_grad();
+  const Tensor b = random({s[1]}).set_requires_grad();
   const Tensor g = random({s[0], s[1], s[2], s[3]}, dtype);
   return [=] {
     for (const Tensor& t : {x, w, b}) t.zero_grad();
@@ -92,7 +99,9 @@ Step avg_pool2d_step(const std::vector<std::int64_t>& s, DType dtype) {
 // Forward and backward of causal attention: [batch, heads, length, head size].
 Step attention_step(const std::vector<std::int64_t>& s, DType dtype) {
   const auto drawn = [&] { return random({s[0], s[1], s[2], s[3]}, dtype); };
-  const Tensor q = drawn().set_requires_grad(), k = drawn().set_requires_grad(), v = drawn().set_requires_grad();
+  const Tensor q = drawn().set_requires_grad();
+  const Tensor k = drawn().set_requires_grad();
+  const Tensor v = drawn().set_requires_grad();
   const Tensor g = drawn();
   return [=] {
     for (const Tensor& t : {q, k, v}) t.zero_grad();

@@ -78,7 +78,9 @@ struct TransformerBlock : nn::Module {
         linear1(register_module("linear1", nn::Linear(width, 4 * width))),
         linear2(register_module("linear2", nn::Linear(4 * width, width))) {}
   Tensor forward(const Tensor& x) {
-    const std::int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
+    const std::int64_t batch = x.size(0);
+    const std::int64_t length = x.size(1);
+    const std::int64_t width = x.size(2);
     const auto parts = in_proj(norm1(x)).chunk(3, -1);
     const auto of_heads = [&](const Tensor& t) {
       return t.view({batch, length, heads, width / heads}).transpose(1, 2);
@@ -97,7 +99,9 @@ struct TransformerBlock : nn::Module {
 
 struct Gpt : nn::Module {
   explicit Gpt(const Json& spec) {
-    const std::int64_t vocabulary = spec.at("classes"), context = spec.at("input").at(0), width = spec.at("width");
+    const std::int64_t vocabulary = spec.at("classes");
+    const std::int64_t context = spec.at("input").at(0);
+    const std::int64_t width = spec.at("width");
     tokens = register_module("tokens", nn::Embedding(vocabulary, width));
     positions = register_module("positions", nn::Embedding(context, width));
     blocks = register_module("blocks", nn::Sequential());
@@ -114,7 +118,8 @@ struct Gpt : nn::Module {
     return head(norm(blocks->forward(tokens(x) + positions(at))));
   }
 
-  nn::Embedding tokens{nullptr}, positions{nullptr};
+  nn::Embedding tokens{nullptr};
+  nn::Embedding positions{nullptr};
   nn::Sequential blocks{nullptr};
   nn::LayerNorm norm{nullptr};
   nn::Linear head{nullptr};
@@ -155,7 +160,8 @@ std::pair<std::shared_ptr<nn::Module>, Forward> build(const Json& spec) {
 }
 
 std::unique_ptr<torch::optim::Optimizer> optimizer(const Json& o, const std::vector<Tensor>& params) {
-  const double lr = o.at("lr"), decay = o.at("weight_decay");
+  const double lr = o.at("lr");
+  const double decay = o.at("weight_decay");
   if (o.at("kind") == "adamw")
     return std::make_unique<torch::optim::AdamW>(params, torch::optim::AdamWOptions(lr).weight_decay(decay));
   return std::make_unique<torch::optim::SGD>(
@@ -166,17 +172,20 @@ class Training : public Job {
  public:
   explicit Training(const Json& spec) : autocast_(spec.at("precision") == "bf16") {
     std::tie(model_, forward_) = build(spec);
-    const std::int64_t batch = spec.at("batch"), classes = spec.at("classes");
+    const std::int64_t batch = spec.at("batch");
+    const std::int64_t classes = spec.at("classes");
     std::vector<std::int64_t> sizes = spec.at("input");
     sizes.insert(sizes.begin(), batch);
     const std::int64_t count = c10::multiply_integers(sizes);
     const bool tokens = spec.at("kind") == "gpt";
     if (tokens) {
       const auto values = integers(Stream::tokens, count, classes);
-      x_ = torch::tensor(values).view(sizes), checksum_ = checksum(values);
+      x_ = torch::tensor(values).view(sizes);
+      checksum_ = checksum(values);
     } else {
       const auto values = numbers(count);
-      x_ = torch::tensor(values).view(sizes), checksum_ = checksum(values);
+      x_ = torch::tensor(values).view(sizes);
+      checksum_ = checksum(values);
     }
     y_ = torch::tensor(integers(Stream::classes, tokens ? count : batch, classes));
     for (const Json& variant : spec.value("variant", Json::array()))

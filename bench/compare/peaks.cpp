@@ -54,7 +54,8 @@ template <class V, int kCount> [[gnu::always_inline]] inline float total(V (&sum
 }
 
 __attribute__((target("avx512f"))) float fma_512() {
-  const __m512 a = _mm512_set1_ps(0.5F), b = _mm512_set1_ps(1);
+  const __m512 a = _mm512_set1_ps(0.5F);
+  const __m512 b = _mm512_set1_ps(1);
   __m512 sums[kChains];
   begin(sums);
   for (std::int64_t i = 0; i < kIterations; ++i)
@@ -64,7 +65,8 @@ __attribute__((target("avx512f"))) float fma_512() {
 }
 
 __attribute__((target("avx2,fma"))) float fma_256() {
-  const __m256 a = _mm256_set1_ps(0.5F), b = _mm256_set1_ps(1);
+  const __m256 a = _mm256_set1_ps(0.5F);
+  const __m256 b = _mm256_set1_ps(1);
   constexpr int kFew = 12;  // there are 16 registers
   __m256 sums[kFew];
   begin(sums);
@@ -75,7 +77,9 @@ __attribute__((target("avx2,fma"))) float fma_256() {
 }
 
 __attribute__((target("avx512f,avx512bf16"))) float dot_bf16() {
-  const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3f80), b = a;  // ones
+  // ones
+  const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3f80);
+  const __m512bh b = a;
   __m512 sums[kChains];
   begin(sums);
   for (std::int64_t i = 0; i < kIterations; ++i)
@@ -87,7 +91,9 @@ __attribute__((target("avx512f,avx512bf16"))) float dot_bf16() {
 // Four tiles of sums, 16 x 32 by 32 x 16 numbers at a time; all are ones.
 float tiles_bf16() {
   struct alignas(64) {
-    unsigned char palette = 1, start = 0, reserved[14] = {};
+    unsigned char palette = 1;
+    unsigned char start = 0;
+    unsigned char reserved[14] = {};
     std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64};
     unsigned char rows[16] = {16, 16, 16, 16, 16, 16};
   } configuration;
@@ -142,7 +148,8 @@ Way streaming(std::string how, int threads, int arrays,
             const std::int64_t part = kElements / threads / 64 * 64;
 #pragma omp parallel for num_threads(threads) schedule(static)
             for (int t = 0; t < threads; ++t) {
-              const std::int64_t at = t * part, n = t + 1 < threads ? part : kElements - at;
+              const std::int64_t at = t * part;
+              const std::int64_t n = t + 1 < threads ? part : kElements - at;
               move(to.data<float>() + at, a.data<float>() + at, b.data<float>() + at, n);
             }
           }};
@@ -194,7 +201,10 @@ std::unique_ptr<Job> machine_peak(const std::string& of, int threads) {
   for (const Way& way : all) {
     double fastest = std::numeric_limits<double>::infinity();
     for (int i = 0; i < 5; ++i) fastest = std::min(fastest, seconds(way));
-    if (way.work / fastest > best_rate) best = &way, best_rate = way.work / fastest;
+    if (way.work / fastest > best_rate) {
+      best = &way;
+      best_rate = way.work / fastest;
+    }
   }
   if (!best) throw std::runtime_error("no way known to measure the peak of " + of + " on this CPU");
   return std::make_unique<Peak>(*best);

@@ -45,8 +45,14 @@ class Session {
   Json answer(const Json& request) {
     const std::string what = request.at("do");
     if (what == "hello") return framework_.hello();
-    if (what == "threads") return framework_.set_threads(request.at("count")), Json::object();
-    if (what == "device") return framework_.set_device(request.at("name")), Json::object();
+    if (what == "threads") {
+      framework_.set_threads(request.at("count"));
+      return Json::object();
+    }
+    if (what == "device") {
+      framework_.set_device(request.at("name"));
+      return Json::object();
+    }
     if (what == "model" || what == "op") return make(what == "model", request);
     if (what == "run") return run(request.at("steps"));
     if (what == "memory") return {{"resident", or_null(resident_.growth())}, {"allocator", or_null(framework_.peak())}};

@@ -62,11 +62,16 @@ int measure(dist::Communicator& ranks, const std::string& name, const std::strin
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4 && argc != 5)
-    return fmt::print(stderr, "usage: gradual-dist-step MODEL EXCHANGE STEPS [BUCKET_BYTES]\n"), 2;
+  if (argc != 4 && argc != 5) {
+    fmt::print(stderr, "usage: gradual-dist-step MODEL EXCHANGE STEPS [BUCKET_BYTES]\n");
+    return 2;
+  }
   const std::int64_t bucket_bytes = argc == 5 ? std::atoll(argv[4]) : dist::DataParallelOptions{}.bucket_bytes;
   try {
     return dist::run(
         [&](dist::Communicator& ranks) { return measure(ranks, argv[1], argv[2], std::atoi(argv[3]), bucket_bytes); });
-  } catch (const Error& e) { return fmt::print(stderr, "gradual-dist-step: {}\n", e.what()), 1; }
+  } catch (const Error& e) {
+    fmt::print(stderr, "gradual-dist-step: {}\n", e.what());
+    return 1;
+  }
 }

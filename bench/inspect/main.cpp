@@ -72,7 +72,8 @@ void measure(const std::string& model, const std::string& recipe, int rounds) {
                                         },
                                         [&] { shadowed(false); }, [&] { shadowed(true); }};
   constexpr std::size_t kWays = std::size(ways);
-  double time[kWays] = {}, peak[kWays] = {};
+  double time[kWays] = {};
+  double peak[kWays] = {};
   std::vector<double> plain, ratios[kWays];
   for (int round = 0; round < rounds; ++round)
     for (std::size_t i = 0; i < kWays; ++i) {
@@ -107,7 +108,10 @@ int main(int argc, char** argv) {
   fmt::print(
       "| model | recipe | a step | counts | ledger | shadow | with attribution | memory, shadow | with attribution | "
       "sites |\n|---|---|---|---|---|---|---|---|---|---|\n");
-  if (!only.empty()) return measure(only[0], only[1], rounds), 0;
+  if (!only.empty()) {
+    measure(only[0], only[1], rounds);
+    return 0;
+  }
   for (const char* model : {"cnn", "mlp", "gpt"})
     for (const char* recipe : {"fp32", "amp-bf16", "amp-fp16", "fp8-current", "mxfp4"}) measure(model, recipe, rounds);
   return 0;

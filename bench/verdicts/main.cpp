@@ -23,7 +23,9 @@ using lab::VerdictKind;
 namespace {
 
 struct Arguments {
-  int simulated = 200, repeated = 10, epochs = 4;
+  int simulated = 200;
+  int repeated = 10;
+  int epochs = 4;
   std::string model = "cnn";
 };
 

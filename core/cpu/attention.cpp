@@ -68,7 +68,8 @@ struct Heads {
     for (; b.image < images; b.image += b.images) {
       b.images = std::clamp<std::int64_t>(most, 1, images - b.image);
       for (b.first = 0; b.first < queries; b.first += b.rows) {
-        b.rows = std::min(kQueries, queries - b.first), b.keys = seen(b.first + b.rows - 1);
+        b.rows = std::min(kQueries, queries - b.first);
+        b.keys = seen(b.first + b.rows - 1);
         f(b, product(b.queries_of(q), turned(b.keys_of(k))));
       }
     }
@@ -92,7 +93,9 @@ template <class T> void attend(const OpCall& call, Outputs& out) {
   const Heads h(call, 0);
   const Tensor v = wide(h.v);
   h.for_blocks([&](const Block& b, const Tensor& scores) {
-    T *const all = scores.data<T>(), *const logsumexp = out[1].data<T>(), scale = static_cast<T>(h.scale);
+    T* const all = scores.data<T>();
+    T* const logsumexp = out[1].data<T>();
+    T scale = static_cast<T>(h.scale);
     h.for_rows<T>(b, [=](std::int64_t at, std::int64_t query, std::int64_t seen) {
       T* const p = all + at;
       for (std::int64_t i = 0; i < seen; ++i) p[i] *= scale;
@@ -107,15 +110,23 @@ template <class T> void attend(const OpCall& call, Outputs& out) {
 // rounded to half, the sum of p dy v^T over a row replaces dy y.
 template <class T> void attend_backward(const OpCall& call, Outputs& out) {
   const Heads h(call, 1);
-  const Tensor q = wide(h.q), k = wide(h.k), dy = wide(call[0]), logsumexp = call[5].to(q.dtype()).contiguous();
+  const Tensor q = wide(h.q);
+  const Tensor k = wide(h.k);
+  const Tensor dy = wide(call[0]);
+  const Tensor logsumexp = call[5].to(q.dtype()).contiguous();
   const Tensor dy_y = is_half(call[4].dtype()) ? Tensor() : sum(dy * call[4], {-1});
-  const Tensor dk = zeros(k.sizes(), {.dtype = k.dtype()}), dv = zeros(h.v.sizes(), {.dtype = k.dtype()});
+  const Tensor dk = zeros(k.sizes(), {.dtype = k.dtype()});
+  const Tensor dv = zeros(h.v.sizes(), {.dtype = k.dtype()});
   h.for_blocks([&](const Block& b, const Tensor& scores) {
     const Tensor gradients = product(b.queries_of(call[0]), turned(b.keys_of(h.v)));
-    T *const all = scores.data<T>(), *const all_ds = gradients.data<T>(), scale = static_cast<T>(h.scale);
-    const T *const log = logsumexp.data<T>(), *const given = dy_y.defined() ? dy_y.data<T>() : nullptr;
+    T* const all = scores.data<T>();
+    T* const all_ds = gradients.data<T>();
+    T scale = static_cast<T>(h.scale);
+    const T* const log = logsumexp.data<T>();
+    const T* const given = dy_y.defined() ? dy_y.data<T>() : nullptr;
     h.for_rows<T>(b, [=](std::int64_t at, std::int64_t query, std::int64_t seen) {
-      T *const p = all + at, *const ds = all_ds + at;
+      T* const p = all + at;
+      T* const ds = all_ds + at;
       const T sum = blocked_sum<T>(seen, [=](std::int64_t i) {
         p[i] = math::exp(p[i] * scale - log[query]);
         return p[i] * ds[i];

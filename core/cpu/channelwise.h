@@ -149,7 +149,8 @@ template <class T, class F> struct ChannelSum {
 template <class T, class F> ChannelSum(T*, F) -> ChannelSum<T, F>;
 // Calls f(first, n) for groups of n adjacent channels. The last group may overlap the one before.
 template <class F> void for_side_by_side(std::int64_t channels, const F& f) {
-  constexpr int kMost = Channels::kSideBySide, kSome = 4;
+  constexpr int kMost = Channels::kSideBySide;
+  constexpr int kSome = 4;
   const auto groups = [&](auto n) {
     for (std::int64_t c = 0; c < channels; c += n) f(std::min(c, channels - n), n);
   };
@@ -164,10 +165,14 @@ void add_images(std::int64_t images, const Part<E>& a, const Part<E>& b, std::in
   T total[N::value] = {};
   std::int64_t i = 0;
   for (; i + 4 <= images; i += 4) {
-    const E *const x0 = a.image(i) + c, *const x1 = a.image(i + 1) + c, *const x2 = a.image(i + 2) + c,
-                   *const x3 = a.image(i + 3) + c;
-    const E *const y0 = b.image(i) + c, *const y1 = b.image(i + 1) + c, *const y2 = b.image(i + 2) + c,
-                   *const y3 = b.image(i + 3) + c;
+    const E* const x0 = a.image(i) + c;
+    const E* const x1 = a.image(i + 1) + c;
+    const E* const x2 = a.image(i + 2) + c;
+    const E* const x3 = a.image(i + 3) + c;
+    const E* const y0 = b.image(i) + c;
+    const E* const y1 = b.image(i + 1) + c;
+    const E* const y2 = b.image(i + 2) + c;
+    const E* const y3 = b.image(i + 3) + c;
 #pragma omp simd
     for (int k = 0; k < n; ++k) {
       const auto f = s.f(c + k);
@@ -175,7 +180,8 @@ void add_images(std::int64_t images, const Part<E>& a, const Part<E>& b, std::in
     }
   }
   for (; i < images; ++i) {
-    const E *const x = a.image(i) + c, *const y = b.image(i) + c;
+    const E* const x = a.image(i) + c;
+    const E* const y = b.image(i) + c;
 #pragma omp simd
     for (int k = 0; k < n; ++k) total[k] += s.f(c + k)(T(x[k]), T(y[k]));
   }
@@ -187,7 +193,8 @@ void sum(const Piece& p, const Part<E>& a, const Part<E>& b, const ChannelSum<T,
     for (std::int64_t c = 0; c < p.channels; ++c) {
       const auto channel = [&](auto... lanes) {
         for (std::int64_t i = 0; i < p.images; ++i) {
-          const E *const x = a.image(i) + c * p.inner, *const y = b.image(i) + c * p.inner;
+          const E* const x = a.image(i) + c * p.inner;
+          const E* const y = b.image(i) + c * p.inner;
           add_run<T>(p.inner, x, y, lanes.of(s.f(c))...);
         }
         ((s.sums[c] = lanes.sum()), ...);
@@ -213,7 +220,8 @@ template <class T, class E, class F>
 void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, const F& f) {
   if (p.inner > 1) {
     for (std::int64_t i = 0; i < p.images; ++i) {
-      const E *as = a.image(i), *bs = b.image(i);
+      const E* as = a.image(i);
+      const E* bs = b.image(i);
       E* to = y.image(i);
       for (std::int64_t c = 0; c < p.channels; ++c, as += p.inner, bs += p.inner, to += p.inner)
         map_run<T>(p.inner, as, bs, to, f(c));
@@ -222,7 +230,8 @@ void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, c
   }
   const auto side_by_side = [&](std::int64_t c, auto n) {
     for (std::int64_t i = 0; i < p.images; ++i) {
-      const E *const as = a.image(i) + c, *const bs = b.image(i) + c;
+      const E* const as = a.image(i) + c;
+      const E* const bs = b.image(i) + c;
       E* const to = y.image(i) + c;
 #pragma omp simd
       for (int k = 0; k < n; ++k) put(f(c + k)(T(as[k]), T(bs[k])), to[k]);
@@ -246,17 +255,24 @@ template <class T, class E, class Y> struct Passes {
   template <class P, class F, class A> void run(const P& partial, const F& finish, const A& apply) const {
     const Scratch scratch(static_cast<std::size_t>(l.chunks * kRows * l.channels) * sizeof(T) + 1);
     T* const all = scratch.as<T>();
-    const Images<Y> last_a = a.template as<Y>(), last_b = b.template as<Y>();
+    const Images<Y> last_a = a.template as<Y>();
+    const Images<Y> last_b = b.template as<Y>();
     const auto add = [&](std::int64_t chunk, std::int64_t g, Y* buffer, CastCounts*) {
       const Piece p = piece(chunk, g);
-      E *of_a = nullptr, *of_b = nullptr;  // bf16 pieces are read in place
-      if constexpr (std::is_same_v<E, Y>) of_a = buffer, of_b = buffer + size();
+      // bf16 pieces are read in place
+      E* of_a = nullptr;
+      E* of_b = nullptr;
+      if constexpr (std::is_same_v<E, Y>) {
+        of_a = buffer;
+        of_b = buffer + size();
+      }
       const Part<E> as = a.load(p, of_a);
       partial(p, as, two() ? b.load(p, of_b) : as, all + chunk * kRows * l.channels + p.channel);
     };
     const auto make = [&](std::int64_t chunk, std::int64_t g, Y* buffer, CastCounts* counts) {
       const Piece p = piece(chunk, g);
-      const Part<Y> as = last_a.load(p, buffer), bs = two() ? last_b.load(p, buffer + size()) : as;
+      const Part<Y> as = last_a.load(p, buffer);
+      const Part<Y> bs = two() ? last_b.load(p, buffer + size()) : as;
       const Part<Y> to = y.target(p, buffer + 2 * size());
       apply(p, as, bs, to);
       y.store(p, to, counts);
@@ -274,7 +290,8 @@ template <class T, class E, class Y> struct Passes {
   bool two() const { return b.defined(); }
   std::int64_t size() const { return l.each * l.group * l.inner; }  // elements of the largest piece
   Piece piece(std::int64_t chunk, std::int64_t g) const {
-    const std::int64_t image = chunk * l.each, channel = g * l.group;
+    const std::int64_t image = chunk * l.each;
+    const std::int64_t channel = g * l.group;
     return {image, std::min(l.each, l.images - image), channel, std::min(l.group, l.channels - channel), l.inner};
   }
   // Calls f(chunk, group, buffer, counts) for each piece.

@@ -29,7 +29,11 @@ struct Problem {
       : images(xs[0]), groups(a.groups), inputs(ws[1]), outputs(ws[0] / a.groups) {
     x = {inputs, {xs[2], xs[3]}, {ws[2], ws[3]}, {ys[2], ys[3]}};
     y = {outputs, {ys[2], ys[3]}, {1, 1}, {ys[2], ys[3]}};
-    for (int i = 0; i < 2; ++i) x.stride[i] = a.stride[i], x.padding[i] = a.padding[i], x.dilation[i] = a.dilation[i];
+    for (int i = 0; i < 2; ++i) {
+      x.stride[i] = a.stride[i];
+      x.padding[i] = a.padding[i];
+      x.dilation[i] = a.dilation[i];
+    }
   }
   std::int64_t depth() const { return x.depth(); }
 };
@@ -37,13 +41,16 @@ struct Problem {
 // Some output rows of one group, with columns [depth, pixels] of x and a tile [outputs, pixels] of y.
 template <class T> struct Chunk {
   std::int64_t part, group, first, rows, pixels;
-  T *columns, *tile;
+  T* columns;
+  T* tile;
 };
 
 // Calls f(chunk) for every group and all output rows of all images. The rows are cut into at most `most` parts, each a
 // multiple of `unit` rows. The chunks of one group and part run in order, on one thread.
 template <class T, class F> void for_chunks(const Problem& p, std::int64_t most, std::int64_t unit, const F& f) {
-  const std::int64_t width = p.y.size[1], each = p.depth() + p.outputs, all = p.images * p.y.size[0];
+  const std::int64_t width = p.y.size[1];
+  const std::int64_t each = p.depth() + p.outputs;
+  const std::int64_t all = p.images * p.y.size[0];
   const std::int64_t own = unit ? ((all + unit - 1) / unit + most - 1) / most * unit : 0;  // rows of a part
   const std::int64_t parts = own ? (all + own - 1) / own : 0;
   const std::int64_t rows =

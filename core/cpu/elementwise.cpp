@@ -173,7 +173,8 @@ template <class C> struct Drop {
 // dropout and dropout_add. dropout_add rounds, and counts what rounding loses, where dropout followed by add does.
 void dropout(const OpCall& c, Outputs& out) {
   const bool adds = c.op == OpId::dropout_add;
-  const Tensor &x = c[0], &y = out[0];
+  const Tensor& x = c[0];
+  const Tensor& y = out[0];
   const Tensor* operands[] = {&y, &x, adds ? &c[1] : nullptr};
   const Loop loop = make_loop(x.sizes(), {operands, adds ? 3u : 2u}, true);
   const auto of_types = [&]<class X, class C>(X, C) {

@@ -14,7 +14,9 @@ namespace gradual::cpu {
 struct Windows {
   std::int64_t channels;
   std::int64_t size[2], kernel[2], out[2];
-  std::int64_t stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
+  std::int64_t stride[2] = {1, 1};
+  std::int64_t padding[2] = {0, 0};
+  std::int64_t dilation[2] = {1, 1};
   std::int64_t depth() const { return channels * kernel[0] * kernel[1]; }
 };
 
@@ -39,8 +41,12 @@ void for_taps(const Windows& w, const Shape& strides, std::int64_t first, std::i
     std::int64_t image = first / w.out[0];
     std::int64_t row = first % w.out[0];
     for (std::int64_t i = 0, n = 1; i < rows; i += n, row += n, to += n * w.out[1]) {
-      if (row == w.out[0]) row = 0, ++image;
-      const std::int64_t y = row * w.stride[0] + down, left = std::min(rows - i, w.out[0] - row);
+      if (row == w.out[0]) {
+        row = 0;
+        ++image;
+      }
+      const std::int64_t y = row * w.stride[0] + down;
+      const std::int64_t left = std::min(rows - i, w.out[0] - row);
       const bool inside = y >= 0 && y < w.size[0];
       if (adjacent) n = inside ? std::min(left, w.size[0] - y) : y < 0 ? std::min(left, -y) : left;
       f(to, image * strides[0] + corner + y * strides[2], inside ? begin : 0, inside ? end : 0, n);

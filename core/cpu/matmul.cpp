@@ -73,7 +73,8 @@ bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
 }  // namespace
 
 bool linear_gradients(const OpCall& call, Outputs& out, bool (*matmul)(const OpCall& call, Outputs& out)) {
-  const Tensor &dy = call[0], &x = call[1];
+  const Tensor& dy = call[0];
+  const Tensor& x = call[1];
   const Tensor turned = as_strided(dy, {dy.sizes()[1], dy.sizes()[0]}, {dy.strides()[1], dy.strides()[0]}, dy.offset());
   const Attrs none{};
   Outputs dw{{out[0]}};

@@ -107,7 +107,8 @@ void sum_at(const Tensor& out, const Tensor& x, int dim, const Tensor& index, co
     int shared = 0;  // threads share the longest dim that is not indexed
     for (int d = 1; d < sizes.size(); ++d)
       if (shared == dim || (d != dim && sizes[d] > sizes[shared])) shared = d;
-    const std::int64_t all = numel(sizes), slices = sizes.size() > 1 ? sizes[shared] : 1;
+    const std::int64_t all = numel(sizes);
+    const std::int64_t slices = sizes.size() > 1 ? sizes[shared] : 1;
     const std::int64_t grain = std::max<std::int64_t>(64, kGrain * slices / std::max<std::int64_t>(1, all));
     parallel_for(all > 0 ? slices : 0, grain, [&](std::int64_t begin, std::int64_t end) {
       const auto mine = [&](const Tensor& t) { return slices == 1 ? t : part(t, shared, begin, end - begin); };

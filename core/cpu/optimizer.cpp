@@ -196,7 +196,8 @@ void unscale(const OpCall& c, Outputs&) {
   const auto inverse = static_cast<float>(a.inverse_scale);  // rounded to f32 once, for f64 gradients too
   auto* found = c[0].data<std::int64_t>();
   for_parts(c, 1, 2, [&](int part, std::int64_t begin, std::int64_t end) {
-    const Tensor &gradient = c[1 + 2 * part], &target = c[2 + 2 * part];
+    const Tensor& gradient = c[1 + 2 * part];
+    const Tensor& target = c[2 + 2 * part];
     const std::int64_t bad = gradient.dtype() == DType::f64
                                  ? unscale_part<double>(gradient, target, inverse, begin, end)
                                  : unscale_part<float>(gradient, target, inverse, begin, end);

@@ -92,7 +92,8 @@ std::vector<std::int32_t> taps_of(const OpCall& call, const Tensor& in, const Te
 // passed by reference, because how functions pass and return vectors depends on the instruction set.
 template <class T, class I> void take(const T& v, const I& at, T& most, I& best) {
   const auto larger = (!(v <= most)) & (most == most);
-  most = larger ? v : most, best = larger ? at : best;
+  most = larger ? v : most;
+  best = larger ? at : best;
 }
 
 // A vector of n elements, and the same at an address of any alignment.
@@ -116,14 +117,16 @@ void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_
     for (std::int64_t next = 0; next < cols; next += n) {
       const std::int64_t j = std::min(next, cols - n);
       const auto corner = static_cast<Place>(i * a.stride[0] * width + 2 * j);
-      Places at = Places{2 * I...} + corner, best = at;
+      Places at = Places{2 * I...} + corner;
+      Places best = at;
       Vec<T, n> most = Vec<T, n>{} - std::numeric_limits<T>::infinity();
       for (std::int64_t tap = 0; tap < a.kernel[0]; ++tap, at += static_cast<Place>(width)) {
         const E* const from = x + corner + tap * width;
         Vec<T, n> left, right;
         if constexpr (kHalf) {
           const auto both = reinterpret_cast<const Anywhere<std::int32_t, n>*>(from)->v;
-          left = reinterpret_cast<Vec<T, n>>(both << 16), right = reinterpret_cast<Vec<T, n>>(both & -0x10000);
+          left = reinterpret_cast<Vec<T, n>>(both << 16);
+          right = reinterpret_cast<Vec<T, n>>(both & -0x10000);
         } else {
           const auto* const both = reinterpret_cast<const Anywhere<T, n>*>(from);
           left = __builtin_shufflevector(both[0].v, both[1].v, 2 * I...);
@@ -145,7 +148,10 @@ void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_
 void max_pool2d(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
   const auto& a = call.get<PoolAttrs>();
-  const std::int64_t n = plane_size(out[0]), rows = out[0].size(2), cols = out[0].size(3), width = call[0].size(3);
+  const std::int64_t n = plane_size(out[0]);
+  const std::int64_t rows = out[0].size(2);
+  const std::int64_t cols = out[0].size(3);
+  const std::int64_t width = call[0].size(3);
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
     throwf(call, "a plane of {} elements; at most 2^31 - 1 are allowed", plane_size(call[0]));
   const bool pairs = a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && cols >= 4;
@@ -186,7 +192,8 @@ void max_pool2d(const OpCall& call, Outputs& out) {
 void max_pool2d_backward(const OpCall& call, Outputs& out) {
   const auto& a = call.get<PoolAttrs>();
   const bool overlap = a.kernel[0] > a.stride[0] || a.kernel[1] > a.stride[1];
-  const std::int64_t n = plane_size(call[0]), inputs = plane_size(out[0]);
+  const std::int64_t n = plane_size(call[0]);
+  const std::int64_t inputs = plane_size(out[0]);
   const Tensor indices = contiguous(call[1]);
   const auto plane_of = [&]<class T>(const T* dy, T* dx, std::int64_t plane) {
     const std::int64_t* const index = indices.data<std::int64_t>() + plane * n;

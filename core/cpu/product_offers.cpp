@@ -65,7 +65,8 @@ struct Operand : MatrixBatch {
 // other operand whole.
 bool cuts_columns(const Multiplier& kernel, const Product& p, int threads) {
   constexpr std::int64_t kWide = 128;  // rows or columns per thread
-  const bool longer = p.n > p.m, columns = p.a_strides[1] != 1;
+  const bool longer = p.n > p.m;
+  const bool columns = p.a_strides[1] != 1;
   if (kernel.same_bits) return longer;
   if (deterministic() || columns == longer) return columns;
   return (columns ? p.n : p.m) < kTile * threads || std::max(p.m, p.n) >= kWide * threads ? longer : columns;
@@ -77,14 +78,19 @@ bool cuts_columns(const Multiplier& kernel, const Product& p, int threads) {
 bool products(const Multiplier& kernel, Operand& a, const Operand& b, Shape batch, const float* bias, char* c, DType in,
               DType out, bool* relu = nullptr) {
   merge_rows(a, b, batch);
-  const std::int64_t count = numel(batch), width = static_cast<std::int64_t>(size_of(out));
-  const std::int64_t m = a.rows(), n = b.cols(), k = a.cols(), work = std::max<std::int64_t>(1, m * n * k);
+  const std::int64_t count = numel(batch);
+  const std::int64_t width = static_cast<std::int64_t>(size_of(out));
+  const std::int64_t m = a.rows();
+  const std::int64_t n = b.cols();
+  const std::int64_t k = a.cols();
+  const std::int64_t work = std::max<std::int64_t>(1, m * n * k);
   Product whole{m, n, k, n, a.matrix_strides(), b.matrix_strides(), in, out, bias != nullptr, work};
   const int threads = work < 2 * kWorthThreads ? 1 : num_threads();
   const bool cuts = count > 1 || threads > 1 || (!kernel.same_bits && deterministic());
   const bool by_columns = cuts_columns(kernel, whole, threads);
   const std::int64_t whole_side = by_columns ? whole.n : whole.m;
-  const std::int64_t tile = kernel.same_bits ? whole_tiles(in) : kTile, share = (whole_side + threads - 1) / threads;
+  const std::int64_t tile = kernel.same_bits ? whole_tiles(in) : kTile;
+  const std::int64_t share = (whole_side + threads - 1) / threads;
   const std::int64_t side = count > 1 || !cuts                     ? whole_side
                             : kernel.same_bits || !deterministic() ? (share + tile - 1) / tile * tile
                                                                    : even_part(whole_side, kPart);
@@ -143,21 +149,27 @@ struct Blocks {
 
   // Empty unless the call is one large product of two matrices of the same dtype.
   static std::optional<Blocks> of(const OpCall& call, bool linear) {
-    constexpr std::int64_t kLarge = 1 << 20, kBlock = 512;  // f32 elements, at least; lines per block, about
+    // f32 elements, at least; lines per block, about
+    constexpr std::int64_t kLarge = 1 << 20;
+    constexpr std::int64_t kBlock = 512;
     if (call[0].dim() < 2 || call[1].dim() != 2 || call[0].dtype() != call[1].dtype()) return {};
-    MatrixBatch a{call[0].sizes(), call[0].strides()}, b{call[1].sizes(), call[1].strides()};
+    MatrixBatch a{call[0].sizes(), call[0].strides()};
+    MatrixBatch b{call[1].sizes(), call[1].strides()};
     if (linear) b.transpose();
     Shape batch = call[0].sizes().first(call[0].dim() - 2);
     merge_rows(a, b, batch);
     if (numel(batch) != 1 || a.sizes.size() != 2) return {};
-    const std::int64_t m = a.rows(), n = b.cols(), k = a.cols();
+    const std::int64_t m = a.rows();
+    const std::int64_t n = b.cols();
+    const std::int64_t k = a.cols();
     const bool by_columns = n > m;
     const auto data = [&](int i) { return static_cast<const char*>(call[i].raw()); };
     const LongSide wide = by_columns ? LongSide{data(1), call[1].dtype(), n, b.strides[1], k, b.strides[0]}
                                      : LongSide{data(0), call[0].dtype(), m, a.strides[0], k, a.strides[1]};
     if (wide.side < 2 * kBlock || wide.side * k + m * n < kLarge || !wide.readable()) return {};
     const std::int64_t share = deterministic() ? kBlock : (wide.side + num_threads() - 1) / num_threads();
-    const std::int64_t tile = whole_tiles(DType::f32), most = even_part(wide.side, std::min(kBlock, share));
+    const std::int64_t tile = whole_tiles(DType::f32);
+    const std::int64_t most = even_part(wide.side, std::min(kBlock, share));
     const std::int64_t size = (most + tile - 1) / tile * tile;
     return Blocks{m, n, k, size, (wide.side + size - 1) / size, by_columns, wide};
   }
@@ -166,8 +178,13 @@ struct Blocks {
   Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Strides& whole, bool direct,
                bool bias) const {
     Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, bias, m * n * k};
-    if (by_columns) p.n = count, p.b_strides = {k_step, step};
-    else p.m = count, p.a_strides = {step, k_step};
+    if (by_columns) {
+      p.n = count;
+      p.b_strides = {k_step, step};
+    } else {
+      p.m = count;
+      p.a_strides = {step, k_step};
+    }
     if (!direct) p.across = p.n;
     p.work = p.m * p.n * k;
     return p;
@@ -191,16 +208,19 @@ bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, 
     const Scratch memory(static_cast<std::size_t>(b.size * b.k) * sizeof(float));
     const Scratch sums(static_cast<std::size_t>(direct ? 0 : b.size * (b.by_columns ? b.m : b.n)) * sizeof(float));
     for (; i < end; ++i) {
-      const std::int64_t first = i * b.size, count = b.lines(i);
+      const std::int64_t first = i * b.size;
+      const std::int64_t count = b.lines(i);
       const auto [step, k_step] = b.wide.load(first, count, memory.as<float>());
       const Product part = b.part(count, step, k_step, strides, direct, bias);
       char* const to = static_cast<char*>(y.raw()) + (b.by_columns ? first : first * b.n) * width;
-      const char *const block = memory.as<char>(), *const other = whole.at(0);
+      const char* const block = memory.as<char>();
+      const char* const other = whole.at(0);
       if (!kernel.run(part, b.by_columns ? other : block, b.by_columns ? block : other, direct ? to : sums.as<char>(),
                       bias && b.by_columns ? bias + first : bias))
         fail_part();
       if (direct) continue;
-      const std::int64_t rows = b.by_columns ? b.m : 1, numbers = b.by_columns ? count : count * b.n;
+      const std::int64_t rows = b.by_columns ? b.m : 1;
+      const std::int64_t numbers = b.by_columns ? count : count * b.n;
       for (std::int64_t row = 0; row < rows; ++row)
         cast_and_store(y.dtype(), sums.as<float>() + row * numbers, to + row * b.n * width, 1, numbers, counts);
     }
@@ -212,11 +232,15 @@ bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, 
 // cuts. False, with nothing written, for other calls.
 bool multiply_in_place(const Multiplier& kernel, const OpCall& call, Tensor& y, DType in, bool linear,
                        const float* bias, bool relu) {
-  const Tensor &a = call[0], &b = call[1];
+  const Tensor& a = call[0];
+  const Tensor& b = call[1];
   const auto reads = [in](const Tensor& t) { return t.dim() == 2 && t.dtype() == in && Operand::readable(t); };
   if (!kernel.same_bits || rounds_to_tf32(in) || !reads(a) || !reads(b)) return false;
-  const std::int64_t m = a.sizes()[0], k = a.sizes()[1], n = b.sizes()[linear ? 0 : 1];
-  const Strides of_a{a.strides()[0], a.strides()[1]}, of_b{b.strides()[linear ? 1 : 0], b.strides()[linear ? 0 : 1]};
+  const std::int64_t m = a.sizes()[0];
+  const std::int64_t k = a.sizes()[1];
+  const std::int64_t n = b.sizes()[linear ? 0 : 1];
+  const Strides of_a{a.strides()[0], a.strides()[1]};
+  const Strides of_b{b.strides()[linear ? 1 : 0], b.strides()[linear ? 0 : 1]};
   const Product p{m, n, k, n, of_a, of_b, in, y.dtype(), bias != nullptr, m * n * k, relu};
   if (p.work >= 2 * kWorthThreads || !kernel.suits(p)) return false;
   return kernel.run(p, static_cast<char*>(a.raw()), static_cast<char*>(b.raw()), static_cast<char*>(y.raw()), bias);

@@ -266,7 +266,10 @@ template <bool kMax> void arg(const OpCall& c, Outputs& out) {
           const C* x = fetch(row, 0, at, n, buffer);
           if (at == 0) value = x[0];
           for (std::int64_t i = 0; i < n; ++i)
-            if ((kMax ? x[i] > value : x[i] < value) || (x[i] != x[i] && value == value)) value = x[i], best = at + i;
+            if ((kMax ? x[i] > value : x[i] < value) || (x[i] != x[i] && value == value)) {
+              value = x[i];
+              best = at + i;
+            }
         }
         out[0].data<std::int64_t>()[o] = best;
       }

@@ -27,7 +27,9 @@ struct Spec : detail::SumSpec {
 };
 
 // A tile has kRows x kCols independent sums; kDepth rows of b are packed at a time, kCols apart.
-constexpr std::int64_t kRows = 32, kCols = 64, kDepth = 64;
+constexpr std::int64_t kRows = 32;
+constexpr std::int64_t kCols = 64;
+constexpr std::int64_t kDepth = 64;
 constexpr float kOne = 1;
 
 // sums[j] = round(sums[j] + factors[p * step] * terms[p * kCols + j]) for one p < count after the other, or, as
@@ -109,9 +111,12 @@ float add_group(const Spec& spec, const float* factors, std::int64_t step, const
 [[gnu::target("avx512f,avx512bw,avx512dq")]] float add_floats(const Spec& s, const float* factors, std::int64_t step,
                                                               const float* terms, std::int64_t count,
                                                               const std::uint32_t*, float* sums, std::int64_t) {
-  constexpr int kLanes = 16, kVectors = kCols / kLanes;
-  const __m512i lowest = _mm512_set1_epi32((s.min_exponent - 1023 + 127) << 23), one = _mm512_set1_epi32(1);
-  const __m512i further = _mm512_set1_epi32(((s.shift - 29) << 23) + (1 << 22)), sign = _mm512_set1_epi32(INT32_MIN);
+  constexpr int kLanes = 16;
+  constexpr int kVectors = kCols / kLanes;
+  const __m512i lowest = _mm512_set1_epi32((s.min_exponent - 1023 + 127) << 23);
+  const __m512i one = _mm512_set1_epi32(1);
+  const __m512i further = _mm512_set1_epi32(((s.shift - 29) << 23) + (1 << 22));
+  const __m512i sign = _mm512_set1_epi32(INT32_MIN);
   const __m512i exponents = _mm512_set1_epi32(0x7f800000);
   __m512 sum[kVectors], most[kVectors]{};
   for (int v = 0; v < kVectors; ++v) sum[v] = _mm512_loadu_ps(sums + v * kLanes);
@@ -152,7 +157,8 @@ bool in_floats(const Accumulator& how) {
 // The random words of a stochastic accumulator's additions; null for others.
 struct Words {
   const Accumulator& how;
-  std::int64_t first = 0, across = 0;  // of c: the number of the tile's first element, and of the elements in a row
+  std::int64_t first = 0;   // of c: the number of the tile's first element
+  std::int64_t across = 0;  // and of the elements in a row
   std::uint32_t words[kCols] = {};
 
   // Of n elements from `col` in row `row`, for their addition number `addition`.
@@ -217,7 +223,8 @@ bool tile(const Accumulator& how, const Adders<T>& add, const Adder<double>& las
   T* const total = how.promote ? chain + 2 * kRows * kCols : group;
   for (int level = 0; level < 3; ++level) std::fill_n(chain + level * kRows * kCols, g.m * kCols, T(0));
   if (g.n < kCols) std::fill_n(packed, kDepth * kCols, T(0));
-  const std::int64_t depth = how.group ? kDepth / how.group * how.group : kDepth, step = g.a.col_stride;
+  const std::int64_t depth = how.group ? kDepth / how.group * how.group : kDepth;
+  const std::int64_t step = g.a.col_stride;
   const std::int64_t together = how.group ? how.group : how.rounding.mode == RoundingMode::stochastic ? 1 : kDepth;
   float most = 0;
   for (std::int64_t at = 0, end = 0; at < g.k; at = end) {
@@ -258,7 +265,8 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
                 std::int64_t across) {
   if (g.m <= 0 || g.n <= 0 || g.k <= 0) return;
   using enum RoundingMode;
-  const Adder<double> f32 = adder({}), last = adder({.rounding = {narrows ? to_odd : nearest_even}});
+  const Adder<double> f32 = adder({});
+  const Adder<double> last = adder({.rounding = {narrows ? to_odd : nearest_even}});
   Accumulator chunks = how;
   chunks.group = 0;
   const Adders<double> doubles{adder(how), adder(chunks), f32};
@@ -295,7 +303,8 @@ bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out)
   parallel_for(out.numel(), kCols, [&](std::int64_t begin, std::int64_t end) {
     float* const to = sums.data() + begin;
     std::fill_n(to, end - begin, 0.0F);
-    const MatrixRef<float> ones{&kOne, 0, 0}, terms{rows.data<float>() + begin * count, 1, count};
+    const MatrixRef<float> ones{&kOne, 0, 0};
+    const MatrixRef<float> terms{rows.data<float>() + begin * count, 1, count};
     accumulate(how, {1, end - begin, count, ones, terms, to, end - begin}, n == 1 && out.dtype() != DType::f32, begin,
                out.numel());
     for (std::int64_t i = 0; i < end - begin; ++i) to[i] = to[i] / static_cast<float>(n);

@@ -22,7 +22,8 @@ inline Tensor row_major(const Tensor& t) { return t.defined() ? t.contiguous() :
 
 // A row-major tensor as rows along its last `dims` dims.
 struct Rows {
-  std::int64_t count = 1, length = 1;
+  std::int64_t count = 1;
+  std::int64_t length = 1;
   Rows(const Shape& sizes, int dims) {
     for (int d = 0; d < sizes.size(); ++d) (d < sizes.size() - dims ? count : length) *= sizes[d];
   }
@@ -33,7 +34,8 @@ struct Rows {
 template <class T, class F>
 void map_neighbours(std::int64_t count, std::int64_t most, const Tensor& a, std::int64_t length_a, const Tensor& b,
                     std::int64_t length_b, Tensor& y, std::int64_t length, const F& f) {
-  const Tensor dense_a = row_major(a), dense_b = row_major(b);
+  const Tensor dense_a = row_major(a);
+  const Tensor dense_b = row_major(b);
   const Dense<T> in_a(dense_a), in_b(dense_b), write(y);
   const std::int64_t all = (length_a + length_b + length) * most;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>({1, length_a, length}));
@@ -74,7 +76,8 @@ void map_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Te
 template <class T, class F>
 void sum_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Tensor& b, std::int64_t width, T* total,
               const F& f) {
-  const Tensor dense_a = row_major(a), dense_b = row_major(b);
+  const Tensor dense_a = row_major(a);
+  const Tensor dense_b = row_major(b);
   const Dense<T> in_a(dense_a), in_b(dense_b);
   const std::int64_t grain = std::max({std::int64_t{1}, kGrain / std::max<std::int64_t>(1, length), (count + 63) / 64});
   const std::int64_t parts = (count + grain - 1) / grain;
@@ -170,7 +173,10 @@ template <class T> class Lanes {
     c_[p] += f(i + 2 * kParts);
     d_[p] += f(i + 3 * kParts);
   }
-  T a_[kParts] = {}, b_[kParts] = {}, c_[kParts] = {}, d_[kParts] = {};
+  T a_[kParts] = {};
+  T b_[kParts] = {};
+  T c_[kParts] = {};
+  T d_[kParts] = {};
 };
 // The sum of f(0) .. f(n-1).
 template <class T, class F> T blocked_sum(std::int64_t n, const F& f) {
@@ -205,7 +211,8 @@ template <class T> T row_max(const T* x, std::int64_t n) {
 // y = exp(x - max) / sum(exp(x - max)); y may be x. Returns log(sum(exp(x))).
 template <class T> T softmax_row(const T* x, T* y, std::int64_t n) {
   const T largest = row_max(x, n);
-  const T sum = blocked_sum<T>(n, [=](std::int64_t i) { return y[i] = math::exp(x[i] - largest); }), scale = 1 / sum;
+  const T sum = blocked_sum<T>(n, [=](std::int64_t i) { return y[i] = math::exp(x[i] - largest); });
+  const T scale = 1 / sum;
   for (std::int64_t i = 0; i < n; ++i) y[i] *= scale;
   return largest + math::log(sum);
 }

@@ -31,7 +31,8 @@ static void remove_stale(const std::string& folder) {
   if (!seen.insert(folder).second) return;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string path = entry.path(), name = entry.path().filename();
+    const std::string path = entry.path();
+    const std::string name = entry.path().filename();
     if (!name.starts_with(".gradual-") || !name.ends_with(".tmp")) continue;
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0) continue;
@@ -57,7 +58,10 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
     if (descriptor_ >= 0) close(descriptor_);
     temporary_ = fmt::format("{}/.gradual-{}-{}.tmp", folder_, getpid(), count++);
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ >= 0) flock(descriptor_, LOCK_EX), fstat(descriptor_, &made);
+    if (descriptor_ >= 0) {
+      flock(descriptor_, LOCK_EX);
+      fstat(descriptor_, &made);
+    }
   } while (descriptor_ < 0 ? errno == EEXIST : made.st_nlink == 0);
   if (descriptor_ < 0) {
     temporary_.clear();

@@ -66,7 +66,8 @@ Checkpoint read(const Safetensors& file) {
     if (version < 1 || version > kCheckpointVersion)
       throwf("its format version is {}, this library reads versions 1 to {}{}", version, kCheckpointVersion,
              version > 1 ? "; a newer one wrote it" : "");
-    const std::string values = metadata(kValuesKey), expected = metadata(kCrcKey);
+    const std::string values = metadata(kValuesKey);
+    const std::string expected = metadata(kCrcKey);
     if (const std::string found = checksum(values, file.tensors); found != expected)
       throwf("damaged: its checksum is {}, it was written with {}", found, expected);
     for (const Json& part : Json::parse(bounded_json(values))) {

@@ -35,7 +35,8 @@ struct Entry {
   DType dtype = DType::f32;
   const OtherType* other = nullptr;  // not null: the dtype instead
   Shape sizes{};
-  std::size_t begin = 0, end = 0;
+  std::size_t begin = 0;
+  std::size_t end = 0;
 };
 
 std::string_view split_header(std::string_view bytes) {

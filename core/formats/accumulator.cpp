@@ -99,7 +99,8 @@ Accumulator accumulator(std::string_view text) {
 
 const std::vector<NamedAccumulator>& accumulators() {
   constexpr Rounding kCut{.mode = RoundingMode::toward_zero};
-  const Format f32 = Format::ieee(8, 23), e8m13 = Format::ieee(8, 13);
+  const Format f32 = Format::ieee(8, 23);
+  const Format e8m13 = Format::ieee(8, 13);
   const auto aligned = [&](int group, int fraction, const Format& f) {
     return Accumulator{.format = f, .rounding = kCut, .group = group, .fraction = fraction};
   };
@@ -129,7 +130,10 @@ std::string to_string(const Accumulator& a) {
     if (known.format != a.format || known.f64 != a.f64) continue;
     if (known.rounding == a.rounding && known.group == a.group && known.fraction == a.fraction)
       return with_counts(name, known, a);
-    if (known.rounding == Rounding() && known.group == 0) text = name, base = known;
+    if (known.rounding == Rounding() && known.group == 0) {
+      text = name;
+      base = known;
+    }
   }
   if (base.rounding != a.rounding) text += ":" + to_string(a.rounding);
   return with_counts(text, base, a);

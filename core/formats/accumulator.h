@@ -35,7 +35,8 @@ struct Accumulator {
   // arXiv 2511.10909). The products and the sum are aligned to the largest exponent, cut off `fraction` bits (1 to 40)
   // below it, added exactly and rounded once. A product's exponent is the sum of its operands' exponents; a subnormal
   // operand counts with its own. A chunk or a promotion ends a group. CPU only.
-  int group = 0, fraction = 0;
+  int group = 0;
+  int fraction = 0;
   // Of stochastic rounding: two ops with one key round by the same words. A quantisation draws one for each product.
   RandomKey key = {};
 

@@ -58,7 +58,8 @@ template <std::integral To, class From> GRADUAL_HD To saturate(From value) {
     if (value >= kEnd<To, From>) return Range::max();
     return value <= static_cast<From>(Range::min()) ? Range::min() : static_cast<To>(value);
   } else if constexpr (sizeof(To) < sizeof(From)) {
-    const From low = Range::min(), high = Range::max();
+    const From low = Range::min();
+    const From high = Range::max();
     return static_cast<To>(value < low ? low : (value > high ? high : value));
   } else {
     return value;

@@ -31,7 +31,8 @@ template <class To, class From> void count_wide(const From* in, std::int64_t n, 
     const From value = in[i];
     counts.zeros += value == 0;
     if constexpr (std::floating_point<From>) {
-      counts.nan += std::isnan(value), counts.inf += std::isinf(value);
+      counts.nan += std::isnan(value);
+      counts.inf += std::isinf(value);
       if (!std::isfinite(value)) continue;
       if constexpr (std::same_as<To, double>)
         counts.subnormal += std::fpclassify(static_cast<double>(value)) == FP_SUBNORMAL;
@@ -53,15 +54,24 @@ template <class To, class From> CastCounts count_bits(const From* in, const To* 
   const std::tuple all(in, out, static_cast<std::uint64_t>(n), f.sign_bit() - 1, 1u << f.mantissa_bits, f.max_code());
   return vectorized([&all] {  // a closure wider than a register would be copied through memory
     const auto [from, to, count, magnitudes, normal, most] = all;
-    std::uint32_t zeros = 0, to_zero = 0, below = 0, beyond = 0, not_finite = 0, nan = 0;
+    std::uint32_t zeros = 0;
+    std::uint32_t to_zero = 0;
+    std::uint32_t below = 0;
+    std::uint32_t beyond = 0;
+    std::uint32_t not_finite = 0;
+    std::uint32_t nan = 0;
     for (std::uint64_t i = 0; i < count; ++i) {
       Bits m = from[i] != 0;
       if constexpr (std::floating_point<From>) m = std::bit_cast<Bits>(from[i]) << 1 >> 1;
       std::uint32_t stored = magnitudes;
       if constexpr (Narrow<To>) stored &= to[i].bits;
       else stored &= std::bit_cast<std::uint32_t>(to[i]);
-      zeros += m == 0, not_finite += m >= kInf, nan += m > kInf;
-      to_zero += stored == 0, beyond += stored > most, below += stored < normal;
+      zeros += m == 0;
+      not_finite += m >= kInf;
+      nan += m > kInf;
+      to_zero += stored == 0;
+      beyond += stored > most;
+      below += stored < normal;
     }
     return CastCounts{count, zeros, to_zero - zeros, below - to_zero, beyond - not_finite, nan, not_finite - nan};
   });
@@ -132,7 +142,10 @@ template void cast_and_store(DType, const std::int64_t*, void*, std::int64_t, st
 
 void convert(DType src, const void* in, DType dst, void* out, std::int64_t n, CastCounts* counts) {
   if (n <= 0) return;
-  if (src == dst && !counts) return void(std::memcpy(out, in, static_cast<std::size_t>(n) * size_of(src)));
+  if (src == dst && !counts) {
+    std::memcpy(out, in, static_cast<std::size_t>(n) * size_of(src));
+    return;
+  }
   if (dst == DType::f32 && !counts) return fetch_and_cast(src, in, 1, static_cast<float*>(out), n);
   if (src == DType::f64) return convert_through<double>(src, in, dst, out, n, counts);
   if (is_floating(src)) return convert_through<float>(src, in, dst, out, n, counts);

@@ -49,7 +49,8 @@ template <Line kLine, bool kStream>
 [[gnu::target("avx512f,avx512bw,avx512dq,avx512bf16,f16c")]] void encode_lines(const float* in, void* codes,
                                                                                std::int64_t n) {
   for (std::int64_t i = 0; i < n; i += 32) {
-    const __m512 a = _mm512_loadu_ps(in + i), b = _mm512_loadu_ps(in + i + 16);
+    const __m512 a = _mm512_loadu_ps(in + i);
+    const __m512 b = _mm512_loadu_ps(in + i + 16);
     __m512i line;
     if constexpr (kLine == Line::f16)
       line = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(a, kNearestEven)),

@@ -125,8 +125,11 @@ constexpr double nan_as_f64(float nan) {
 // "When double rounding is odd", 2005). Rounding to nearest even twice does not.
 constexpr float round_to_odd(double value) {
   const float nearest = value != value ? nan_as_f32(value) : static_cast<float>(value);
-  const double size = value < 0 ? -value : value, rounded = value < 0 ? -nearest : nearest;
-  const bool above = rounded > size, below = rounded < size;  // above: the truncation is the float before it
+  const double size = value < 0 ? -value : value;
+  const double rounded = value < 0 ? -nearest : nearest;
+  // above: the truncation is the float before it
+  const bool above = rounded > size;
+  const bool below = rounded < size;
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(nearest) - above) | (above | below));
 }
 

@@ -57,7 +57,8 @@ std::vector<NamedFormat> make_named() {
   for (int p = 1; p <= 7; ++p)
     for (const bool finite : {false, true}) {
       Format f = fnuz(8 - p, p - 1);
-      f.bias = 1 << (7 - p), f.has_inf = !finite;
+      f.bias = 1 << (7 - p);
+      f.has_inf = !finite;
       all.push_back({names.emplace_back(fmt::format("binary8p{}{}", p, finite ? "f" : "")), f,
                      finite ? "IEEE P3109 (interim report), finite: one NaN at 80, no -0, no Inf"
                             : "IEEE P3109 (interim report), extended: one NaN at 80, no -0, Inf at 7F and FF",
@@ -74,7 +75,8 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
 
 // X and Y of "eXmY", for other letters as well.
 std::optional<std::pair<int, int>> parse_widths(std::string_view text, char first = 'e', char second = 'm') {
-  int x = 0, y = 0;
+  int x = 0;
+  int y = 0;
   const char* end = text.data() + text.size();
   if (!text.starts_with(first)) return {};
   const auto [after_x, bad_x] = std::from_chars(text.data() + 1, end, x);
@@ -178,7 +180,8 @@ int Format::max_exponent() const { return std::ilogb(max()); }
 
 float Format::decode(std::uint32_t code) const {
   if (table) return table->decoded[code & ((1u << table->bits) - 1)];
-  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   const bool negative = (code & sign_bit()) != 0;
   const std::uint32_t magnitude = code & ((1u << (exponent_bits + mantissa_bits)) - 1);
   if (nan == NanEncoding::negative_zero && code == sign_bit()) return static_cast<float>(kNan);
@@ -206,7 +209,8 @@ void check_valid(const Format& f) {
   if (!f.has_zero && (f.is_signed || f.mantissa_bits > 0 || f.subnormals))
     bad("a format without zero is an unsigned one of powers of two");
   if (f.max_code() < (f.subnormals ? 1u : 1u << f.mantissa_bits)) bad("it has no value but zero");
-  const std::int64_t bias = f.bias, lowest = (f.has_zero ? 1 : 0) - bias;
+  const std::int64_t bias = f.bias;
+  const std::int64_t lowest = (f.has_zero ? 1 : 0) - bias;
   const std::int64_t highest = (f.max_code() >> f.mantissa_bits) - bias;
   if (lowest < (f.has_zero ? -126 : -127) || highest > 127)
     bad(fmt::format("with the bias {} its normal values run from 2^{} to below 2^{}; f32 holds 2^-126 to below 2^128",
@@ -250,7 +254,8 @@ std::string to_string(const Format& f) {
   const bool named = std::ranges::any_of(named_formats(), [&](const auto& n) { return n.name == "u" + widths; });
   if (allowed && !taken && !named && f == without_sign(ieee_form(f.exponent_bits, f.mantissa_bits)))
     return "u" + widths;
-  const int whole = 2 - f.bias, fraction = f.mantissa_bits + 1 - whole;
+  const int whole = 2 - f.bias;
+  const int fraction = f.mantissa_bits + 1 - whole;
   if (whole >= 0 && fraction >= 0 && f == Format::fixed_point(whole, fraction, f.is_signed))
     return fmt::format("{}q{}.{}", f.is_signed ? "" : "u", whole, fraction);
   static constexpr std::string_view kNan[] = {"no NaN", "IEEE NaN", "NaN all ones", "NaN at -0"};

@@ -12,7 +12,8 @@
 namespace gradual {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // f32's normal numbers below infinity.
 bool is_normal_or_zero(double v) { return v == 0 || (std::abs(v) >= 0x1p-126 && std::abs(v) < 0x1p128); }
@@ -59,7 +60,8 @@ void complete(ValueTable& t) {
     if (code && *code < t.decoded.size()) t.decoded[*code] = value;
   };
   for (std::size_t i = 0; i < n; ++i) decodes(t.codes[i], t.values[i]);
-  decodes(t.inf, HUGE_VALF), decodes(t.negative_inf, -HUGE_VALF);
+  decodes(t.inf, HUGE_VALF);
+  decodes(t.negative_inf, -HUGE_VALF);
   if (!t.lowest) t.lowest = t.values[0] - (double{t.values[1]} - t.values[0]) / 2;
   if (!t.highest) t.highest = t.values[n - 1] + (double{t.values[n - 1]} - t.values[n - 2]) / 2;
 }
@@ -70,7 +72,8 @@ void complete(ValueTable& t) {
 // fraction.
 double posit(std::uint32_t code, int bits, int es) {
   const bool first = (code >> (bits - 2) & 1) != 0;
-  int at = bits - 2, run = 0;
+  int at = bits - 2;
+  int run = 0;
   for (; at >= 0 && (code >> at & 1) == static_cast<std::uint32_t>(first); --at) ++run;
   int exponent = 0;
   for (int e = es - 1; e >= 0; --e)
@@ -85,7 +88,8 @@ double posit(std::uint32_t code, int bits, int es) {
 double takum(std::uint32_t code, int bits) {
   const std::uint32_t wide = code << (20 - bits);  // 20 bits: 1, 1, 3, and 15 for characteristic and fraction
   const bool direct = (wide >> 18 & 1) != 0;
-  const int regime = static_cast<int>(wide >> 15 & 7), r = direct ? regime : 7 - regime;
+  const int regime = static_cast<int>(wide >> 15 & 7);
+  const int r = direct ? regime : 7 - regime;
   const int rest = 15 - r;
   const int tail = static_cast<int>(wide >> rest & ((1u << r) - 1));
   const int c = direct ? (1 << r) - 1 + tail : -(1 << (r + 1)) + 1 + tail;
@@ -103,7 +107,10 @@ template <class Value> ValueTable from_codes(ValueTable t, Value value, double (
     else if (is_normal_or_zero(v)) all.emplace_back(static_cast<float>(v), code);
   }
   std::ranges::sort(all);
-  for (const auto& [v, code] : all) t.values.push_back(v), t.codes.push_back(code);
+  for (const auto& [v, code] : all) {
+    t.values.push_back(v);
+    t.codes.push_back(code);
+  }
   for (std::size_t i = 1; between && i < all.size(); ++i) t.bounds.push_back(between(all[i - 1].first, all[i].first));
   return t;
 }
@@ -119,11 +126,13 @@ template <class Value> ValueTable tapered(std::string name, std::string about, i
   ValueTable t = from_codes({.name = std::move(name), .about = std::move(about), .bits = bits},
                             [=](std::uint32_t code) { return of(code, bits); });
   for (std::size_t i = 1; i < t.values.size(); ++i) {
-    const double low = t.values[i - 1], high = t.values[i];
+    const double low = t.values[i - 1];
+    const double high = t.values[i];
     const double bound = low == 0 || high == 0 ? 0 : of(2 * t.codes[i] - 1, bits + 1);
     t.bounds.push_back(std::clamp(bound, low, high));  // where codes beyond f32 are left out
   }
-  t.lowest = -kInf, t.highest = kInf;
+  t.lowest = -kInf;
+  t.highest = kInf;
   return t;
 }
 
@@ -136,7 +145,9 @@ double hif8(std::uint32_t code) {
   if (code < 8) return code == 0 ? 0 : std::ldexp(1.0, static_cast<int>(code) - 23);
   const int d = code >> 5 ? static_cast<int>(code >> 5) + 1 : static_cast<int>(code >> 4);
   const int mantissa = d < 2 ? 3 : 5 - d;
-  const std::uint32_t leading = 1u << d >> 1, e = code >> mantissa;  // the exponent's hidden bit; its sign is below
+  // the exponent's hidden bit; its sign is below
+  const std::uint32_t leading = 1u << d >> 1;
+  const std::uint32_t e = code >> mantissa;
   const int size = static_cast<int>(leading | (d > 0 ? e & (leading - 1) : 0));
   const double fraction = std::ldexp(static_cast<double>(code & ((1u << mantissa) - 1)), -mantissa);
   return std::ldexp(1 + fraction, (e & leading) != 0 ? -size : size);
@@ -222,7 +233,9 @@ Format table_format(ValueTable table) {
     const auto at = std::ranges::find(*list, table.name, &NamedFormat::name);
     if (at == list->end()) continue;
     ValueTable other = at->format.table ? *at->format.table : ValueTable();
-    table.decoded.clear(), other.decoded.clear();  // follows from the others, and has NaNs
+    // follows from the others, and has NaNs
+    table.decoded.clear();
+    other.decoded.clear();
     if (other == table) return at->format;
     throwf("format '{}': the name is another format's", table.name);
   }

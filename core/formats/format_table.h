@@ -24,10 +24,14 @@ struct ValueTable {
   // bounds[i], from values[i] to values[i + 1]: rounding to nearest goes down below it and up above it. A number on it
   // is a tie: nearest-even takes the even code (or the lower value, if both are even or odd). Default: the midpoints.
   std::vector<double> bounds = {};
-  std::optional<std::uint32_t> nan = {}, inf = {}, negative_inf = {};  // codes
+  // codes
+  std::optional<std::uint32_t> nan = {};
+  std::optional<std::uint32_t> inf = {};
+  std::optional<std::uint32_t> negative_inf = {};
   // Numbers beyond these overflow under rounding to nearest, numbers twice as far beyond the last value under any
   // rounding. Default: half the last gap beyond the last values. Inf: nothing overflows.
-  std::optional<double> lowest = {}, highest = {};
+  std::optional<double> lowest = {};
+  std::optional<double> highest = {};
 
   std::vector<float> decoded = {};  // by code, filled by table_format(); NaN for a code without a value
   bool operator==(const ValueTable&) const = default;

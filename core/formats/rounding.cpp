@@ -65,7 +65,8 @@ template <class T>
 void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64_t n, std::int64_t first_element,
                CastStats stats) {
   using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-  const bool powers = !r.format.has_zero, table = r.format.table != nullptr;
+  const bool powers = !r.format.has_zero;
+  const bool table = r.format.table != nullptr;
   if (table) check_valid(r.rounding);
   const RoundingSpec<U> spec = powers || table ? RoundingSpec<U>{} : rounding_spec<U>(r, codes != nullptr);
   const PowerSpec power = powers ? power_spec(r) : PowerSpec{};
@@ -131,9 +132,11 @@ template <class U> RoundingSpec<U> rounding_spec(const Rounder& r, bool codes) {
   s.random_bits = r.rounding.random_bits;
   s.parity_moves = f.mantissa_bits == 0 ? 1 : 0;
   s.quantum = bits_of<U>(std::ldexp(1.0, 1 - f.bias - f.mantissa_bits));
-  U sign = Bits::kSign, inf = Bits::kInf;
+  U sign = Bits::kSign;
+  U inf = Bits::kInf;
   if (codes) {
-    sign = f.sign_bit(), inf = f.inf_code().value_or(0);
+    sign = f.sign_bit();
+    inf = f.inf_code().value_or(0);
     s.sign_shift = 8 * static_cast<int>(sizeof(U)) - f.bits();
     s.min_normal = U{1} << f.mantissa_bits;
     s.max = f.max_code();
@@ -159,14 +162,19 @@ template <class U> RoundingSpec<U> rounding_spec(const Rounder& r, bool codes) {
   s.overflow = stays_finite(r, false) ? s.max : beyond;
   s.overflow_below = stays_finite(r, true) ? s.max : beyond;
   s.inf = saturates ? s.max : beyond;
-  if (!has_nan) s.nan_keeps = s.nan_sign = 0, s.nan = saturates ? s.max : s.zero_sign;
+  if (!has_nan) {
+    s.nan_keeps = s.nan_sign = 0;
+    s.nan = saturates ? s.max : s.zero_sign;
+  }
   return s;
 }
 
 PowerSpec power_spec(const Rounder& r) {
-  const bool saturates = r.overflow == Overflow::saturate, has_nan = r.format.nan != NanEncoding::none;
+  const bool saturates = r.overflow == Overflow::saturate;
+  const bool has_nan = r.format.nan != NanEncoding::none;
   const bool passes = r.overflow == Overflow::ieee || r.overflow == Overflow::ml_dtypes;
-  const std::uint32_t most = r.format.max_code(), nan = r.format.nan_code().value_or(saturates ? most : 0);
+  const std::uint32_t most = r.format.max_code();
+  const std::uint32_t nan = r.format.nan_code().value_or(saturates ? most : 0);
   Rounder wide = r;
   wide.format = {.exponent_bits = 9, .bias = r.format.bias + 1, .nan = NanEncoding::all_ones};
   RoundingSpec<std::uint64_t> spec = rounding_spec<std::uint64_t>(wide, true);

@@ -60,7 +60,12 @@ inline int rounding_loop(const Rounder& rounder, const RoundingSpec<std::uint64_
 
 // Counts of a loop. An element may add to several counts; CastCounts follow from their differences.
 struct LoopCounts {
-  std::uint32_t zeros = 0, to_zero = 0, below_normal = 0, beyond = 0, not_finite = 0, nan = 0;
+  std::uint32_t zeros = 0;
+  std::uint32_t to_zero = 0;
+  std::uint32_t below_normal = 0;
+  std::uint32_t beyond = 0;
+  std::uint32_t not_finite = 0;
+  std::uint32_t nan = 0;
 };
 
 // A loop's number is its RoundingMode. Two more loops round to nearest even faster.
@@ -173,11 +178,14 @@ template <bool count, class U> constexpr U take_source(U bits, const RoundingSpe
   if constexpr (count) {
     const bool infinite = magnitude == Bits::kInf;
     if (s.below_zero != 0) {
-      counts.nan -= 1, counts.not_finite -= !infinite;
+      counts.nan -= 1;
+      counts.not_finite -= !infinite;
     } else {
       counts.zeros -= 1;
-      counts.to_zero -= infinite, counts.below_normal -= infinite;
-      counts.beyond += infinite, counts.not_finite += infinite;
+      counts.to_zero -= infinite;
+      counts.below_normal -= infinite;
+      counts.beyond += infinite;
+      counts.not_finite += infinite;
     }
   }
   return s.below_zero;
@@ -196,9 +204,14 @@ PowerSpec power_spec(const Rounder& rounder);
 // The code of the power of two that x is rounded to. Sources below the smallest value become that value, so nothing
 // underflows.
 GRADUAL_HD inline std::uint32_t round_to_power(double x, std::uint32_t random, const PowerSpec& s, LoopCounts& counts) {
-  const bool zero = x == 0, nan = x != x, finite = x - x == 0;
-  counts.zeros += zero, counts.to_zero += zero, counts.below_normal += zero;
-  counts.nan += nan, counts.not_finite += !finite;
+  const bool zero = x == 0;
+  const bool nan = x != x;
+  const bool finite = x - x == 0;
+  counts.zeros += zero;
+  counts.to_zero += zero;
+  counts.below_normal += zero;
+  counts.nan += nan;
+  counts.not_finite += !finite;
   std::uint32_t code = nan ? s.nan : x > 0 ? s.inf : s.below;
   if (x > 0 && finite) {
     LoopCounts unused;

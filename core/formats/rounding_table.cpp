@@ -42,8 +42,11 @@ template <class U> struct Cuts {
 
   std::vector<U> keys;                        // padded with the largest key
   std::array<std::uint32_t, kBuckets> first;  // cuts below the bucket
-  U low = 0, high = 0;                        // the first and the last key
-  int shift = 0, steps = 0;
+  // the first and the last key
+  U low = 0;
+  U high = 0;
+  int shift = 0;
+  int steps = 0;
   std::vector<double> values;  // with those at the ends, and one more
   std::vector<U> bits, codes;  // of the values; nothing at the ends
   std::uint32_t zero = 0;      // the index of the value nearest to zero
@@ -74,16 +77,19 @@ template <class U> Cuts<U>::Cuts(const ValueTable& t, RoundingMode mode) {
     // Beyond the ends codes go on with the other parity.
     const bool below_odd = i > 0 ? (t.codes[i - 1] & 1) != 0 : (t.codes[0] & 1) == 0;
     const bool above_odd = i < n ? (t.codes[i] & 1) != 0 : !below_odd;
-    const bool start = i == 0, ends = !std::isfinite(values[start ? 0 : i + 1]) && (start || i == n);
+    const bool start = i == 0;
+    const bool ends = !std::isfinite(values[start ? 0 : i + 1]) && (start || i == n);
     // If both codes are even or both odd, to-odd goes away from zero: what is not zero does not become zero.
     const bool odd = above_odd == below_odd ? values[i] >= 0 : above_odd;
     const T cut = ends ? (start ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::infinity())
                        : cut_between<T>(values[i], values[i + 1], bound, mode, below_odd && !above_odd, odd);
     keys.push_back(key_of(std::bit_cast<U>(cut == 0 ? T(-0.0) : cut)));
   }
-  low = keys.front(), high = keys.back();
+  low = keys.front();
+  high = keys.back();
   while ((high - low) >> shift >= kBuckets) ++shift;
-  std::size_t most = 0, at = 0;
+  std::size_t most = 0;
+  std::size_t at = 0;
   for (std::uint32_t b = 0; b < kBuckets; ++b) {
     first[b] = static_cast<std::uint32_t>(at);
     while (at < keys.size() && (keys[at] - low) >> shift == b) ++at;
@@ -92,8 +98,12 @@ template <class U> Cuts<U>::Cuts(const ValueTable& t, RoundingMode mode) {
   steps = static_cast<int>(std::bit_width(most));
   keys.insert(keys.end(), std::size_t{1} << steps, ~U{0});
   values.push_back(values.back());
-  bits.resize(n + 2), codes.resize(n + 2);
-  for (std::size_t i = 0; i < n; ++i) bits[i + 1] = std::bit_cast<U>(T{t.values[i]}), codes[i + 1] = t.codes[i];
+  bits.resize(n + 2);
+  codes.resize(n + 2);
+  for (std::size_t i = 0; i < n; ++i) {
+    bits[i + 1] = std::bit_cast<U>(T{t.values[i]});
+    codes[i + 1] = t.codes[i];
+  }
   const auto least = std::ranges::min_element(t.values, {}, [](float v) { return std::abs(v); });
   zero = static_cast<std::uint32_t>(least - t.values.begin()) + 1;
 }
@@ -114,14 +124,16 @@ template <class U> struct Ends {
 template <class U> Ends<U> ends_of(const Cuts<U>& c, const ValueTable& t, const Rounder& r, bool codes) {
   const std::vector<U>& of = codes ? c.codes : c.bits;
   const bool saturates = r.overflow == Overflow::saturate;
-  const U first = of[1], last = of[t.values.size()];
+  const U first = of[1];
+  const U last = of[t.values.size()];
   const auto special = [&](std::optional<std::uint32_t> code, double value, U otherwise) {
     if (!code) return otherwise;
     return codes ? U{*code} : std::bit_cast<U>(static_cast<Value<U>>(value));
   };
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const U nan = special(t.nan, std::numeric_limits<double>::quiet_NaN(), saturates ? last : of[c.zero]);
-  const U up = special(t.inf, kInf, t.nan ? nan : last), down = special(t.negative_inf, -kInf, t.nan ? nan : first);
+  const U up = special(t.inf, kInf, t.nan ? nan : last);
+  const U down = special(t.negative_inf, -kInf, t.nan ? nan : first);
   return {stays_finite(r, true) ? first : down, stays_finite(r, false) ? last : up, saturates ? first : down,
           saturates ? last : up, nan};
 }
@@ -148,7 +160,8 @@ void put(const std::vector<U>& results, const Ends<U>& ends, const Value<U>* in,
   vectorized([=, of = results.data()] {
     const Ends<U> e = ends;
     for (std::int64_t i = 0; i < n; ++i) {
-      const U bits = std::bit_cast<U>(in[i]), magnitude = bits & ~SourceBits<U>::kSign;
+      const U bits = std::bit_cast<U>(in[i]);
+      const U magnitude = bits & ~SourceBits<U>::kSign;
       U r = of[index[i]];
       r = choose(index[i] == 0, e.below, r);
       r = choose(index[i] == last, e.beyond, r);
@@ -165,7 +178,8 @@ template <class U>
 void round_up_by_chance(const Cuts<U>& c, const Value<U>* in, const std::uint32_t* random, int bits,
                         std::uint32_t* index, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
-    const double low = c.values[index[i]], gap = c.values[index[i] + 1] - low;
+    const double low = c.values[index[i]];
+    const double gap = c.values[index[i] + 1] - low;
     if (!(in[i] >= low) || !std::isfinite(gap) || !(gap > 0)) continue;  // beyond the ends, or NaN
     const auto distance = static_cast<std::uint64_t>(std::ldexp((in[i] - low) / gap, bits));
     index[i] += distance + random[i] >= std::uint64_t{1} << bits ? 1 : 0;
@@ -177,10 +191,14 @@ void count(const Cuts<U>& c, const Value<U>* in, const std::uint32_t* index, std
   const auto last = static_cast<std::uint32_t>(c.bits.size()) - 1;
   const std::uint32_t zero = c.values[c.zero] == 0 ? c.zero : ~0u;
   for (std::int64_t i = 0; i < n; ++i) {
-    const bool finite = std::isfinite(in[i]), to_zero = in[i] == 0 || (finite && index[i] == zero);
-    counts.zeros += in[i] == 0, counts.to_zero += to_zero, counts.below_normal += to_zero;
+    const bool finite = std::isfinite(in[i]);
+    const bool to_zero = in[i] == 0 || (finite && index[i] == zero);
+    counts.zeros += in[i] == 0;
+    counts.to_zero += to_zero;
+    counts.below_normal += to_zero;
     counts.beyond += !finite || (in[i] != 0 && (index[i] == 0 || index[i] == last));
-    counts.not_finite += !finite, counts.nan += std::isnan(in[i]);
+    counts.not_finite += !finite;
+    counts.nan += std::isnan(in[i]);
   }
 }
 

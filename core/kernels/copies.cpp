@@ -76,7 +76,8 @@ void copy_elements(const Tensor& out, const Tensor& x) {
   };
   // If elements of x are a multiple of a page apart, as in some transposes, they fall into few sets of the cache. In
   // narrow strips of the last dim they stay in the cache until their neighbours are read.
-  constexpr std::int64_t kPage = 4096, kStrip = 16;
+  constexpr std::int64_t kPage = 4096;
+  constexpr std::int64_t kStrip = 16;
   const int last = loop.ndim - 1;
   const std::int64_t jump = loop.view[1].strides[last] * static_cast<std::int64_t>(size_of(x.dtype()));
   const std::int64_t strips = loop.sizes[last] / kStrip;

@@ -105,7 +105,8 @@ GRADUAL_HD inline float scaled_erfc(float t) {
   constexpr float kErfc[] = {-0x1.1ee2dep-12f, -0x1.9d33c6p-11f, 0x1.06604cp-9f,  0x1.51c0f4p-9f,
                              -0x1.85da0ep-6f,  0x1.17ba6ep-4f,   -0x1.e889acp-4f, 0x1.098438p-3f,
                              -0x1.85a16ap-5f,  -0x1.15c08ap-3f,  0x1.40c522p0f};
-  const float above = t + 3.0f, below = 1.0f + 2.0f * t;
+  const float above = t + 3.0f;
+  const float below = 1.0f + 2.0f * t;
   const float inverse = 1.0f / (above * below);
   return polynomial(kErfc, (t - 3.0f) * below * inverse) * (above * inverse);
 }

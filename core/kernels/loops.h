@@ -117,7 +117,10 @@ template <class C> const C* fetch(const Loop& loop, int operand, std::int64_t po
 template <class C> class Dense {
  public:
   explicit Dense(const Tensor& t) {
-    if (t.defined()) data_ = static_cast<char*>(t.raw()), dtype_ = t.dtype();
+    if (t.defined()) {
+      data_ = static_cast<char*>(t.raw());
+      dtype_ = t.dtype();
+    }
   }
   explicit operator bool() const { return data_ != nullptr; }
   void* at(std::int64_t i) const { return data_ + i * static_cast<std::int64_t>(size_of(dtype_)); }

@@ -66,7 +66,9 @@ struct ScaleChange {
 // The state in a GPU's memory. It is copied as bytes.
 struct DeviceLossScale {
   static constexpr std::int64_t kKept = 256;  // changes that are kept until the host reads them
-  float scale = 1, inverse = 1;               // those of `now`; kernels read them
+  // those of `now`; kernels read them
+  float scale = 1;
+  float inverse = 1;
   LossScale now;
   std::int64_t changes = 0;
   ScaleChange history[kKept] = {};  // change k is at k % kKept

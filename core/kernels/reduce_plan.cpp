@@ -7,8 +7,10 @@ Plan make_plan(std::span<const Tensor* const> operands, std::uint32_t dims) {
   const auto loop = [&](bool reduced) {
     Loop all;
     all.operands = static_cast<int>(operands.size());
-    for (int k = 0; k < all.operands; ++k)
-      all.view[k].data = static_cast<char*>(operands[k]->raw()), all.view[k].dtype = operands[k]->dtype();
+    for (int k = 0; k < all.operands; ++k) {
+      all.view[k].data = static_cast<char*>(operands[k]->raw());
+      all.view[k].dtype = operands[k]->dtype();
+    }
     for (int d = 0; d < x.dim(); ++d) {
       if ((dims >> d & 1) != static_cast<std::uint32_t>(reduced)) continue;
       for (int k = 0; k < all.operands; ++k) all.view[k].strides[all.ndim] = operands[k]->strides()[d];
@@ -29,8 +31,10 @@ Tensor reduced_last(const Tensor& x, std::uint32_t dims) {
   Shape sizes, strides;
   for (const bool reduced : {false, true})
     for (int d = 0; d < x.dim(); ++d)
-      if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced))
-        sizes.push_back(x.sizes()[d]), strides.push_back(x.strides()[d]);
+      if ((dims >> d & 1) == static_cast<std::uint32_t>(reduced)) {
+        sizes.push_back(x.sizes()[d]);
+        strides.push_back(x.strides()[d]);
+      }
   return as_strided(x, sizes, strides, x.offset());
 }
 

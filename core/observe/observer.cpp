@@ -51,7 +51,8 @@ struct Observe final : Interceptor {
       record.seconds = seconds_since(start) - here.inside;
       if (watch) {
         device::Work work = watch->stop();
-        record.seconds = work.seconds, record.kernels = std::move(work.kernels);
+        record.seconds = work.seconds;
+        record.kernels = std::move(work.kernels);
       }
     }
     if (CastCounts* around = cast_counts(); around && counting) *around += record.counts;

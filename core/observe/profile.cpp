@@ -10,9 +10,15 @@ namespace gradual {
 namespace {
 
 void add(Profile::Entry& to, const Profile::Entry& e) {
-  if (to.calls == 0) to.name = e.name, to.phase = e.phase;
-  to.calls += e.calls, to.seconds += e.seconds, to.launches += e.launches;
-  to.flops += e.flops, to.bytes += e.bytes;
+  if (to.calls == 0) {
+    to.name = e.name;
+    to.phase = e.phase;
+  }
+  to.calls += e.calls;
+  to.seconds += e.seconds;
+  to.launches += e.launches;
+  to.flops += e.flops;
+  to.bytes += e.bytes;
   if (to.tensor_cores.empty()) to.tensor_cores = e.tensor_cores;
   for (const std::string& kernel : e.kernels)
     if (std::ranges::find(to.kernels, kernel) == to.kernels.end()) to.kernels.push_back(kernel);
@@ -78,7 +84,8 @@ std::vector<Profile::Entry> Profile::by_module() const { return sorted(modules_)
 Profile::Entry Profile::total() const {
   Entry all;
   for (const auto& [key, e] : ops_) add(all, e);
-  all.name = "total", all.phase = "";
+  all.name = "total";
+  all.phase = "";
   return all;
 }
 

@@ -34,7 +34,9 @@ struct Convolution {
   Shape x, w, y;
   DType in, out;  // dtype of both operands, and of the result
   bool bias = false;
-  bool x_last = false, y_last = false;  // the images are channels-last
+  // the images are channels-last
+  bool x_last = false;
+  bool y_last = false;
   int threads = 1;
 
   bool makes(OpId wanted) const { return op == wanted; }
@@ -77,11 +79,14 @@ bool is_worth(std::string_view implementation) {
 // The primitive_desc of `Kind` for these layouts. That of a gradient takes the forward one as a hint.
 template <class Kind, class... Forward> auto describe_as(const Convolution& c, const Forward&... forward) {
   const ConvAttrs& a = c.attrs;
-  const dnnl::memory::dims stride{a.stride[0], a.stride[1]}, padding{a.padding[0], a.padding[1]};
+  const dnnl::memory::dims stride{a.stride[0], a.stride[1]};
+  const dnnl::memory::dims padding{a.padding[0], a.padding[1]};
   const dnnl::memory::dims dilation{a.dilation[0] - 1, a.dilation[1] - 1};
   const auto direct = dnnl::algorithm::convolution_direct;
   const auto training = dnnl::prop_kind::forward_training;
-  const Desc x = c.wanted_x(), w = c.wanted_w(), y = c.wanted_y();
+  const Desc x = c.wanted_x();
+  const Desc w = c.wanted_w();
+  const Desc y = c.wanted_y();
   if constexpr (sizeof...(forward) > 0)
     return describe_gradient<Kind>(forward..., direct, x, w, y, stride, dilation, padding, padding);
   else if (c.bias)
@@ -187,7 +192,8 @@ struct Images {
 // Runs the batch in parts of `size` images, each on one thread. The weight gradients of the parts are added in order.
 bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, void* w, const Tensor& y,
                const float* bias) {
-  const std::int64_t images = whole.x[0], parts = (images + size - 1) / size;
+  const std::int64_t images = whole.x[0];
+  const std::int64_t parts = (images + size - 1) / size;
   const bool sums = whole.makes(OpId::conv2d_backward_weight) && parts > 1;
   const std::int64_t n = numel(whole.w);
   const Scratch partial(sums ? static_cast<std::size_t>(parts * n) * sizeof(float) : 1);
@@ -215,8 +221,14 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
     const void* const data[] = {x_at, static_cast<char*>(sums ? partial.data() : w) + i * steps[1], y_at, bias};
     primitive->run(
         {data, whole.bias ? 4u : 3u}, steps, end - i,
-        [&](std::int64_t part) { xs.load(i + part, x_at), ys.load(i + part, y_at); },
-        [&](std::int64_t part) { xs.store(i + part, x_at, counts), ys.store(i + part, y_at, counts); });
+        [&](std::int64_t part) {
+          xs.load(i + part, x_at);
+          ys.load(i + part, y_at);
+        },
+        [&](std::int64_t part) {
+          xs.store(i + part, x_at, counts);
+          ys.store(i + part, y_at, counts);
+        });
   };
   // A task takes consecutive parts and reorders the weights once.
   const int threads = num_threads();
@@ -259,14 +271,18 @@ bool convolution(const OpCall& call, Outputs& out) {
   const auto prepared = [&](const Tensor& t, bool images) {
     return images && t.is_contiguous() ? t : operand(t, c.in, images);
   };
-  Tensor first = prepared(call[0], true), second = prepared(call[1], of_weights);
+  Tensor first = prepared(call[0], true);
+  Tensor second = prepared(call[1], of_weights);
   const cpu::Loaded<float> bias(c.makes(OpId::conv2d) ? call[2] : Tensor(), cpu::Loaded<float>::As::rows);
   c.bias = bias.data() != nullptr;
   const Tensor& x = c.makes(OpId::conv2d) ? first : of_weights ? second : result;
   const Tensor& w = of_weights ? result : second;
   const Tensor& y = c.makes(OpId::conv2d) ? result : first;
-  c.x = x.sizes(), c.w = w.sizes(), c.y = y.sizes();
-  c.x_last = is_channels_last(x), c.y_last = is_channels_last(y);
+  c.x = x.sizes();
+  c.w = w.sizes();
+  c.y = y.sizes();
+  c.x_last = is_channels_last(x);
+  c.y_last = is_channels_last(y);
   const std::int64_t size = part_of(c);
   // oneDNN's own threads wait for each other, which is slow on a busy machine. They serve batches of too few images
   // only.

@@ -37,7 +37,8 @@ Primitive* primitive_of(const Product& p) {
 // oneDNN 2.6's sgemm is faster than its matmul on processors with AMX (bench/results/compare_amx.md) for large products
 // whose rows are not short. oneDNN 3 was not measured there.
 bool is_sgemm(const Product& p) {
-  constexpr std::int64_t kLarge = std::int64_t{1} << 27, kShort = 512;
+  constexpr std::int64_t kLarge = std::int64_t{1} << 27;
+  constexpr std::int64_t kShort = 512;
   return p.in == DType::f32 && p.out == DType::f32 && p.n >= kShort && p.work >= kLarge && DNNL_VERSION_MAJOR == 2 &&
          cpu_isa() == CpuIsa::amx;
 }

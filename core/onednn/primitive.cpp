@@ -72,7 +72,10 @@ Key& Key::add(const Shape& values) {
 bool Key::operator==(const Key& o) const { return std::equal(values_, values_ + n_, o.values_, o.values_ + o.n_); }
 std::size_t Key::hash() const {
   std::uint64_t h = 0;
-  for (int i = 0; i < n_; ++i) h = (h ^ static_cast<std::uint64_t>(values_[i])) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
+  for (int i = 0; i < n_; ++i) {
+    h = (h ^ static_cast<std::uint64_t>(values_[i])) * 0x9e3779b97f4a7c15u;
+    h ^= h >> 29;
+  }
   return h;
 }
 

@@ -20,8 +20,10 @@ using Element = std::uint16_t;
   for (int half = 0; half < 2; ++half, from += kHalf, to += kHalf * to_step) {
     __m256i rows[4][kHalf];
     for (int i = 0; i < kHalf; ++i) {
-      const auto *const low = from + i * from_step, *const high = low + kHalf * from_step;
-      __builtin_prefetch(low + 64), __builtin_prefetch(high + 64);
+      const auto* const low = from + i * from_step;
+      const auto* const high = low + kHalf * from_step;
+      __builtin_prefetch(low + 64);
+      __builtin_prefetch(high + 64);
       rows[0][i] = _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(high), reinterpret_cast<const __m128i*>(low));
     }
     // A 128-bit lane of all rows has 64 elements. Interleaving its halves rotates the bits of an element's index by
@@ -41,7 +43,8 @@ using Element = std::uint16_t;
 }  // namespace
 
 void move_blocks(const void* from, void* to, const BlockLayout& l) {
-  const std::int64_t size = l.channels * l.pixels, pixel_step = l.last ? l.channels : kSide;
+  const std::int64_t size = l.channels * l.pixels;
+  const std::int64_t pixel_step = l.last ? l.channels : kSide;
   const std::int64_t group_step = l.last ? kSide : kSide * l.pixels;
   parallel_for(l.images, std::max<std::int64_t>(1, cpu::kGrain / size), [=](std::int64_t image, std::int64_t end) {
     for (; image < end; ++image) {
@@ -50,7 +53,8 @@ void move_blocks(const void* from, void* to, const BlockLayout& l) {
       for (std::int64_t next = 0; next < l.pixels; next += kSide) {
         const std::int64_t pixel = std::min(next, l.pixels - kSide);  // the last pixels may be moved twice
         for (std::int64_t group = 0; group < l.channels / kSide; ++group) {
-          const std::int64_t plane = group * kSide * l.pixels + pixel, block = group * group_step + pixel * pixel_step;
+          const std::int64_t plane = group * kSide * l.pixels + pixel;
+          const std::int64_t block = group * group_step + pixel * pixel_step;
           if (l.pack) transpose(read + plane, l.pixels, write + block, pixel_step);
           else transpose(read + block, pixel_step, write + plane, l.pixels);
         }

@@ -30,7 +30,8 @@ class Attrs {
   Attrs(const Attrs& o) : tag_(o.tag_), size_(o.size_) { std::memcpy(bytes_, o.bytes_, size_); }
   Attrs& operator=(const Attrs& o) {
     if (this == &o) return *this;
-    tag_ = o.tag_, size_ = o.size_;
+    tag_ = o.tag_;
+    size_ = o.size_;
     if (size_ > 0) std::memcpy(bytes_, o.bytes_, size_);
     return *this;
   }
@@ -76,8 +77,11 @@ struct DimAttrs {
 };
 struct SliceAttrs {
   int dim = 0;
-  std::int64_t start = 0, stop = 0, step = 1;  // resolved: 0 <= start <= stop <= size
-  std::int64_t size = 0;                       // of the sliced dim (for slice_backward)
+  // resolved: 0 <= start <= stop <= size
+  std::int64_t start = 0;
+  std::int64_t stop = 0;
+  std::int64_t step = 1;
+  std::int64_t size = 0;  // of the sliced dim (for slice_backward)
 };
 struct PadAttrs {
   Shape before, after;  // one entry per dim, all >= 0
@@ -97,14 +101,19 @@ struct Size2 {
 };
 // Options are what a caller may say; the attributes add what the op function tells the kernel.
 struct Conv2dOptions {
-  Size2 stride = 1, padding = 0, dilation = 1;
+  Size2 stride = 1;
+  Size2 padding = 0;
+  Size2 dilation = 1;
   std::int64_t groups = 1;
 };
 struct ConvAttrs : Conv2dOptions {
   Size2 size = 0;  // conv2d_backward_*: of the input or the kernel, whichever is computed
 };
 struct Pool2dOptions {
-  Size2 kernel = 2, stride = 0, padding = 0;  // stride 0: the kernel's
+  // stride 0: the kernel's
+  Size2 kernel = 2;
+  Size2 stride = 0;
+  Size2 padding = 0;
 };
 struct PoolAttrs : Pool2dOptions {
   Size2 size = 0;              // *_backward: of the input; adaptive: of the output
@@ -143,7 +152,13 @@ struct UnscaleAttrs {
 };
 // The rates that an optimizer's formula may use.
 struct Rates {
-  double lr = 0, weight_decay = 0, momentum = 0, dampening = 0, beta1 = 0, beta2 = 0, eps = 0;
+  double lr = 0;
+  double weight_decay = 0;
+  double momentum = 0;
+  double dampening = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
 };
 // Pointers into GPU memory to what changes from step to step, so that no step waits for the host. Null: use the
 // attributes' values.

@@ -89,7 +89,9 @@ Outputs attention(const OpCall& c) {
   if (fused(c)) return {{dispatch1(OpId::flash_attention, {&c[0], &c[1], &c[2]}, a, c.where)}};
   const double scale = attention_scale(a, c[0].size(-1));
   const auto wide = [&](const Tensor& t) { return is_half(t.dtype()) ? attention_cast(t, DType::f32, c.where) : t; };
-  const Tensor q = wide(c[0]), k = wide(c[1]), v = wide(c[2]);
+  const Tensor q = wide(c[0]);
+  const Tensor k = wide(c[1]);
+  const Tensor v = wide(c[2]);
   Tensor scores = matmul(mul({q, c.where}, {scale, c.where}), transpose(k, -2, -1, c.where), c.where);
   // A row of only -Inf would give a softmax of NaN, and v a gradient of NaN, for a query that may attend to no key.
   const bool chosen = mask.defined() && mask.dtype() == DType::bool_;

@@ -32,7 +32,8 @@ Tensor spread(const Tensor& dy, const std::int64_t* kernel, const ConvAttrs& a) 
   for (int i = 0; i < 2; ++i) {
     const std::int64_t before = a.dilation[i] * (kernel[i] - 1) - a.padding[i];
     size[i] = a.size[i] + a.dilation[i] * (kernel[i] - 1);
-    margin[i] = std::max<std::int64_t>(0, -before), at[i] = margin[i] + before;
+    margin[i] = std::max<std::int64_t>(0, -before);
+    at[i] = margin[i] + before;
     length[i] = std::max(margin[i] + size[i], at[i] + a.stride[i] * (dy.size(2 + i) - 1) + 1);
   }
   // Puts element (y, x) of dy at before + stride * (y, x) of a field of zeros; elements outside affect no input.
@@ -73,7 +74,8 @@ Tensor conv_by_products(OpId op, const Tensor& first, const Tensor& second, cons
   };
   std::vector<Tensor> parts;
   for (std::int64_t g = 0; g < attrs.groups; ++g) {
-    const Tensor a = part(first, 1, g), b = part(second, dim, g);
+    const Tensor a = part(first, 1, g);
+    const Tensor b = part(second, dim, g);
     if (op == OpId::conv2d)
       parts.push_back(as_images(product(unfold(a, b.sizes().begin() + 2, attrs, out.begin() + 2), b.flatten(1).t(), g),
                                 out[0], out[2], out[3]));

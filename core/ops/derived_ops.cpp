@@ -132,7 +132,8 @@ Tensor stddev(const Tensor& x, const Shape& dims, bool keepdim, double correctio
 }
 
 ValuesAndIndices max_with_indices(const Tensor& x, int dim, bool keepdim, Loc loc) {
-  const Tensor index = argmax(x, dim, true, loc), values = gather(x, dim, index, loc);
+  const Tensor index = argmax(x, dim, true, loc);
+  const Tensor values = gather(x, dim, index, loc);
   if (keepdim) return {values, index};
   return {squeeze(values, dim, loc), squeeze(index, dim, loc)};
 }
@@ -245,7 +246,8 @@ Tensor adaptive_max_pool2d(const Tensor& x, std::int64_t height, std::int64_t wi
   return resized("adaptive_max_pool2d", x, {height, width}, [&](const Tensor& t, int dim, auto n, auto parts) {
     std::vector<Tensor> out;
     for (std::int64_t i = 0; i < parts; ++i) {
-      const std::int64_t first = i * n / parts, last = ((i + 1) * n + parts - 1) / parts;
+      const std::int64_t first = i * n / parts;
+      const std::int64_t last = ((i + 1) * n + parts - 1) / parts;
       out.push_back(max(narrow(t, dim, first, last - first, loc), dim, true, loc));
     }
     return cat(out, dim, loc);
@@ -371,7 +373,9 @@ Tensor soft_cross_entropy(const Tensor& logits, const Tensor& probabilities, Cro
   return reduced_loss(neg(sum(mul({target, loc}, log_p), 1, false, loc), loc), o.reduction, loc);
 }
 Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction by, Loc loc) {
-  const Tensor w = wide(p, loc), none = eq({w, loc}, 0), log_p = log(where(none, {1, loc}, {w, loc}), loc);
+  const Tensor w = wide(p, loc);
+  const Tensor none = eq({w, loc}, 0);
+  const Tensor log_p = log(where(none, {1, loc}, {w, loc}), loc);
   return reduced_loss(where(none, {0, loc}, mul({w, loc}, sub({log_p, loc}, wide(log_q, loc)))), by, loc);
 }
 

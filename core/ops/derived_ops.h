@@ -62,14 +62,21 @@ Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands, 
 
 // x [N, C, L] -> [N, out, L']; weight [out, C/groups, kernel]. A conv2d of height 1.
 struct Conv1dOptions {
-  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  std::int64_t dilation = 1;
+  std::int64_t groups = 1;
 };
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Conv1dOptions options = {},
               Loc loc = Loc::current());
 // The gradient of conv2d as a layer: x [N, C, H, W] -> [N, out, H', W'] with H' = (H - 1) stride - 2 padding +
 // dilation (kernel - 1) + 1 + output_padding; weight [C, out/groups, kh, kw]. Policies and recipes treat it as conv2d.
 struct ConvTranspose2dOptions {
-  Size2 stride = 1, padding = 0, output_padding = 0, dilation = 1;  // output_padding: less than stride or dilation
+  // output_padding: less than stride or dilation
+  Size2 stride = 1;
+  Size2 padding = 0;
+  Size2 output_padding = 0;
+  Size2 dilation = 1;
   std::int64_t groups = 1;
 };
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},

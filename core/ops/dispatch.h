@@ -105,7 +105,8 @@ struct Columns {
   OfferFn onednn[kOpCount] = {};  // is chosen (cpu_backend.h)
   KernelFn cuda[kOpCount] = {};
   CompositeFn composite[kOpCount] = {};
-  Capability cpu_capability[kOpCount] = {}, cuda_capability[kOpCount] = {};
+  Capability cpu_capability[kOpCount] = {};
+  Capability cuda_capability[kOpCount] = {};
   DType half[2] = {DType::bf16, DType::f16};  // by DeviceType: what Autocast casts to by default
   // oneDNN's version and instruction set; null if it is not built.
   std::string_view (*onednn_description)() = nullptr;

@@ -85,7 +85,8 @@ Tensor einsum(const std::string& equation, const std::vector<Tensor>& operands, 
     if (!has(a, c)) columns += c;
   const auto matrices = [&](const Tensor& t, const std::string& from, const std::string& m, const std::string& n) {
     Shape sizes = e.sizes(batch);
-    sizes.push_back(numel(e.sizes(m))), sizes.push_back(numel(e.sizes(n)));
+    sizes.push_back(numel(e.sizes(m)));
+    sizes.push_back(numel(e.sizes(n)));
     return reshape(permuted(t, from, batch + m + n, loc), sizes, loc);
   };
   const Tensor z = matmul(matrices(x, a, rows, summed), matrices(y, b, summed, columns), loc);

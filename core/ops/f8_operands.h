@@ -8,9 +8,11 @@
 namespace gradual {
 
 struct F8Operands {
-  DType a, b;                      // f8e4m3fn, f8e5m2
-  const float *a_scale, *b_scale;  // in the GPU's memory; null: 1
-  bool* scaled;                    // set to true if the product includes both scales
+  DType a, b;  // f8e4m3fn, f8e5m2
+  // in the GPU's memory; null: 1
+  const float* a_scale;
+  const float* b_scale;
+  bool* scaled;  // set to true if the product includes both scales
 };
 // For the product that this thread computes; null: unknown.
 inline constexpr auto f8_operands = per_thread<const F8Operands*, F8Operands>;

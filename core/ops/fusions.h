@@ -37,7 +37,8 @@ const Fusion* find_fusion(OpId first, OpId second);
 // Runs the parts of a call one after the other by `run` (OpCall -> Outputs). Returns the outputs of `whole`.
 template <class Run> Outputs run_parts(const Fusion& f, const OpCall& whole, const Run& run) {
   const int n = op_info(f.first).inputs;
-  const Attrs first_attrs = f.first_attrs(*whole.attrs), second_attrs = f.second_attrs(*whole.attrs);
+  const Attrs first_attrs = f.first_attrs(*whole.attrs);
+  const Attrs second_attrs = f.second_attrs(*whole.attrs);
   Outputs out = run(OpCall{f.first, TensorRefs(whole.inputs.data(), n), &first_attrs, whole.where});
   const Tensor middle = out[0];
   const Tensor* refs[3] = {};

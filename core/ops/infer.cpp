@@ -79,7 +79,8 @@ void infer_activation_backward(const OpCall& c, OutSpec* out) {
 // The common case of arithmetic: row-major floats of one shape and dtype.
 static bool broadcast_nothing(const OpCall& c, OutSpec* out) {
   if (c.inputs.size() != 2) return false;
-  const Tensor &a = c[0], &b = c[1];
+  const Tensor& a = c[0];
+  const Tensor& b = c[1];
   if (!a.defined() || !b.defined()) return false;
   if (!is_floating(a.dtype()) || a.dtype() != b.dtype() || a.sizes() != b.sizes() || !a.is_contiguous() ||
       !b.is_contiguous())

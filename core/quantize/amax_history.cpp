@@ -11,7 +11,11 @@ namespace gradual {
 
 AmaxHistory& AmaxHistory::operator=(const AmaxHistory& o) {
   if (this == &o) return *this;
-  scale = o.scale, amax = o.amax, staged = o.staged, is_staged = o.is_staged, used = o.used;
+  scale = o.scale;
+  amax = o.amax;
+  staged = o.staged;
+  is_staged = o.is_staged;
+  used = o.used;
   o.there_.read([&](const void* bytes) { take(bytes, o.length_); });
   there_.host_changed();
   return *this;
@@ -20,7 +24,9 @@ AmaxHistory& AmaxHistory::operator=(const AmaxHistory& o) {
 void AmaxHistory::take(const void* bytes, int length) {
   const auto& read = *static_cast<const DeviceAmaxHistory*>(bytes);
   const auto* ring = reinterpret_cast<const float*>(&read + 1);
-  scale = read.scale, used = read.used, staged = read.staged;
+  scale = read.scale;
+  used = read.used;
+  staged = read.staged;
   amax.resize(static_cast<std::size_t>(std::min<std::int64_t>(read.count, length)));
   for (std::size_t i = 0; i < amax.size(); ++i)
     amax[i] = ring[(read.count - 1 - static_cast<std::int64_t>(i)) % length];

@@ -13,7 +13,10 @@ struct Scaling;
 
 // The state in a GPU's memory. Memory for Scaling::history amaxes follows it. It is copied as bytes.
 struct DeviceAmaxHistory {
-  float scale = 1, used = 1, staged = 0, unused = 0;
+  float scale = 1;
+  float used = 1;
+  float staged = 0;
+  float unused = 0;
   std::int64_t count = 0;  // amaxes so far; amax number k is at k % history
 };
 static_assert(sizeof(DeviceAmaxHistory) % 8 == 0);
@@ -34,7 +37,10 @@ struct AmaxHistory {
   AmaxHistory& operator=(const AmaxHistory& other);
 
   // Copies the GPU's state into the fields, if a GPU has it, and waits for the GPU.
-  AmaxHistory& read() { return there_.read(), *this; }
+  AmaxHistory& read() {
+    there_.read();
+    return *this;
+  }
   // staged = max(staged, |value|), rounded up to f32, as far as f32 goes.
   void stage(double value);
   void forget_staged();  // as if nothing was staged since the last advance(); waits for the GPU

@@ -17,7 +17,10 @@ std::vector<Scale> candidates(double amax, const ScaleSpec& s) {
     return all;
   }
   ScaleSpec other = s;
-  const auto take = [&](double part) { other.most = s.most * part, all.push_back(scale_of(amax, other)); };
+  const auto take = [&](double part) {
+    other.most = s.most * part;
+    all.push_back(scale_of(amax, other));
+  };
   if (s.rule == ScaleRule::four_over_six) take(2.0 / 3);
   else
     for (int i = 8; i <= 24; ++i) take(i / 16.0);
@@ -47,12 +50,14 @@ template <class T> double error_of(const T* x, std::int64_t rows, const Grid& g,
 // largest value; a part doubles it if its amax is beyond what the parts in it can still double.
 template <class T> void part_scales(const T* most, std::int64_t parts, const Grid& g, std::vector<Scale>& scales) {
   const int levels = g.levels[2] ? 2 : 1;
-  const std::int64_t in_block = g.levels[0] / g.block_cols, in_part = g.levels[1] / g.block_cols;
+  const std::int64_t in_block = g.levels[0] / g.block_cols;
+  const std::int64_t in_part = g.levels[1] / g.block_cols;
   const auto amax_of = [&](std::int64_t from, std::int64_t count) {
     return largest(most + from, std::min(count, parts - from), T(0));
   };
   ScaleSpec base = g.spec;
-  base.most *= 1 << levels, base.emax += levels;
+  base.most *= 1 << levels;
+  base.emax += levels;
   Scale block;
   for (std::int64_t i = 0; i < parts; ++i) {
     if (i % in_block == 0) block = scale_of(amax_of(i, in_block), base);
@@ -75,7 +80,9 @@ ScaleSpec scale_spec(const Quantizer& q) {
   // The scale's own rounding may exceed half a step of formats as long as f32.
   const bool goes_up = directed || (s.product == ScaledProduct::exact && q.format.mantissa_bits >= 22);
   spec.fits = goes_up && (q.overflow == Overflow::ieee || q.overflow == Overflow::ml_dtypes);
-  spec.most = q.format.max(), spec.emax = q.format.max_exponent(), spec.mantissa_bits = q.format.mantissa_bits;
+  spec.most = q.format.max();
+  spec.emax = q.format.max_exponent();
+  spec.mantissa_bits = q.format.mantissa_bits;
   spec.least = q.format.min();
   if (!coded_scales(s.kind, s.scale)) return spec;
   spec.stored = rounding_spec<std::uint64_t>({s.scale_format, {}, Overflow::saturate}, false);
@@ -98,7 +105,8 @@ Scale Range::scale(const ScaleSpec& s) const {
 }
 
 template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, const Grid& g) {
-  const std::int64_t rows = n / g.k, cols = (g.k + g.block_cols - 1) / g.block_cols;
+  const std::int64_t rows = n / g.k;
+  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
   std::vector<T> most(static_cast<std::size_t>(tiles * cols), T(0));
   std::vector<Scale> scales;
@@ -121,7 +129,8 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
   } else if (g.searched) {
     std::vector<T> rounded;
     for (std::int64_t i = 0; i < tiles * cols; ++i) {
-      const std::int64_t row = i / cols * g.block_rows, col = i % cols * g.block_cols;
+      const std::int64_t row = i / cols * g.block_rows;
+      const std::int64_t col = i % cols * g.block_cols;
       rounded.resize(static_cast<std::size_t>(std::min(g.block_cols, g.k - col)));
       const std::vector<Scale> tried = candidates(most[static_cast<std::size_t>(i)], g.spec);
       Scale& best = scales.emplace_back(tried[0]);  // the first with the least error
@@ -129,8 +138,10 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
       for (const Scale& scale : tried)
         if (const double error =
                 error_of(values + row * g.k + col, std::min(g.block_rows, rows - row), g, scale, rounded);
-            error < least)
-          least = error, best = scale;
+            error < least) {
+          least = error;
+          best = scale;
+        }
     }
   } else {
     for (const T m : most) scales.push_back(scale_of(m, g.spec));

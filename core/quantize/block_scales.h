@@ -39,7 +39,8 @@ template <class T> T largest(const T* values, std::int64_t n, T than) {
 
 // The elements' range, with 0; NaN does not count.
 struct Range {
-  double low = 0, high = 0;
+  double low = 0;
+  double high = 0;
 
   template <class T> void add(const T* values, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) {

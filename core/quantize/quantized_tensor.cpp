@@ -34,7 +34,10 @@ const std::uint8_t* loose(const QuantizedTensor& q, std::optional<Scratch>& byte
 Tensor decoded(const QuantizedTensor& q, const Shape& sizes) {
   const std::int64_t n = q.numel();
   Tensor values = empty(sizes, {.device = q.device()});
-  if (q.device().is_cuda()) return device::dequantize(q, {}, {}, values), values;
+  if (q.device().is_cuda()) {
+    device::dequantize(q, {}, {}, values);
+    return values;
+  }
   std::optional<Scratch> bytes;
   decode(q.format, loose(q, bytes), values.data<float>(), n);
   return values;
@@ -114,7 +117,9 @@ std::size_t QuantizedTensor::nbytes() const { return codes.nbytes() + (scales.de
 Tensor QuantizedTensor::scale_values() const {
   if (!scales.defined() || scales.dtype() == DType::f32) return scales;
   QuantizedTensor alone;
-  alone.format = scale_format, alone.shape = scales.sizes(), alone.codes = scales;
+  alone.format = scale_format;
+  alone.shape = scales.sizes();
+  alone.codes = scales;
   return decoded(alone, alone.shape);
 }
 

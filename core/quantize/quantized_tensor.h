@@ -13,8 +13,10 @@ struct QuantizedTensor {
   Shape shape;
   int axis = 0;
   Tensor codes;  // u8 [bytes]: format.storage_bits() bits per code, the first code in the lowest bits
-  std::int64_t block_rows = 0, block_cols = 0;  // elements under one scale; the last blocks may be smaller
-  Format scale_format;                          // the format of scales: fp32, e8m0fnu or e4m3fn
+  // elements under one scale; the last blocks may be smaller
+  std::int64_t block_rows = 0;
+  std::int64_t block_cols = 0;
+  Format scale_format;  // the format of scales: fp32, e8m0fnu or e4m3fn
   Tensor scales;        // [ceil(rows / block_rows), ceil(K / block_cols)], f32 or u8 codes. Undefined: 1
   Tensor zero_points;   // f32, sizes of scales: what is subtracted from the codes' values. Undefined: 0
   Tensor global_scale;  // a factor of all values (nvfp4), f32 []. Undefined: 1

@@ -32,19 +32,25 @@ constexpr std::int64_t kTogether = 16;             // rows of a transposition: t
 struct Rows {
   Tensor x;
   int axis = 0;
-  std::int64_t rows = 1, k = 1, stride = 1;
+  std::int64_t rows = 1;
+  std::int64_t k = 1;
+  std::int64_t stride = 1;
   Shape sizes, strides;  // with the axis last
   bool in_order = true;  // memory has the order [rows, k], without gaps
 
   Rows(const Tensor& t, int wanted) : x(t) {
     if (!t.is_floating()) throw_error("quantize: takes a floating tensor, not " + std::string(to_string(t.dtype())));
     axis = wrap_dim(wanted, t.dim(), "quantize");
-    sizes = t.sizes(), strides = t.strides();
+    sizes = t.sizes();
+    strides = t.strides();
     if (sizes.empty()) return;
-    k = sizes[axis], stride = strides[axis];
-    sizes.erase(axis), strides.erase(axis);
+    k = sizes[axis];
+    stride = strides[axis];
+    sizes.erase(axis);
+    strides.erase(axis);
     rows = numel(sizes);
-    sizes.push_back(k), strides.push_back(stride);
+    sizes.push_back(k);
+    strides.push_back(stride);
     in_order = is_contiguous(sizes, strides);
   }
 
@@ -60,8 +66,11 @@ struct Rows {
     if (in_order) copy(first, 1, 0, n);
     const std::int64_t adjacent = sizes.size() > 1 && strides.end()[-2] == 1 ? sizes.end()[-2] : 1;
     for (std::int64_t done = 0; done < n && !in_order;) {
-      const std::int64_t column = (first + done) % k, row = (first + done) / k, count = std::min(n - done, k - column);
-      std::int64_t at = column * stride, rest = row;
+      const std::int64_t column = (first + done) % k;
+      const std::int64_t row = (first + done) / k;
+      const std::int64_t count = std::min(n - done, k - column);
+      std::int64_t at = column * stride;
+      std::int64_t rest = row;
       for (int d = sizes.size() - 2; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
       // Whole rows whose elements are adjacent share cache lines.
       const std::int64_t whole = count < k ? 1 : std::min({kTogether, (n - done) / k, adjacent - row % adjacent});
@@ -159,7 +168,8 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   Grid g;
   g.k = x.k;
   g.spec = scale_spec(q);
-  g.block_rows = std::max<std::int64_t>(1, x.rows), g.block_cols = std::max<std::int64_t>(1, x.k);
+  g.block_rows = std::max<std::int64_t>(1, x.rows);
+  g.block_cols = std::max<std::int64_t>(1, x.k);
   if (s.kind == ScalingKind::delayed && !o.history)
     throw_error("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
   const bool whole = s.kind == ScalingKind::tensor || s.kind == ScalingKind::delayed || s.kind == ScalingKind::nvfp4;
@@ -172,7 +182,8 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
   else if (s.kind == ScalingKind::nvfp4) set_global(g.spec, nvfp4_global(amax_of(x.x), g.spec));
   if (s.kind == ScalingKind::row) g.block_rows = 1;
   if (s.kind == ScalingKind::block || s.kind == ScalingKind::nvfp4) {
-    g.block_rows = s.square ? s.block : 1, g.block_cols = s.inner_part ? s.inner_part : s.part ? s.part : s.block;
+    g.block_rows = s.square ? s.block : 1;
+    g.block_cols = s.inner_part ? s.inner_part : s.part ? s.part : s.block;
     if (!s.square && x.k % s.block == 0) g.k = s.block;
     g.searched = searches(s.rule) ? &q : nullptr;
     g.levels = {s.block, s.part, s.inner_part};
@@ -238,7 +249,8 @@ void round_scaled(const Rounder& rounder, const T* from, float* to, std::int64_t
   if (!g.spec.zero_point) return;
   for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
     const float zero = scales[static_cast<std::size_t>(block)].zero;
-    const float low = static_cast<float>(g.spec.least) - zero, high = static_cast<float>(g.spec.most) - zero;
+    const float low = static_cast<float>(g.spec.least) - zero;
+    const float high = static_cast<float>(g.spec.most) - zero;
     for (std::int64_t i = begin; i < end; ++i) to[i] = std::clamp(to[i], low, high) + (whole ? zero : 0);
   });
 }
@@ -258,10 +270,12 @@ struct Call {
   Rounder rounder{rounded_format(q), q.rounding, q.overflow, o.key};
   // Doubles, and scaled elements of which the rounder or counts read more than an f32 holds, are rounded as doubles.
   // Doubles stay doubles if nothing is scaled.
-  bool doubles = x.x.dtype() == DType::f64, scaled = q.scaling.kind != ScalingKind::none;
+  bool doubles = x.x.dtype() == DType::f64;
+  bool scaled = q.scaling.kind != ScalingKind::none;
   bool exact = scaled && q.scaling.product == ScaledProduct::exact;
   bool counts_products = o.scaled_exponents && o.stats.exponents;
-  bool wide = doubles || (exact && (counts_products || !f32_suffices(rounder))), stays_wide = doubles && !scaled;
+  bool wide = doubles || (exact && (counts_products || !f32_suffices(rounder)));
+  bool stays_wide = doubles && !scaled;
 
   Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options)
       : q(checked(quantizer, what)), o(options), x(t, axis), g(make_grid(x, q, o)) {}
@@ -307,7 +321,10 @@ struct Call {
     static_cast<ScaleGrid&>(pass) = g;
     pass.x = as_strided(x.x, x.sizes, x.strides, x.x.offset());
     pass.wide = wide;
-    pass.rows = x.rows, pass.k = x.k, pass.rounder = rounder, pass.options = o;
+    pass.rows = x.rows;
+    pass.k = x.k;
+    pass.rounder = rounder;
+    pass.options = o;
     return pass;
   }
 
@@ -433,8 +450,11 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   const detail::Grid& g = c.g;
   const int bits = q.format.storage_bits();
   QuantizedTensor out;
-  out.format = q.format, out.shape = x.sizes(), out.axis = c.x.axis;
-  out.block_rows = g.block_rows, out.block_cols = g.block_cols;
+  out.format = q.format;
+  out.shape = x.sizes();
+  out.axis = c.x.axis;
+  out.block_rows = g.block_rows;
+  out.block_cols = g.block_cols;
   out.codes = empty({packed_bytes(x.numel(), bits)}, {.dtype = DType::u8, .device = x.device()});
   out.scale_format = c.scale_format();
   const Shape sizes{(c.x.rows + g.block_rows - 1) / g.block_rows, (c.x.k + g.block_cols - 1) / g.block_cols};

@@ -95,7 +95,8 @@ struct Scaling {
   // block: not 0: parts of a block, at whose elements' magnitude their scale is that of the block or twice it, so that
   // the block's is half as large (Rouhani et al. 2023, shared microexponents; HiFloat4). Parts of parts double again.
   // Each size divides the one before it. CPU only; a QuantizedTensor has one scale for each innermost part.
-  int part = 0, inner_part = 0;
+  int part = 0;
+  int inner_part = 0;
   ScaleFormat scale = ScaleFormat::e8m0;  // block
   // nvfp4, and block with coded scales: signed or not, with a zero and at most 2^64 (nvfp4). nvfp4 keeps e4m3fn on GPUs
   Format scale_format = {.exponent_bits = 4, .mantissa_bits = 3, .bias = 7, .nan = NanEncoding::all_ones};

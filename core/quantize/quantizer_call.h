@@ -11,9 +11,12 @@ struct QuantizerCall {
   // decode: `to` times `scale` is what the codes `from` stand for.
   enum Kind : std::uint8_t { values, encode, decode };
   Kind kind;
-  const Tensor &from, &to, &scale;  // scale: f32 that broadcasts to `to` (values), or the codes' own; undefined: 1
-  const Quantizer* quantizer;       // null: decode
-  int axis;                         // the contracted one
+  // scale: f32 that broadcasts to `to` (values), or the codes' own; undefined: 1
+  const Tensor& from;
+  const Tensor& to;
+  const Tensor& scale;
+  const Quantizer* quantizer;  // null: decode
+  int axis;                    // the contracted one
 
   void tell_observers() const;
 };

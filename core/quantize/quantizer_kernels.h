@@ -15,20 +15,27 @@ namespace gradual::detail {
 
 // The factor of the source before rounding, and the factor of a code's value less the zero point.
 struct Scale {
-  float forward = 1, inverse = 1, zero = 0;
+  float forward = 1;
+  float inverse = 1;
+  float zero = 0;
 };
 constexpr Scale inverted(float forward) { return {forward, 1 / forward}; }
 // The least scales whose inverses are finite: of all and of powers of two.
-constexpr float kLeastScale = 0x1.000008p-128F, kLeastPower = 0x1p-127F;
+constexpr float kLeastScale = 0x1.000008p-128F;
+constexpr float kLeastPower = 0x1p-127F;
 
 // A quantizer's rule for scales in the form that kernels read.
 struct ScaleSpec : Scaling {
   float factor = 1;  // 2^-margin
   // The format's largest and lowest value, the exponent of the largest one and the format's mantissa bits.
-  double most = 1, least = 0;
-  int emax = 0, mantissa_bits = 0;
-  bool fits = false;                        // amax times the scale is at most `most`
-  float global = 1, global_inverse = 1;     // nvfp4: the scale of the tensor
+  double most = 1;
+  double least = 0;
+  int emax = 0;
+  int mantissa_bits = 0;
+  bool fits = false;  // amax times the scale is at most `most`
+  // nvfp4: the scale of the tensor
+  float global = 1;
+  float global_inverse = 1;
   float largest_scale = 448;                // nvfp4: what the largest block's scale becomes
   RoundingSpec<std::uint64_t> stored = {};  // nvfp4, coded: rounds the scales of blocks
 };
@@ -42,8 +49,10 @@ constexpr bool coded_scales(ScalingKind kind, ScaleFormat scale) {
 
 // The scales of one call: one for the tensor, or one for each block of a grid over [rows, k].
 struct ScaleGrid {
-  std::int64_t block_rows = 1, block_cols = 1;  // elements under one scale
-  bool fixed = false;                           // one scale, known before the pass: `one`
+  // elements under one scale
+  std::int64_t block_rows = 1;
+  std::int64_t block_cols = 1;
+  bool fixed = false;  // one scale, known before the pass: `one`
   Scale one = {};
   ScaleSpec spec = {};  // not fixed: the rule for each block's scale; spec.global is the tensor's scale (nvfp4)
   Tensor whole;         // on a GPU, for scales from an amax: replaces `one` or spec.global, with its inverse, f32 [2]
@@ -118,7 +127,8 @@ GRADUAL_HD inline float history_amax(double amax) {
 
 // max(|a|, b) for b >= 0. Bits of magnitudes have the order of their values, and NaN is the largest.
 GRADUAL_HD inline float larger_magnitude(float a, float b) {
-  const std::uint32_t x = std::bit_cast<std::uint32_t>(a) & 0x7fffffffu, y = std::bit_cast<std::uint32_t>(b);
+  const std::uint32_t x = std::bit_cast<std::uint32_t>(a) & 0x7fffffffu;
+  const std::uint32_t y = std::bit_cast<std::uint32_t>(b);
   return std::bit_cast<float>(x > y ? x : y);
 }
 GRADUAL_HD inline double larger_magnitude(double a, double b) {
@@ -174,7 +184,8 @@ GRADUAL_HD inline Scale nvfp4_global(double amax, const ScaleSpec& s) {
 }
 
 GRADUAL_HD inline void set_global(ScaleSpec& s, const Scale& of_tensor) {
-  s.global = of_tensor.forward, s.global_inverse = of_tensor.inverse;
+  s.global = of_tensor.forward;
+  s.global_inverse = of_tensor.inverse;
 }
 
 // The exponent of a block's scale. amax is finite and not 0.
@@ -205,7 +216,8 @@ GRADUAL_HD inline Scale power_scale(int e) {
 
 // NVFP4 (NVIDIA 2025): the coded scale of a block, relative to the tensor's scale.
 GRADUAL_HD inline Scale nvfp4_scale(double amax, const ScaleSpec& s) {
-  const auto narrow = static_cast<float>(amax), most = static_cast<float>(s.most);
+  const auto narrow = static_cast<float>(amax);
+  const auto most = static_cast<float>(s.most);
   const float nan = is_nan(amax) ? narrow : s.global;
   double wanted = quieted(nan);
   if (s.oracle == ScaleOracle::torchao && !is_nan(nan)) {
@@ -228,7 +240,8 @@ GRADUAL_HD inline Scale scale_of(double amax, const ScaleSpec& s) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   if (coded_scales(s.kind, s.scale)) return nvfp4_scale(amax, s);
   if (s.kind != ScalingKind::block || s.scale == ScaleFormat::f32) return current_scale(amax, s);
-  const bool torchao = s.oracle == ScaleOracle::torchao, up = s.rule == ScaleRule::rceil;
+  const bool torchao = s.oracle == ScaleOracle::torchao;
+  const bool up = s.rule == ScaleRule::rceil;
   if (is_nan(amax)) return {torchao && !up ? 0 : kNan, kNan};
   if (is_inf(amax)) return power_scale(torchao && !up ? 128 - s.emax : 127);
   if (amax == 0 && s.scale != ScaleFormat::e8m0) return {};
@@ -244,7 +257,8 @@ namespace gradual::device {
 // One quantizer's pass over a GPU's tensor, seen as [rows, k]: scales, rounds and counts.
 struct RoundingPass : detail::ScaleGrid {
   Tensor x;  // floating, with the axis last
-  std::int64_t rows = 1, k = 1;
+  std::int64_t rows = 1;
+  std::int64_t k = 1;
   Rounder rounder = {};
   bool wide = false;  // scaled elements are rounded as doubles
   QuantizeOptions options = {};

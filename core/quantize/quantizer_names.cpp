@@ -11,7 +11,8 @@ std::string describe(const Quantizer& q) {
   std::string text = to_string(q.format);
   if (q.rounding.mode != RoundingMode::nearest_even) text += " " + to_string(q.rounding);
   const std::string blocks = s.square ? fmt::format("tiles of {0}x{0}", s.block) : fmt::format("blocks of {}", s.block);
-  const bool nvfp4 = s.kind == ScalingKind::nvfp4, coded = nvfp4 || s.scale == ScaleFormat::coded;
+  const bool nvfp4 = s.kind == ScalingKind::nvfp4;
+  const bool coded = nvfp4 || s.scale == ScaleFormat::coded;
   const char* one = s.power_of_two ? "power of two" : "scale";
   switch (s.kind) {
     case ScalingKind::none: break;

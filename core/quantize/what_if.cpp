@@ -42,7 +42,8 @@ int fitting_exponent(double max, double amax) {
 // sum ((x - q * back) * unit)^2. Eight sums let the loop vectorise with a fixed order of additions.
 template <class T>
 double noise_of(const Source& s, const Tensor& rounded, double back, std::int64_t begin, std::int64_t end) {
-  const T *const x = s.x.data<T>() + begin, *const q = rounded.data<T>() + begin;
+  const T* const x = s.x.data<T>() + begin;
+  const T* const q = rounded.data<T>() + begin;
   const std::int64_t n = end - begin;
   double sums[8] = {};
   const auto add = [&](std::int64_t i, double& sum) {
@@ -58,7 +59,8 @@ double noise_of(const Source& s, const Tensor& rounded, double back, std::int64_
 
 // The same for all of x, with one sum a chunk, so that the bits are the same for any number of threads.
 double noise_of(const Source& s, const Tensor& q, double back) {
-  const std::int64_t n = s.x.numel(), per = std::max<std::int64_t>(32 * 1024, (n + 63) / 64);
+  const std::int64_t n = s.x.numel();
+  const std::int64_t per = std::max<std::int64_t>(32 * 1024, (n + 63) / 64);
   std::vector<double> parts(static_cast<std::size_t>((n + per - 1) / per));
   parallel_for(n, per, [&](std::int64_t begin, std::int64_t end) {
     parts[static_cast<std::size_t>(begin / per)] =
@@ -73,9 +75,12 @@ double at(const Tensor& t, std::int64_t i) {
 
 WhatIf survey(const Tensor& x) {
   WhatIf w{.elements = x.numel()};
-  const Tensor size = abs(x), kept = logical_and(gt(size, 0), lt(size, HUGE_VAL));
+  const Tensor size = abs(x);
+  const Tensor kept = logical_and(gt(size, 0), lt(size, HUGE_VAL));
   const auto count = [](const Tensor& t) { return sum(t).item<std::int64_t>(); };
-  w.zeros = count(eq(x, 0)), w.nan = count(ne(x, x)), w.inf = count(eq(size, HUGE_VAL));
+  w.zeros = count(eq(x, 0));
+  w.nan = count(ne(x, x));
+  w.inf = count(eq(size, HUGE_VAL));
   if (count(kept) == 0) return w;
   w.amax = max(where(kept, size, 0.0)).item();
   w.amin = min(where(kept, size, HUGE_VAL)).item();

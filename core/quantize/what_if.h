@@ -71,8 +71,13 @@ struct BlockLoss : NamedQuantizer {
 };
 
 struct WhatIf {
-  std::int64_t elements = 0, zeros = 0, nan = 0, inf = 0;
-  double amax = 0, amin = 0;  // the largest and smallest magnitude of finite nonzero elements; 0 without any
+  std::int64_t elements = 0;
+  std::int64_t zeros = 0;
+  std::int64_t nan = 0;
+  std::int64_t inf = 0;
+  // the largest and smallest magnitude of finite nonzero elements; 0 without any
+  double amax = 0;
+  double amin = 0;
   int headroom = 0;
   double loss_scale = 1;                 // for gradients in f16: 2^(floor(log2(65504 / amax)) - headroom)
   std::vector<FormatLoss> formats = {};  // the common named_formats() with a zero, then WhatIfOptions::also

@@ -23,7 +23,10 @@ constexpr std::string_view kNames[] = {"baseline", "avx2", "avx512", "amx"};
 
 #if defined(__x86_64__)
 bool has_f16c() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
@@ -39,12 +42,17 @@ bool runs_avx512() { return false; }
 
 #if defined(__x86_64__) && defined(__linux__)
 bool asks_for_amx() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned kTiles = 1U << 24, kBf16 = 1U << 22;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  constexpr unsigned kTiles = 1U << 24;
+  constexpr unsigned kBf16 = 1U << 22;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0 || (d & kBf16) == 0) return false;
   if (!runs_avx512() || !detail::has_avx512_bf16()) return false;
   // Linux saves the tiles of a process that asked for it (Documentation/arch/x86/xstate.rst).
-  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  constexpr long kRequest = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;     // XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }
 #else

@@ -12,7 +12,8 @@ namespace gradual {
 
 // Names one call's worth of random numbers: element i of the call is philox(seed, stream, i).
 struct RandomKey {
-  std::uint64_t seed = 0, stream = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t stream = 0;
 
   bool operator==(const RandomKey&) const = default;
 };

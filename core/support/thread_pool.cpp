@@ -66,7 +66,9 @@ struct Pool : Pinned {
   }
 
   // Bits of state_: the number of workers that may still join, whether the caller waits, the number of active workers.
-  static constexpr std::uint32_t kSeat = 1 << 16, kWaited = 1 << 15, kWorking = kWaited - 1;
+  static constexpr std::uint32_t kSeat = 1 << 16;
+  static constexpr std::uint32_t kWaited = 1 << 15;
+  static constexpr std::uint32_t kWorking = kWaited - 1;
 
   std::mutex caller_;  // held by the caller during its loop
   Clock::time_point rest_until_{};
@@ -75,7 +77,8 @@ struct Pool : Pinned {
   bool can_start_ = true;
 
   const std::function<void(std::int64_t)>* chunk_ = nullptr;
-  std::int64_t chunks_ = 0, some_ = 1;
+  std::int64_t chunks_ = 0;
+  std::int64_t some_ = 1;
   std::mutex error_mutex_;
   std::exception_ptr error_;
   alignas(64) std::atomic<std::int64_t> next_{0};
@@ -122,7 +125,8 @@ struct Pool : Pinned {
 
   void wait_for_workers(Clock::time_point begin, std::int64_t taken) {
     const std::uint32_t before = ended_.load();
-    std::uint32_t state = state_.load(), closed = 0;
+    std::uint32_t state = state_.load();
+    std::uint32_t closed = 0;
     do closed = state & kWorking ? (state & kWorking) | kWaited : 0;
     while (!state_.compare_exchange_weak(state, closed));
     if (!closed) return;

@@ -45,7 +45,8 @@ class DeviceMirror : Pinned {
   Fetch fetch_;
   Tensor memory_;
   std::size_t bytes_ = 0;
-  bool in_use_ = false, current_ = false;
+  bool in_use_ = false;
+  bool current_ = false;
 };
 
 }  // namespace gradual

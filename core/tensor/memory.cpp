@@ -90,14 +90,17 @@ constexpr std::int64_t kThreadBlocks = kCache ? 1 << 14 : 0;
 // Each large block begins some cache lines later in its page than the previous one. Otherwise arrays that an op reads
 // in parallel would map to the same cache sets and memory banks. The word before the block holds the address that the
 // system returned.
-constexpr std::size_t kStagger = 4096 + 256, kStaggers = 16;
+constexpr std::size_t kStagger = 4096 + 256;
+constexpr std::size_t kStaggers = 16;
 bool is_staggered(int c) { return kCache && c >= kSmallClasses; }
 
 // Blocks of 2 MiB and more ask Linux for huge pages: fewer TLB misses, fewer faults.
 void* from_system(std::size_t size, int c) {
-  constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
+  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
   static std::atomic<std::size_t> blocks{0};
-  const bool huge = size >= kHugePage, staggered = is_staggered(c);
+  const bool huge = size >= kHugePage;
+  const bool staggered = is_staggered(c);
   const std::size_t alignment = huge ? kHugePage : staggered ? kPage : 64;
   const std::size_t shift = staggered ? 64 + blocks.fetch_add(1, std::memory_order_relaxed) % kStaggers * kStagger : 0;
   size += shift;
@@ -127,7 +130,10 @@ struct Cache {
 
   void* take(int c) {
     Block* block = first[c];
-    if (block) first[c] = block->next, ++room[c];
+    if (block) {
+      first[c] = block->next;
+      ++room[c];
+    }
     return block;
   }
   void give(int c, void* block) {

@@ -22,7 +22,8 @@ void free_on(Device device, void* data, std::size_t bytes) noexcept {
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> next_block{1};
   struct Block {
-    std::uint64_t next = 0, end = 0;
+    std::uint64_t next = 0;
+    std::uint64_t end = 0;
   };
   [[gnu::tls_model("initial-exec")]] constinit thread_local Block ids;
   if (ids.next == ids.end) {

@@ -201,7 +201,8 @@ Tensor as_strided(const Tensor& t, const Shape& sizes, const Shape& strides, std
   impl->offset = offset;
   impl->contiguous = is_contiguous(sizes, strides);
   impl->storage = t.unsafe_impl()->storage;
-  std::int64_t last = offset, run = 0;
+  std::int64_t last = offset;
+  std::int64_t run = 0;
   bool fits = sizes.size() == strides.size() && offset >= 0;
   for (int i = 0; fits && i < sizes.size(); ++i)
     fits = strides[i] >= 0 && !__builtin_mul_overflow(sizes[i] - 1, strides[i], &run) &&

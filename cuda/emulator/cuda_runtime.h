@@ -30,7 +30,9 @@
 #endif
 
 struct dim3 {
-  unsigned x = 1, y = 1, z = 1;
+  unsigned x = 1;
+  unsigned y = 1;
+  unsigned z = 1;
 };
 // The indices of the running thread.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;

@@ -32,8 +32,11 @@ struct Run {
   const void* scheduler_stack = nullptr;
   std::size_t scheduler_stack_bytes = 0;
   void* scheduler_thread = nullptr;
-  char begins = 0, ends = 0, barriers[2] = {};  // ThreadSanitizer orders accesses by these addresses
-  unsigned barrier = 0;                         // the next of the two: a thread may be one barrier ahead
+  // ThreadSanitizer orders accesses by these addresses
+  char begins = 0;
+  char ends = 0;
+  char barriers[2] = {};
+  unsigned barrier = 0;  // the next of the two: a thread may be one barrier ahead
   const std::function<void()>* f = nullptr;
   unsigned current = 0;
   bool together = false;
@@ -161,7 +164,8 @@ void join() {
 void meet_block() { stop_at(At::block_barrier); }
 std::uint64_t exchange(std::uint64_t value, int mask) {
   Run& r = run();
-  const unsigned mine = r.current, other = mine ^ static_cast<unsigned>(mask);
+  const unsigned mine = r.current;
+  const unsigned other = mine ^ static_cast<unsigned>(mask);
   if (other / kWarp != mine / kWarp || other >= r.values.size())
     throw_error("emulated CUDA: a thread exchanges a value with one that its warp does not have");
   r.values[mine] = value;

@@ -28,8 +28,10 @@ using gradual::cuda::emulator::this_thread;
 using Work = std::vector<std::function<void()>>;
 struct CUstream_st {
   bool captured = false;
-  Work work;                    // recorded during a capture
-  char launched = 0, done = 0;  // ThreadSanitizer orders accesses by these addresses
+  Work work;  // recorded during a capture
+  // ThreadSanitizer orders accesses by these addresses
+  char launched = 0;
+  char done = 0;
   std::unique_ptr<Fiber> fiber = kFindRaces ? std::make_unique<Fiber>() : nullptr;
 };
 struct CUevent_st {
@@ -179,7 +181,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (stream && stream->captured) return cudaErrorInvalidValue;  // edges of a graph are not emulated
-  return as_stream(stream, [=] { return acquire(event->recorded.get()), cudaSuccess; });
+  return as_stream(stream, [=] {
+    acquire(event->recorded.get());
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = new CUevent_st;
@@ -193,7 +198,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (stream && stream->captured) return cudaErrorInvalidValue;
   event->when = std::chrono::steady_clock::now();
   event->recorded = std::make_unique<char>();
-  return as_stream(stream, [=] { return release(event->recorded.get()), cudaSuccess; });
+  return as_stream(stream, [=] {
+    release(event->recorded.get());
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   acquire(event->recorded.get());
@@ -208,7 +216,10 @@ cudaError_t cudaMallocAsync(void** block, std::size_t bytes, cudaStream_t stream
   return as_stream(stream, [=] { return cudaMalloc(block, bytes); });
 }
 cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
-  return as_stream(stream, [=] { return std::free(block), cudaSuccess; });
+  return as_stream(stream, [=] {
+    std::free(block);
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   if (stream->captured) return cudaErrorInvalidValue;

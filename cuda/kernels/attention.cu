@@ -32,8 +32,10 @@ Tensor four_dims(const Tensor& t) {
 }
 // [.., L] as [.., L, 1].
 Tensor column(const Tensor& t) {
-  Shape sizes = t.sizes(), strides = t.strides();
-  sizes.push_back(1), strides.push_back(1);
+  Shape sizes = t.sizes();
+  Shape strides = t.strides();
+  sizes.push_back(1);
+  strides.push_back(1);
   return as_strided(t, sizes, strides, t.offset());
 }
 
@@ -41,7 +43,9 @@ Tensor column(const Tensor& t) {
 
 // [.., rows, length] row-major, as [heads, rows, length].
 Tensor matrices(const Tensor& t) {
-  const std::int64_t rows = t.size(-2), length = t.size(-1), heads = numel(t.sizes().first(t.dim() - 2));
+  const std::int64_t rows = t.size(-2);
+  const std::int64_t length = t.size(-1);
+  const std::int64_t heads = numel(t.sizes().first(t.dim() - 2));
   return as_strided(t, {heads, rows, length}, {rows * length, length, 1}, t.offset());
 }
 Tensor transposed(const Tensor& t) {
@@ -146,12 +150,17 @@ template <class C> void forward_by_parts(const OpCall& call, Outputs& out, const
 template <class C> void backward_by_parts(const OpCall& call, Outputs& out, const Seen& seen, C scale) {
   const CategoryScope scope(Category::workspace);
   const MatmulPrecisionScope how(precision<C>(call[1]));
-  const Tensor dy = loaded<C>(call[0]), q = loaded<C>(call[1]), k = loaded<C>(call[2]), v = loaded<C>(call[3]);
-  const Tensor y = loaded<C>(call[4]), logsumexp = dense(call[5], dtype_of<C>);
+  const Tensor dy = loaded<C>(call[0]);
+  const Tensor q = loaded<C>(call[1]);
+  const Tensor k = loaded<C>(call[2]);
+  const Tensor v = loaded<C>(call[3]);
+  const Tensor y = loaded<C>(call[4]);
+  const Tensor logsumexp = dense(call[5], dtype_of<C>);
   const Workspace along(static_cast<std::size_t>(logsumexp.numel()) * sizeof(C));
   const Tensor* const both[] = {&dy, &y};
   reduce(reduce_source(both, 1u << 2), Dot<C>{along.as<C>()});
-  const Tensor scores = product(q, transposed(k)), p = scratch_like(scores);
+  const Tensor scores = product(q, transposed(k));
+  const Tensor p = scratch_like(scores);
   over_rows<C, 1>(p, {&scores}, SameProbabilities<C>{seen, scale, static_cast<const C*>(logsumexp.raw())});
   const Tensor dp = product(dy, transposed(v));
   const Tensor& dscores = scores;  // their memory is free
@@ -178,7 +187,9 @@ bool by_library(const OpCall& call, const Outputs& out, bool backward) {
                 .logsumexp = four_dims(column(logsumexp))};
   if (backward) {
     all.dy = four_dims(call[0]);
-    all.dq = four_dims(out[0]), all.dk = four_dims(out[1]), all.dv = four_dims(out[2]);
+    all.dq = four_dims(out[0]);
+    all.dk = four_dims(out[1]);
+    all.dv = four_dims(out[2]);
   }
   for (const Tensor* t : {&all.q, &all.k, &all.v, &all.y, &all.dy})
     if (t->defined() && (t->numel() == 0 || t->dtype() != all.q.dtype())) return false;

@@ -12,7 +12,10 @@ struct Attention {
   bool causal;
   double scale;
   Tensor q, k, v, y, logsumexp;
-  Tensor dy{}, dq{}, dk{}, dv{};
+  Tensor dy{};
+  Tensor dq{};
+  Tensor dk{};
+  Tensor dv{};
   std::int64_t most_scratch = std::int64_t{1} << 30;  // bytes; a call that needs more is split if possible
   bool backward() const { return dy.defined(); }
 };

@@ -25,7 +25,8 @@ template <class T, class Combine> __device__ T reduce_warp(T value, Combine comb
 // value combined over the block; all threads get the result.
 template <class T, class Combine> __device__ T reduce_block(const Block& block, T value, T identity, Combine combine) {
   __shared__ T partial[kWarp];
-  const int lane = block.thread % static_cast<int>(kWarp), warp = block.thread / static_cast<int>(kWarp);
+  const int lane = block.thread % static_cast<int>(kWarp);
+  const int warp = block.thread / static_cast<int>(kWarp);
   const int warps = block.threads / static_cast<int>(kWarp);
   value = reduce_warp(value, combine);
   if (warps == 1) return value;

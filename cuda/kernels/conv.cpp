@@ -19,7 +19,8 @@ namespace {
 // A view with the channels last, [N, H, W, C], or the tensor unchanged.
 Tensor turned(const Tensor& t, bool channels_last) {
   if (!channels_last) return t;
-  const Shape &n = t.sizes(), &s = t.strides();
+  const Shape& n = t.sizes();
+  const Shape& s = t.strides();
   return as_strided(t, {n[0], n[2], n[3], n[1]}, {s[0], s[2], s[3], s[1]}, t.offset());
 }
 bool has_channels_last(const Tensor& t) { return is_channels_last(t.sizes(), t.strides()); }
@@ -60,12 +61,16 @@ bool made(const OpCall& call, const Tensor& out, const Compute& how, bool channe
   }
   Convolution c{call.op, call.get<ConvAttrs>(), how.dtype, how.tf32, channels_last, {}, {}, {}, false};
   ConvolutionData data{first.raw(), second.raw(), target.raw()};
-  c.x = call[0].sizes(), c.w = call[1].sizes(), c.y = out.sizes();
+  c.x = call[0].sizes();
+  c.w = call[1].sizes();
+  c.y = out.sizes();
   if (call.op == OpId::conv2d_backward_input) {
     std::swap(c.x, c.y);
     std::swap(data.x, data.y);
   } else if (call.op == OpId::conv2d_backward_weight) {  // of dy and x
-    c.x = call[1].sizes(), c.w = out.sizes(), c.y = call[0].sizes();
+    c.x = call[1].sizes();
+    c.w = out.sizes();
+    c.y = call[0].sizes();
     data = {second.raw(), target.raw(), first.raw()};
   }
   if (call.op == OpId::conv2d && call[2].defined()) {
@@ -81,7 +86,8 @@ bool made(const OpCall& call, const Tensor& out, const Compute& how, bool channe
 void convolve_in(const OpCall& call, Outputs& out, const Compute& how) {
   const bool last = has_channels_last(call[0]) || has_channels_last(out[0]) ||
                     (call.op == OpId::conv2d_backward_weight && has_channels_last(call[1]));
-  const bool narrow = size_of(how.dtype) == 2, empty_sums = call[0].numel() == 0 || call[1].numel() == 0;
+  const bool narrow = size_of(how.dtype) == 2;
+  const bool empty_sums = call[0].numel() == 0 || call[1].numel() == 0;
   if (library_kernels() && !empty_sums) {
     // Tries the present layout; then a copy in row-major layout; then f32 operands, which hold f16 and bf16 exactly.
     if (last && made(call, out[0], how, true)) return;
@@ -92,7 +98,8 @@ void convolve_in(const OpCall& call, Outputs& out, const Compute& how) {
 }
 
 void convolution(const OpCall& call, Outputs& out) {
-  const DType in = call[0].dtype(), to = out[0].dtype();
+  const DType in = call[0].dtype();
+  const DType to = out[0].dtype();
   if (out[0].numel() == 0 || convolution_accumulated(call, out[0])) return;
   const bool counted = cpu::counts_for(DType::f32, to) != nullptr;
   if (counted) count_again(out, [&](Outputs& dropped) { convolve_in(call, dropped, compute(in, DType::f32)); });

@@ -28,7 +28,9 @@ struct Convolution {
 
 // One of the three is written.
 struct ConvolutionData {
-  const void *x, *w, *y;
+  const void* x;
+  const void* w;
+  const void* y;
   void* made(OpId op) const {
     return const_cast<void*>(op == OpId::conv2d ? y : op == OpId::conv2d_backward_input ? x : w);
   }

@@ -64,18 +64,22 @@ template <class C> struct PlainConvolution {
     for (std::int64_t c = 0; c < w.size[1]; ++c)
       for (std::int64_t u = 0; u < w.size[2]; ++u)
         for (std::int64_t v = 0; v < w.size[3]; ++v) {
-          const std::int64_t h = seen(0, row, u), k = seen(1, col, v);
+          const std::int64_t h = seen(0, row, u);
+          const std::int64_t k = seen(1, col, v);
           if (inside(h, k)) sum += x(n, first + c, h, k) * w(o, c, u, v);
         }
     return sum;
   }
   __device__ C input_gradient(std::int64_t n, std::int64_t channel, std::int64_t h, std::int64_t k) const {
-    const std::int64_t each = w.size[0] / groups, c = channel % w.size[1], first = channel / w.size[1] * each;
+    const std::int64_t each = w.size[0] / groups;
+    const std::int64_t c = channel % w.size[1];
+    const std::int64_t first = channel / w.size[1] * each;
     C sum = 0;
     for (std::int64_t o = first; o < first + each; ++o)
       for (std::int64_t u = 0; u < w.size[2]; ++u)
         for (std::int64_t v = 0; v < w.size[3]; ++v) {
-          const std::int64_t row = window(0, h, u), col = window(1, k, v);
+          const std::int64_t row = window(0, h, u);
+          const std::int64_t col = window(1, k, v);
           if (row >= 0 && col >= 0) sum += y(n, o, row, col) * w(o, c, u, v);
         }
     return sum;
@@ -86,7 +90,8 @@ template <class C> struct PlainConvolution {
     for (std::int64_t n = 0; n < y.size[0]; ++n)
       for (std::int64_t row = 0; row < y.size[2]; ++row)
         for (std::int64_t col = 0; col < y.size[3]; ++col) {
-          const std::int64_t h = seen(0, row, u), k = seen(1, col, v);
+          const std::int64_t h = seen(0, row, u);
+          const std::int64_t k = seen(1, col, v);
           if (inside(h, k)) sum += y(n, o, row, col) * x(n, channel, h, k);
         }
     return sum;
@@ -111,8 +116,13 @@ template <class C> void start_plain(const Convolution& c, const ConvolutionData&
   }
   const auto describe = [&](Array4<C>& to, const void* values, const Shape& sizes) {
     const Shape strides = c.strides(sizes);
-    to.data = values, to.dtype = c.dtype, to.tf32 = c.tf32;
-    for (int d = 0; d < 4; ++d) to.size[d] = sizes[d], to.stride[d] = strides[d];
+    to.data = values;
+    to.dtype = c.dtype;
+    to.tf32 = c.tf32;
+    for (int d = 0; d < 4; ++d) {
+      to.size[d] = sizes[d];
+      to.stride[d] = strides[d];
+    }
   };
   describe(f.x, data.x, c.x);
   describe(f.w, data.w, c.w);

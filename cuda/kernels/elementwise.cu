@@ -28,7 +28,8 @@ template <class C> struct DropElements {
   __device__ void operator()(std::int64_t block) const {
     const RandomKey key = call_key.get();
     const auto words = philox_block(key.seed, key.stream, static_cast<std::uint64_t>(block));
-    const Operand &out = g.operand[0], &x = g.operand[1];
+    const Operand& out = g.operand[0];
+    const Operand& x = g.operand[1];
     for (int k = 0; k < 4 && 4 * block + k < g.numel; ++k) {
       std::int64_t at[2];
       g.locate(4 * block + k, at);
@@ -119,7 +120,9 @@ template <class X, class C> struct DropAdd {
   __device__ void operator()(std::int64_t block) const {
     const RandomKey key = call_key.get();
     const auto words = philox_block(key.seed, key.stream, static_cast<std::uint64_t>(block));
-    const Operand &out = g.operand[0], &x = g.operand[1], &residual = g.operand[2];
+    const Operand& out = g.operand[0];
+    const Operand& x = g.operand[1];
+    const Operand& residual = g.operand[2];
     for (int k = 0; k < 4 && 4 * block + k < g.numel; ++k) {
       const std::int64_t i = 4 * block + k;
       std::int64_t at[3] = {i, i, i};

@@ -27,7 +27,8 @@ void mul_in_place(const OpCall& c, Outputs&) {
 
 // f16 or bf16 with f32: widening in the kernel is exact and saves a pass over memory.
 bool half_with_f32(const OpCall& call) {
-  const Tensor &a = call[0], &b = call[1];
+  const Tensor& a = call[0];
+  const Tensor& b = call[1];
   if (!a.defined() || !b.defined()) return false;
   return (is_half(a.dtype()) && b.dtype() == DType::f32) || (a.dtype() == DType::f32 && is_half(b.dtype()));
 }

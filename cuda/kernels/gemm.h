@@ -24,11 +24,15 @@ enum class Activation : std::uint8_t { none, relu, gelu };
 // c [m, n] = activation(a [m, k] b [k, n] + bias), `batch` times. Both operands have one dtype or are of f8; c has
 // theirs or is f32. Sums are f64 of f64, f32 of all else.
 struct Gemm {
-  std::int64_t m = 0, n = 0, k = 0, batch = 1;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  std::int64_t batch = 1;
   Matrix a, b;
   void* c = nullptr;
   DType c_dtype = DType::f32;
-  std::int64_t ldc = 0, c_batch_stride = 0;
+  std::int64_t ldc = 0;
+  std::int64_t c_batch_stride = 0;
   bool tf32 = false;  // f32 operands are rounded to TF32 (core/ops/compute_mode.h)
   // [n] of bias_dtype(), at a multiple of 16 bytes, the same for the whole batch; null: none
   const void* bias = nullptr;

@@ -39,7 +39,8 @@ struct RowSum {
   Gemm g;
   double half_ulp, most, least;  // of c's dtype
   __device__ int operator()(std::int64_t i) const {
-    double sum = 0, size = 0;
+    double sum = 0;
+    double size = 0;
     for (std::int64_t p = 0; p < g.k; ++p) {
       const auto value = element<double>(g.a, false, 0, i, p);
       sum += value;

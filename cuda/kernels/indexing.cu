@@ -18,7 +18,9 @@ namespace {
 
 // A row-major tensor as [outer, middle, inner], for ops along one dim.
 struct Slabs {
-  std::int64_t outer = 1, middle = 1, inner = 1;
+  std::int64_t outer = 1;
+  std::int64_t middle = 1;
+  std::int64_t inner = 1;
   bool narrow = false;
 
   Slabs(const Shape& sizes, int dim) {
@@ -36,7 +38,8 @@ struct Slabs {
 
  private:
   template <class U> GRADUAL_HD At divide(U i) const {
-    const U row = i / static_cast<U>(inner), slab = row / static_cast<U>(middle);
+    const U row = i / static_cast<U>(inner);
+    const U slab = row / static_cast<U>(middle);
     return {static_cast<std::int64_t>(slab), static_cast<std::int64_t>(row - slab * static_cast<U>(middle)),
             static_cast<std::int64_t>(i - row * static_cast<U>(inner))};
   }
@@ -114,7 +117,8 @@ void look_up(const OpCall& c, Outputs& out) {
     return cpu::visit_width(size_of(x.dtype()), [&]<class W>(W) { select_slabs<W>(x, index, out[0], slabs, check); });
   }
   const Shape& sizes = out[0].sizes();
-  const Tensor first = first_along(x, sizes, dim), values = spread(index, sizes, dim);
+  const Tensor first = first_along(x, sizes, dim);
+  const Tensor values = spread(index, sizes, dim);
   const Tensor* const operands[] = {&out[0], &first, &values};
   const Geometry<3> g = make_geometry(sizes, operands, true);
   cpu::visit_width(size_of(x.dtype()), [&]<class W>(W) {
@@ -129,7 +133,8 @@ struct MakeKeys {
   Geometry<2> g;  // the target along 0, index
   std::int64_t jump, beyond;
   IndexCheck check;
-  std::int64_t *keys, *entries;
+  std::int64_t* keys;
+  std::int64_t* entries;
   __device__ void operator()(std::int64_t i) const {
     std::int64_t at[2];
     g.locate(i, at);
@@ -142,7 +147,8 @@ struct MakeKeys {
 // out[outer, key, inner] += src[outer, entry, inner], by the thread of the first of a run of equal keys.
 template <class C> struct AddRuns {
   Slabs slabs;  // of src
-  const std::int64_t *keys, *entries;
+  const std::int64_t* keys;
+  const std::int64_t* entries;
   std::int64_t size;  // of out along the middle
   DType out_dtype, src_dtype;
   void* out;
@@ -168,7 +174,8 @@ void add_runs(const Tensor& out, const Tensor& src, const Slabs& slabs, std::int
   const Workspace memory(static_cast<std::size_t>(4 * n) * sizeof(std::int64_t));
   auto* const keys = memory.as<std::int64_t>();
   make.beyond = size;
-  make.keys = keys, make.entries = keys + n;
+  make.keys = keys;
+  make.entries = keys + n;
   for_each(n, make);
   const int bits = std::bit_width(static_cast<std::uint64_t>(size));  // of `beyond`, the largest; size is not 0
   note_call("cub::DeviceRadixSort::SortPairs");
@@ -188,11 +195,13 @@ void scatter_add(const OpCall& c, Outputs& out) {
   const Shape& sizes = c[1].sizes();
   const IndexCheck check = check_into(c, size_along(c[0], dim), c[1]);
   copy_elements(out[0], c[0]);
-  const Tensor index = dense(c[1], DType::i64), target = first_along(out[0], sizes, dim);
+  const Tensor index = dense(c[1], DType::i64);
+  const Tensor target = first_along(out[0], sizes, dim);
   const Tensor* const operands[] = {&target, &index};
   const MakeKeys make{make_geometry(sizes, operands, true), stride_along(out[0], dim), 0, check, nullptr, nullptr};
   Slabs slabs({}, 0);
-  slabs.middle = index.numel(), slabs.narrow = slabs.middle <= INT32_MAX;
+  slabs.middle = index.numel();
+  slabs.narrow = slabs.middle <= INT32_MAX;
   add_runs(out[0], as_strided(c[2], sizes, c[2].strides(), c[2].offset()), slabs, out[0].numel(), make);
 }
 
@@ -201,7 +210,8 @@ void index_add(const OpCall& c, Outputs& out) {
   const IndexCheck in_range = check_into(c, a.size, c[1]);
   if (out[0].numel() == 0) return;
   clear(out[0].raw(), out[0].nbytes());
-  const Tensor index = dense(c[1], DType::i64), target = as_strided(out[0], index.sizes(), {0}, out[0].offset());
+  const Tensor index = dense(c[1], DType::i64);
+  const Tensor target = as_strided(out[0], index.sizes(), {0}, out[0].offset());
   const Tensor* const operands[] = {&target, &index};
   const MakeKeys make{make_geometry(index.sizes(), operands, true), 1, 0, in_range, nullptr, nullptr};
   add_runs(out[0], c[0], Slabs(c[0].sizes(), a.dim), a.size, make);

@@ -61,7 +61,8 @@ struct Operand : cpu::MatrixBatch {
   }
   // The matrices of a product; false if the strides do not fit.
   bool describe(const Shape& batch, Matrix& matrix) const {
-    const std::int64_t down = strides[strides.size() - 2], across = strides.back();
+    const std::int64_t down = strides[strides.size() - 2];
+    const std::int64_t across = strides.back();
     const bool by_rows = (across == 1 || cols() == 1) && (down >= cols() || rows() == 1);
     const bool by_cols = (down == 1 || rows() == 1) && (across >= rows() || cols() == 1);
     matrix.data = values.raw();
@@ -117,10 +118,18 @@ bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const T
   b.transpose();
   cpu::merge_rows(a, b, batch);
   Gemm g;
-  g.m = a.rows(), g.n = b.cols(), g.k = a.cols(), g.batch = numel(batch);
-  g.c = out.raw(), g.c_dtype = out.dtype(), g.ldc = g.n, g.c_batch_stride = g.m * g.n;
-  g.a = a.matrix(batch), g.b = b.matrix(batch);
-  g.a.scale = f8.a_scale, g.b.scale = f8.b_scale;
+  g.m = a.rows();
+  g.n = b.cols();
+  g.k = a.cols();
+  g.batch = numel(batch);
+  g.c = out.raw();
+  g.c_dtype = out.dtype();
+  g.ldc = g.n;
+  g.c_batch_stride = g.m * g.n;
+  g.a = a.matrix(batch);
+  g.b = b.matrix(batch);
+  g.a.scale = f8.a_scale;
+  g.b.scale = f8.b_scale;
   if (!multiplies_f8(g)) return false;
   gemm(g);
   *f8.scaled = true;
@@ -145,8 +154,14 @@ bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tenso
   };
   const bool f8 = is_f8(a.values.dtype()) && !accumulates;
   cpu::merge_rows(a, b, batch);
-  g.m = a.rows(), g.n = b.cols(), g.k = a.cols(), g.batch = numel(batch);
-  g.c = out.raw(), g.c_dtype = out.dtype(), g.ldc = g.n, g.c_batch_stride = g.m * g.n;
+  g.m = a.rows();
+  g.n = b.cols();
+  g.k = a.cols();
+  g.batch = numel(batch);
+  g.c = out.raw();
+  g.c_dtype = out.dtype();
+  g.ldc = g.n;
+  g.c_batch_stride = g.m * g.n;
   g.tf32 = cpu::rounds_to_tf32(a.values.dtype());
   if (f8 && !fast_f8()) widen();
   describe();

@@ -90,7 +90,9 @@ struct Moved {
   std::int64_t first_chunk;
   std::int64_t chunks() const { return g.numel; }
 };
-constexpr int kFewMoved = 15, kManyMoved = 120;  // parts per table
+// parts per table
+constexpr int kFewMoved = 15;
+constexpr int kManyMoved = 120;
 
 template <int kMost> struct MoveParts {
   Table<Moved, kMost> parts;
@@ -193,7 +195,8 @@ template <class W> struct LowerTriangle {
 void tril(const OpCall& c, Outputs& out) {
   const Tensor* const operands[] = {&out[0], &c[0]};
   const Geometry<2> g = make_geometry(out[0].sizes(), operands, true);
-  const std::int64_t rows = c[0].size(-2), columns = c[0].size(-1);
+  const std::int64_t rows = c[0].size(-2);
+  const std::int64_t columns = c[0].size(-1);
   cpu::visit_width(size_of(c[0].dtype()), [&]<class W>(W) {
     for_each(g.numel, LowerTriangle<W>{g, rows, columns, c.get<std::int64_t>()});
   });
@@ -262,8 +265,11 @@ void fill(void* to, Device device, const void* pattern, std::size_t width, std::
   if (n == 0) return;
   select(device);
   cuda::Geometry<1> g;
-  g.ndim = 1, g.narrow = n <= INT32_MAX, g.numel = g.sizes[0] = n;
-  g.operand[0].data = static_cast<char*>(to), g.operand[0].strides[0] = 1;
+  g.ndim = 1;
+  g.narrow = n <= INT32_MAX;
+  g.numel = g.sizes[0] = n;
+  g.operand[0].data = static_cast<char*>(to);
+  g.operand[0].strides[0] = 1;
   cuda::fill_pattern(g, pattern, width);
 }
 

@@ -50,7 +50,9 @@ template <class C> struct SumPairs {
 // (Ba et al. 2016; Zhang and Sennrich 2019).
 template <class C> struct Normalize {
   C eps;
-  C *means, *scales;  // rms_norm has no means
+  // rms_norm has no means
+  C* means;
+  C* scales;
   bool weight, bias;
   // The mean and the variance of the elements times `by`.
   template <class R> __device__ Pair<C> moments(R& row, C by) const {
@@ -79,11 +81,13 @@ template <class C> struct Normalize {
 
 // With g = dy * weight and xhat the normalised row: dx = scale * (g - mean(g) - xhat * mean(g * xhat)). x: dy, x.
 template <class C> struct NormalizeBackward {
-  const C *means, *scales;
+  const C* means;
+  const C* scales;
   bool weight;
   template <class R> __device__ void operator()(R& row) const {
     const auto n = static_cast<C>(row.length);
-    const C mean = means ? means[row.index] : C{0}, scale = scales[row.index];
+    const C mean = means ? means[row.index] : C{0};
+    const C scale = scales[row.index];
     const auto xhat = [&](const auto& x) { return NormScale<C>::normal(x[1], mean, scale, scale); };
     const auto g = [&](const auto& x, const auto& p) { return weight ? x[0] * p[0] : x[0]; };
     const C along = row.sum([&](std::int64_t, const auto& x, const auto& p) { return g(x, p) * xhat(x); }) / n;
@@ -93,7 +97,8 @@ template <class C> struct NormalizeBackward {
 };
 // dw = sum of dy * xhat, db = sum of dy, over rows.
 template <class C> struct RowGradients : SumPairs<C> {
-  const C *means, *scales;
+  const C* means;
+  const C* scales;
   Stored<C> dw, db;
   __device__ Pair<C> map(const C (&x)[2], std::int64_t, std::int64_t row) const {
     const C mean = means ? means[row] : C{0};
@@ -107,7 +112,8 @@ template <class C> struct RowGradients : SumPairs<C> {
 
 // Row-major tensors as [rows, length].
 struct RowShape {
-  std::int64_t rows = 1, length = 1;
+  std::int64_t rows = 1;
+  std::int64_t length = 1;
   RowShape(const Shape& sizes, int dims) {
     for (int d = 0; d < sizes.size(); ++d) (d < sizes.size() - dims ? rows : length) *= sizes[d];
   }
@@ -119,7 +125,8 @@ template <class C> void normalize_rows(const OpCall& call, Outputs& out) {
   const bool center = call.op == OpId::layer_norm;
   const RowShape shape(call[0].sizes(), a.dims);
   const Parameter<C> weight(call[1]), bias(center ? call[2] : Tensor());
-  const Tensor y = shape.of(out[0]), x = shape.of(call[0]);
+  const Tensor y = shape.of(out[0]);
+  const Tensor x = shape.of(call[0]);
   const CountingStores counting(dtype_of<C>, y.dtype());
   const Tensor* const operands[] = {&y, &x};
   const C* const parameters[] = {weight.data, bias.data};
@@ -133,7 +140,9 @@ template <class C> void normalize_rows_backward(const OpCall& call, Outputs& out
   const bool center = call.op == OpId::layer_norm_backward;
   const RowShape shape(call[1].sizes(), call.get<NormAttrs>().dims);
   const Parameter<C> weight(call[2]), means(center ? call[3] : Tensor()), scales(call[center ? 4 : 3]);
-  const Tensor dx = shape.of(out[0]), dy = shape.of(loadable<C>(call[0])), x = shape.of(call[1]);
+  const Tensor dx = shape.of(out[0]);
+  const Tensor dy = shape.of(loadable<C>(call[0]));
+  const Tensor x = shape.of(call[1]);
   {
     const CountingStores counting(dtype_of<C>, dx.dtype());
     const Tensor* const operands[] = {&dx, &dy, &x};
@@ -151,8 +160,10 @@ template <class C> void normalize_rows_backward(const OpCall& call, Outputs& out
 
 // (x - mean) * scale + shift, for each channel.
 template <class C> struct Affine {
-  const C *weight, *bias;
-  C *scales, *shifts;
+  const C* weight;
+  const C* bias;
+  C* scales;
+  C* shifts;
   __device__ void operator()(std::int64_t c, C invstd) const {
     scales[c] = weight ? invstd * weight[c] : invstd;
     shifts[c] = bias ? bias[c] : C{0};
@@ -212,9 +223,11 @@ template <class C> struct ChannelDeviation : SumPairs<C> {
 };
 // The running statistics in place of the batch's.
 template <class C> struct GivenStatistics {
-  const C *given_mean, *given_var;
+  const C* given_mean;
+  const C* given_var;
   C eps;
-  C *mean, *invstd;
+  C* mean;
+  C* invstd;
   Affine<C> affine;
   __device__ void operator()(std::int64_t c) const {
     mean[c] = given_mean[c];
@@ -283,11 +296,16 @@ template <class C, int N, int M, class F> struct MapPlanes {
 
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t first = i * kRun;
-    const std::int64_t image_plane = divided(first, plane), c = image_plane - divided(image_plane, channels) * channels;
-    const std::int64_t next = c + 1 == channels ? 0 : c + 1, left = (image_plane + 1) * plane - first;
+    const std::int64_t image_plane = divided(first, plane);
+    const std::int64_t c = image_plane - divided(image_plane, channels) * channels;
+    const std::int64_t next = c + 1 == channels ? 0 : c + 1;
+    const std::int64_t left = (image_plane + 1) * plane - first;
     C x[N][kRun], y[kRun], here[M], there[M];
     unrolled<N>([&](auto k) { load_run(operand[k + 1], first, x[k]); });
-    for (int m = 0; m < M; ++m) here[m] = parameters[m][c], there[m] = parameters[m][next];
+    for (int m = 0; m < M; ++m) {
+      here[m] = parameters[m][c];
+      there[m] = parameters[m][next];
+    }
     for (int j = 0; j < kRun; ++j) {
       C of[N], with[M];
       for (int k = 0; k < N; ++k) of[k] = x[k][j];
@@ -307,7 +325,8 @@ template <class C, int K, int M, class F>
 bool map_planes(const Tensor* const (&operands)[K], const C* const (&parameters)[M], const F& f,
                 const CountingStores& counting) {
   const Tensor& out = *operands[0];
-  const std::int64_t channels = out.size(1), plane = out.numel() / (out.size(0) * channels);
+  const std::int64_t channels = out.size(1);
+  const std::int64_t plane = out.numel() / (out.size(0) * channels);
   if (plane < kRun || plane % kRun == 0 || out.numel() % kRun != 0) return false;  // whole runs need no choice
   MapPlanes<C, K - 1, M, F> map{{}, plane, channels, out.numel() <= INT32_MAX, {}, f, counting.counter()};
   for (int k = 0; k < K; ++k) {
@@ -402,9 +421,13 @@ template <class C> struct ReluMask {
 // db = sum(dy), dw = sum(dy (x - mean)) * invstd, and the averages that dx needs.
 template <class C> struct ChannelGradients : SumPairs<C> {
   ReluMask<C> mask;
-  const C *mean, *invstd, *scales, *shifts;
+  const C* mean;
+  const C* invstd;
+  const C* scales;
+  const C* shifts;
   C count;
-  C *averages, *slopes;
+  C* averages;
+  C* slopes;
   Stored<C> dw, db;
   __device__ Pair<C> map(const C (&x)[2], std::int64_t c, std::int64_t) const {
     const C dy = mask(x[0], x[1], mean[c], scales[c], shifts[c], invstd[c]);
@@ -476,7 +499,8 @@ template <class C, class S> struct MoveStatistics {
     g.locate(i, at);
     const auto running = [&](int k) { return load_element<C>(to.dtype, g.operand[k].data, at[k]); };
     const auto batch = [&](int k) { return static_cast<const S*>(static_cast<const void*>(g.operand[k].data))[at[k]]; };
-    const C mean = to.mean(running(0), batch(2)), var = to.var(running(1), batch(3));
+    const C mean = to.mean(running(0), batch(2));
+    const C var = to.var(running(1), batch(3));
     store_counted(to.dtype, mean, g.operand[0].data, at[0], counter);
     store_counted(to.dtype, var, g.operand[1].data, at[1], counter);
   }

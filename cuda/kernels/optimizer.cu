@@ -17,9 +17,13 @@ namespace {
 
 using update_rules::kParam, update_rules::kGradient, update_rules::kMaster, update_rules::kCompensation,
     update_rules::kMoment;
-constexpr int kSecond = kMoment + 1, kTensors = kSecond + 1;  // the second moment
+// the second moment
+constexpr int kSecond = kMoment + 1;
+constexpr int kTensors = kSecond + 1;
 
-constexpr int kFewParts = 40, kManyParts = 400;  // parts per table
+// parts per table
+constexpr int kFewParts = 40;
+constexpr int kManyParts = 400;
 
 void check_dtypes(const OpCall& c, int first) {
   for (int i = first; i < c.inputs.size(); ++i)
@@ -268,7 +272,8 @@ template <template <class> class Rule> void step(const OpCall& c, int moments) {
   const auto& a = c.get<typename Rule<float>::Attrs>();
   const UpdateAttrs& how = a.update;
   check_dtypes(c, 0);
-  const int given = kMoment + moments, parts = c.inputs.size() / given;
+  const int given = kMoment + moments;
+  const int parts = c.inputs.size() / given;
   const Tensor none;
   const DeviceStep& d = how.device;
   std::optional<Workspace> each;

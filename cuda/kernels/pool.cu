@@ -70,20 +70,25 @@ struct Axis {
         outputs(out.size(2 + axis)),
         adaptive(c.op == OpId::adaptive_avg_pool2d || c.op == OpId::adaptive_avg_pool2d_backward) {
     const auto& a = c.get<PoolAttrs>();
-    kernel = a.kernel[axis], stride = a.stride[axis], padding = a.padding[axis];
+    kernel = a.kernel[axis];
+    stride = a.stride[axis];
+    padding = a.padding[axis];
   }
   // The start of an output's window; taps before 0 and after the last input are padding.
   GRADUAL_HD std::int64_t start(std::int64_t output) const { return output * stride - padding; }
   // The inputs of an output's window.
   GRADUAL_HD Range window(std::int64_t output) const {
     if (adaptive) return {output * inputs / outputs, ((output + 1) * inputs + outputs - 1) / outputs};
-    const std::int64_t begin = start(output), end = begin + kernel;
+    const std::int64_t begin = start(output);
+    const std::int64_t end = begin + kernel;
     return {begin > 0 ? begin : 0, end < inputs ? end : inputs};
   }
   // The outputs whose windows contain an input.
   GRADUAL_HD Range seen_by(std::int64_t input) const {
     if (adaptive) return {input * outputs / inputs, ((input + 1) * outputs - 1) / inputs + 1};
-    const std::int64_t late = input + padding - kernel, last = (input + padding) / stride;  // late: too early by one
+    // late: too early by one
+    const std::int64_t late = input + padding - kernel;
+    const std::int64_t last = (input + padding) / stride;
     return {late < 0 ? 0 : late / stride + 1, last < outputs ? last + 1 : outputs};
   }
   GRADUAL_HD std::int64_t divisor(std::int64_t output) const {
@@ -107,12 +112,15 @@ template <class T> struct MaxPool {
 
   __device__ void operator()(std::int64_t i) const {
     const auto at = positions.locate(i);
-    const std::int64_t plane = at.plane(x), top = rows.start(at.row), left = cols.start(at.col);
+    const std::int64_t plane = at.plane(x);
+    const std::int64_t top = rows.start(at.row);
+    const std::int64_t left = cols.start(at.col);
     std::int64_t best = rows.inside(top) * cols.inputs + cols.inside(left);
     T most = load_element<T>(x.dtype, x.data, x.at(plane, rows.inside(top), cols.inside(left)));
     for (std::int64_t r = 0; r < rows.kernel; ++r)
       for (std::int64_t c = r == 0 ? 1 : 0; c < cols.kernel; ++c) {
-        const std::int64_t row = rows.inside(top + r), col = cols.inside(left + c);
+        const std::int64_t row = rows.inside(top + r);
+        const std::int64_t col = cols.inside(left + c);
         const T value = load_element<T>(x.dtype, x.data, x.at(plane, row, col));
         if (value <= most || most != most) continue;
         most = value;
@@ -133,16 +141,20 @@ template <class T> struct MaxPoolBackward {
 
   __device__ void operator()(std::int64_t i) const {
     const auto at = positions.locate(i);
-    const std::int64_t here = at.row * cols.inputs + at.col, plane = at.plane(indices);
-    const Range down = rows.seen_by(at.row), across = cols.seen_by(at.col);
+    const std::int64_t here = at.row * cols.inputs + at.col;
+    const std::int64_t plane = at.plane(indices);
+    const Range down = rows.seen_by(at.row);
+    const Range across = cols.seen_by(at.col);
     T sum = 0;
     for (std::int64_t r = down.begin; r < down.end; ++r)
       for (std::int64_t c = across.begin; c < across.end; ++c) {
         const auto index = reinterpret_cast<const std::int64_t*>(indices.data)[indices.at(plane, r, c)];
         if (index == here) sum += load_element<T>(dy.dtype, dy.data, dy.at(at.plane(dy), r, c));
-        const Range high = rows.window(r), wide = cols.window(c);
+        const Range high = rows.window(r);
+        const Range wide = cols.window(c);
         if (at.row != high.begin || at.col != wide.begin) continue;
-        const std::int64_t row = index / cols.inputs, col = index % cols.inputs;
+        const std::int64_t row = index / cols.inputs;
+        const std::int64_t col = index % cols.inputs;
         if (index < 0 || row < high.begin || row >= high.end || col < wide.begin || col >= wide.end)
           check.report(index, ((at.image * positions.sizes[1] + at.channel) * rows.outputs + r) * cols.outputs + c);
       }
@@ -160,7 +172,8 @@ template <class T> struct AvgPool {
   __device__ void operator()(std::int64_t i) const {
     const auto at = positions.locate(i);
     const std::int64_t plane = at.plane(x);
-    const Range high = rows.window(at.row), wide = cols.window(at.col);
+    const Range high = rows.window(at.row);
+    const Range wide = cols.window(at.col);
     T sum = 0;
     for (std::int64_t r = high.begin; r < high.end; ++r)
       for (std::int64_t c = wide.begin; c < wide.end; ++c) sum += load_element<T>(x.dtype, x.data, x.at(plane, r, c));
@@ -178,7 +191,8 @@ template <class T> struct AvgPoolBackward {
   __device__ void operator()(std::int64_t i) const {
     const auto at = positions.locate(i);
     const std::int64_t plane = at.plane(dy);
-    const Range down = rows.seen_by(at.row), across = cols.seen_by(at.col);
+    const Range down = rows.seen_by(at.row);
+    const Range across = cols.seen_by(at.col);
     T sum = 0;
     for (std::int64_t r = down.begin; r < down.end; ++r)
       for (std::int64_t c = across.begin; c < across.end; ++c)
@@ -199,7 +213,8 @@ void max_pool2d(const OpCall& c, Outputs& out) {
 // The indices must be those of max_pool2d with the same attributes: each within its window.
 void max_pool2d_backward(const OpCall& c, Outputs& out) {
   const auto& a = c.get<PoolAttrs>();
-  const Tensor &dy = c[0], &dx = out[0];
+  const Tensor& dy = c[0];
+  const Tensor& dx = out[0];
   for (int d = 0; d < 2 && dy.numel() > 0; ++d)
     if (a.stride[d] < 1 || (dx.size(2 + d) + 2 * a.padding[d] - a.kernel[d]) / a.stride[d] + 1 != dy.size(2 + d))
       throw_error(c, "kernel, stride, padding and size must be those of the max_pool2d that gave the indices");
@@ -220,7 +235,8 @@ void avg_pool2d(const OpCall& c, Outputs& out) {
 }
 
 void avg_pool2d_backward(const OpCall& c, Outputs& out) {
-  const Tensor &dy = c[0], &dx = out[0];
+  const Tensor& dy = c[0];
+  const Tensor& dx = out[0];
   cpu::visit_floating(dy.dtype(), [&]<class T>(T) {
     const CountingStores counting(dtype_of<T>, dx.dtype());
     for_each(dx.numel(), AvgPoolBackward<T>{Positions(dx), Image(dy), Image(dx), Axis(c, 0, dx, dy), Axis(c, 1, dx, dy),

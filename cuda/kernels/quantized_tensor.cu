@@ -41,19 +41,25 @@ struct Codes {
   __device__ std::uint32_t code(std::int64_t i) const {
     if (storage_bits == 32) return reinterpret_cast<const std::uint32_t*>(data)[i];
     if (storage_bits == 16) return reinterpret_cast<const std::uint16_t*>(data)[i];
-    const std::int64_t bit = i * storage_bits, at = bit / 8;
+    const std::int64_t bit = i * storage_bits;
+    const std::int64_t at = bit / 8;
     std::uint32_t word = data[at];
     if (at + 1 < bytes) word |= static_cast<std::uint32_t>(data[at + 1]) << 8;
     return word >> (bit % 8) & ((1u << storage_bits) - 1);
   }
   __device__ float value(std::int64_t i) const {
     if (is_wide) return load_element<float>(dtype, data, i);
-    constexpr std::uint32_t kInf = 0x7f800000, kNan = 0x7fc00000, kSign = 0x80000000;
-    const std::uint32_t c = code(i) & mask, size = c & ~sign, negative = (c & sign) != 0 ? kSign : 0;
+    constexpr std::uint32_t kInf = 0x7f800000;
+    constexpr std::uint32_t kNan = 0x7fc00000;
+    constexpr std::uint32_t kSign = 0x80000000;
+    const std::uint32_t c = code(i) & mask;
+    const std::uint32_t size = c & ~sign;
+    const std::uint32_t negative = (c & sign) != 0 ? kSign : 0;
     if (minus_zero_is_nan && c == sign) return std::bit_cast<float>(kNan);
     if (size > max) return std::bit_cast<float>((has_inf && size == max + 1 ? kInf : kNan) | negative);
     const auto exponent = static_cast<int>(size >> mantissa_bits);
-    const std::uint32_t hidden = 1u << mantissa_bits, mantissa = size & (hidden - 1);
+    const std::uint32_t hidden = 1u << mantissa_bits;
+    const std::uint32_t mantissa = size & (hidden - 1);
     float value = 0;
     if (exponent > 0 || !has_zero)
       value = std::ldexp(static_cast<float>(mantissa + hidden), exponent - exponent_offset);
@@ -70,11 +76,14 @@ struct Decode {
 
 struct Dequantize {
   Codes codes;
-  const float *scales, *global;  // null: 1
+  // null: 1
+  const float* scales;
+  const float* global;
   std::int64_t k, block_rows, block_cols, across;
   float* values;
   __device__ void operator()(std::int64_t i) const {
-    const std::int64_t row = i / k, col = i - row * k;
+    const std::int64_t row = i / k;
+    const std::int64_t col = i - row * k;
     const float scale = scales ? scales[row / block_rows * across + col / block_cols] : 1;
     values[i] = unscaled(codes.value(i), scale, global ? *global : 1);
   }

@@ -19,7 +19,8 @@ using detail::LoopCounts;
 using detail::Scale;
 
 constexpr std::int64_t kBlocks = 2048;  // at most in a pass: as many as 132 multiprocessors hold
-constexpr int kBins = 256, kSums = 6;
+constexpr int kBins = 256;
+constexpr int kSums = 6;
 
 __device__ inline std::uint32_t magnitude_of(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
 __device__ inline unsigned long long magnitude_of(double x) {
@@ -142,7 +143,10 @@ template <bool kCodes, bool kCount, class By> struct RoundElement {
       else reinterpret_cast<std::uint32_t*>(codes)[i] = static_cast<std::uint32_t>(rounded);
     } else {
       const auto value = std::bit_cast<Value>(rounded);
-      if (!narrow) return void(values[i] = value);
+      if (!narrow) {
+        values[i] = value;
+        return;
+      }
       const float by = unscale ? scale.inverse : 1;
       const float of_tensor = last ? known.whole.inverse : 1;
       const auto result = static_cast<float>(value);
@@ -197,7 +201,13 @@ template <class Round> struct RoundTiles {
   Round round;
   detail::ScaleSpec rule;
   detail::RoundingSpec<std::uint32_t> scale_codes;  // nvfp4
-  std::int64_t rows, k, tile_rows, tile_cols, across = 1, tiles = 1, blocks = 1;
+  std::int64_t rows;
+  std::int64_t k;
+  std::int64_t tile_rows;
+  std::int64_t tile_cols;
+  std::int64_t across = 1;
+  std::int64_t tiles = 1;
+  std::int64_t blocks = 1;
   float* scales = nullptr;
   std::uint8_t* coded_scales = nullptr;
 
@@ -208,9 +218,11 @@ template <class Round> struct RoundTiles {
     const Known known = round.known();
     detail::ScaleSpec spec = rule;
     set_global(spec, known.whole);
-    const int lane = block.thread % kLanes, warps = block.threads / kLanes;
+    const int lane = block.thread % kLanes;
+    const int warps = block.threads / kLanes;
     for (std::int64_t t = block.index * warps + block.thread / kLanes; t < tiles; t += blocks * warps) {
-      const std::int64_t row = t / across * tile_rows, col = t % across * tile_cols;
+      const std::int64_t row = t / across * tile_rows;
+      const std::int64_t col = t % across * tile_cols;
       const std::int64_t high = rows - row < tile_rows ? rows - row : tile_rows;
       const std::int64_t wide = k - col < tile_cols ? k - col : tile_cols;
       const std::int64_t first = row * k + col;
@@ -329,7 +341,8 @@ void round_scaled(const RoundingPass& p) {
     if (p.options.stats.exponents) tallies.bins = tallies.sums + kSums;
   }
   const int bits = p.rounder.format.storage_bits();
-  const bool coded = p.codes.defined(), packed = coded && bits < 8;
+  const bool coded = p.codes.defined();
+  const bool packed = coded && bits < 8;
   const Workspace loose(packed ? static_cast<std::size_t>(n) : 0);
   char* const codes = packed ? loose.as<char>() : coded ? static_cast<char*>(p.codes.raw()) : nullptr;
   if (coded) (tallied ? start_pass<true, true> : start_pass<true, false>)(p, codes, tallies);

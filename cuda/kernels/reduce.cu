@@ -77,7 +77,9 @@ template <class C> struct Finish {
 struct FinishNorm {
   Stored<double> to;
   double order;
-  const double *sums, *largest;  // one per output
+  // one per output
+  const double* sums;
+  const double* largest;
   __device__ void operator()(double near, std::int64_t output) const { to(result(near, output), output); }
 
  private:
@@ -256,7 +258,8 @@ template <class C, bool kMax> struct Arg {
   __device__ Acc map(const C (&x)[1], std::int64_t, std::int64_t position) const { return {x[0], position}; }
   __device__ Acc combine(const Acc& a, const Acc& b) const {
     if (a.index < 0 || b.index < 0) return a.index < 0 ? b : a;
-    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    const bool a_nan = a.value != a.value;
+    const bool b_nan = b.value != b.value;
     if (a_nan != b_nan) return a_nan ? a : b;
     if (a.value == b.value || a_nan) return a.index < b.index ? a : b;
     return (kMax ? a.value > b.value : a.value < b.value) ? a : b;

@@ -66,7 +66,8 @@ template <class Op> struct ReduceRows {
     const int lane = b.thread % lanes;
     const std::int64_t task = b.index * (b.threads / lanes) + b.thread / lanes;
     const bool inside = task < s.kept.numel * segments;
-    const std::int64_t output = inside ? task / segments : 0, begin = inside ? task % segments * each : 0;
+    const std::int64_t output = inside ? task / segments : 0;
+    const std::int64_t begin = inside ? task % segments * each : 0;
     const std::int64_t end = inside ? (begin + each < s.reduced.numel ? begin + each : s.reduced.numel) : 0;
     Acc part[kRun];
     for (Acc& p : part) p = op.identity();
@@ -85,7 +86,8 @@ template <class Op> struct ReduceRows {
                        std::int64_t end, Acc (&part)[kRun]) const {
     constexpr int N = Op::kInputs;
     const bool together = s.wide || s.halves;
-    const std::int64_t first = together ? at + lane * kRun : at + lane, step = together ? 1 : lanes;
+    const std::int64_t first = together ? at + lane * kRun : at + lane;
+    const std::int64_t step = together ? 1 : lanes;
     if (first >= end) return;
     typename Op::Number x[N][kRun];
     if (s.wide) {
@@ -134,9 +136,12 @@ template <class Op> struct ReduceColumns {
   __device__ void operator()(const Block& b) const {
     constexpr int N = Op::kInputs;
     __shared__ Acc shared[kRun][kThreads];
-    const int lane = b.thread % across, down = b.thread / across;
-    const std::int64_t segment = b.index / tiles, tile = b.index % tiles * across * kRun;
-    const std::int64_t first = tile + (s.wide ? lane * kRun : lane), step = s.wide ? 1 : across;
+    const int lane = b.thread % across;
+    const int down = b.thread / across;
+    const std::int64_t segment = b.index / tiles;
+    const std::int64_t tile = b.index % tiles * across * kRun;
+    const std::int64_t first = tile + (s.wide ? lane * kRun : lane);
+    const std::int64_t step = s.wide ? 1 : across;
     const bool inside = first < s.kept.numel;
     std::int64_t base[N][kRun] = {};
     for (int j = 0; j < kRun && inside; ++j) {
@@ -146,7 +151,8 @@ template <class Op> struct ReduceColumns {
     }
     Acc part[kRun];
     for (Acc& p : part) p = op.identity();
-    const std::int64_t begin = segment * each, end = begin + each < s.reduced.numel ? begin + each : s.reduced.numel;
+    const std::int64_t begin = segment * each;
+    const std::int64_t end = begin + each < s.reduced.numel ? begin + each : s.reduced.numel;
     for (std::int64_t at = begin + down; at < end && inside; at += b.threads / across) {
       std::int64_t offset[N];
       s.reduced.locate(at, offset);
@@ -216,7 +222,8 @@ inline int lanes_for(std::int64_t n) { return static_cast<int>(n <= 1024 ? kWarp
 template <class Op> void reduce(const ReduceSource<Op::kInputs>& s, const Op& op) {
   using namespace detail;
   using Acc = typename Op::Acc;
-  const std::int64_t outputs = s.outputs(), count = s.count();
+  const std::int64_t outputs = s.outputs();
+  const std::int64_t count = s.count();
   if (outputs == 0) return;
   int across = 1;
   while (across < static_cast<int>(kWarp) && across * kRun < outputs) across *= 2;

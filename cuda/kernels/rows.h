@@ -98,7 +98,8 @@ template <class C, int N, int M, int kHeld> class Row {
   __device__ C sum_exps(C& top) const {
     constexpr C kLeast = -std::numeric_limits<C>::infinity();
     const auto shrink = [](C from, C to) { return from == kLeast ? C{0} : math::exp(from - to); };
-    C best = kLeast, part[kRun] = {};
+    C best = kLeast;
+    C part[kRun] = {};
     each_run([&](std::int64_t run, const auto& x, const auto&) {
       C most = best;
       for (int j = 0; j < kRun; ++j) most = position(run, j) < length && x[0][j] > most ? x[0][j] : most;
@@ -239,7 +240,8 @@ template <class C, int N, int M, class Body> struct ThreadRows {
 
 // body(row) for every row.
 template <class C, int N, int M, class Body> void for_rows(const RowSet<C, N, M>& set, const Body& body) {
-  const std::int64_t rows = set.rows.numel, n = set.length();
+  const std::int64_t rows = set.rows.numel;
+  const std::int64_t n = set.length();
   if (rows == 0) return;
   // Short rows, and columns: neighbouring threads take neighbours in memory.
   const Geometry<N + 1>& g = set.rows;

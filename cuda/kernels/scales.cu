@@ -39,7 +39,10 @@ template <class T> struct LargestMagnitude {
   }
 };
 
-__device__ inline void put(const Scale& scale, float* to) { to[0] = scale.forward, to[1] = scale.inverse; }
+__device__ inline void put(const Scale& scale, float* to) {
+  to[0] = scale.forward;
+  to[1] = scale.inverse;
+}
 
 // An amax in a GPU's memory, f32 or f64.
 struct Amax {
@@ -75,7 +78,8 @@ struct AdvanceAmax {
   detail::ScaleSpec spec;
   __device__ void operator()(const Block& block) const {
     auto* const ring = reinterpret_cast<float*>(history + 1);
-    const std::int64_t count = history->count + 1, kept = count < spec.history ? count : spec.history;
+    const std::int64_t count = history->count + 1;
+    const std::int64_t kept = count < spec.history ? count : spec.history;
     if (block.thread == 0) ring[(count - 1) % spec.history] = history->staged;
     __syncthreads();
     std::uint32_t most = 0;

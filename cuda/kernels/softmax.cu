@@ -158,7 +158,8 @@ template <class C> void cross_entropy_of(const OpCall& call, Outputs& out) {
   const auto& a = call.get<CrossEntropyAttrs>();
   const std::int64_t n = call[0].size(1);
   const Classes classes(call, call[1], n);
-  const bool each = a.reduction == Reduction::none, mean = a.reduction == Reduction::mean;
+  const bool each = a.reduction == Reduction::none;
+  const bool mean = a.reduction == Reduction::mean;
   const Workspace counted(sizeof(C));
   const CategoryScope scope(Category::workspace);
   const Tensor losses = each ? out[0] : empty({call[0].size(0)}, {.dtype = dtype_of<C>, .device = out[0].device()});

@@ -27,7 +27,9 @@ template <class P, int kMost> struct Table {
   }
   // The part that a chunk belongs to. Parts without elements have no chunks.
   GRADUAL_HD int find(std::int64_t chunk) const {
-    int low = 0, high = count;  // part[low].first_chunk <= chunk
+    // part[low].first_chunk <= chunk
+    int low = 0;
+    int high = count;
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       (part[middle].first_chunk <= chunk ? low : high) = middle;

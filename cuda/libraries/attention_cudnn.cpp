@@ -77,8 +77,12 @@ class Plan : Pinned {
   }
   // A tensor in memory, or its matrices transposed.
   Id take(const Tensor& t, bool transposed = false) {
-    Dims4 sizes = dims(t.sizes()), strides = dims(t.strides());
-    if (transposed) sizes = turned(sizes), strides = turned(strides);
+    Dims4 sizes = dims(t.sizes());
+    Dims4 strides = dims(t.strides());
+    if (transposed) {
+      sizes = turned(sizes);
+      strides = turned(strides);
+    }
     return noted(graph_.memory(type_, sizes, strides));
   }
   Id take_rows() { return noted(graph_.memory(CUDNN_DATA_FLOAT, rows_, packed_strides(rows_))); }
@@ -90,12 +94,15 @@ class Plan : Pinned {
   }
   // -Inf for keys after the query.
   Id masked(Id scores, Id least) {
-    const Id rows = graph_.index(scores, 2), columns = graph_.index(scores, 3);
+    const Id rows = graph_.index(scores, 2);
+    const Id columns = graph_.index(scores, 3);
     return graph_.select(scores, least, graph_.compare(CUDNN_POINTWISE_CMP_GE, rows, columns));
   }
 
   void forward(const Attention& a) {
-    const Id v = take(a.v), y = take(a.y), logsumexp = take_rows();
+    const Id v = take(a.v);
+    const Id y = take(a.y);
+    const Id logsumexp = take_rows();
     const Id scale = noted(graph_.number());
     Id scores = graph_.pointwise(CUDNN_POINTWISE_MUL, product(q_, kt_, score_sizes(a)), scale);
     if (a.causal) scores = masked(scores, noted(graph_.number()));
@@ -111,10 +118,17 @@ class Plan : Pinned {
   // With p = exp(score - logsumexp): dv = p^T dy, dscore = p (dy v^T - sum(dy y)) scale, dk = dscore^T q, dq = dscore
   // k.
   void backward(const Attention& a) {
-    const Id vt = take(a.v, true), y = take(a.y), logsumexp = take_rows(), dy = take(a.dy);
-    const Id dq = take(a.dq), dk = take(a.dk), dv = take(a.dv);
-    const Id scale = noted(graph_.number()), least = a.causal ? noted(graph_.number()) : 0;
-    const Id one = noted(graph_.number()), along = take_rows();
+    const Id vt = take(a.v, true);
+    const Id y = take(a.y);
+    const Id logsumexp = take_rows();
+    const Id dy = take(a.dy);
+    const Id dq = take(a.dq);
+    const Id dk = take(a.dk);
+    const Id dv = take(a.dv);
+    const Id scale = noted(graph_.number());
+    const Id least = a.causal ? noted(graph_.number()) : 0;
+    const Id one = noted(graph_.number());
+    const Id along = take_rows();
     const Id each = graph_.pointwise(CUDNN_POINTWISE_MUL, dy, y);
     graph_.pointwise_into(along, CUDNN_POINTWISE_MUL, graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, each, rows_), one);
 
@@ -123,7 +137,8 @@ class Plan : Pinned {
     scores = graph_.pointwise(CUDNN_POINTWISE_SUB, scores, logsumexp);
     if (a.causal) scores = masked(scores, least);
     const Id p = graph_.pointwise(CUDNN_POINTWISE_EXP, scores);
-    const Dims4 transposed = turned(sizes), strides = turned(packed_strides(sizes));
+    const Dims4 transposed = turned(sizes);
+    const Dims4 strides = turned(packed_strides(sizes));
     graph_.matmul(graph_.reshape(p, transposed, strides, type_), dy, dv);
 
     Id dscores = graph_.pointwise(CUDNN_POINTWISE_SUB, product(dy, vt, sizes), along);
@@ -135,7 +150,8 @@ class Plan : Pinned {
 
   cudnnDataType_t type_;
   Dims4 rows_{};
-  Id q_ = 0, kt_ = 0;
+  Id q_ = 0;
+  Id kt_ = 0;
   OperationGraph graph_;
   std::vector<Id> ids_;
   std::optional<OperationPlan> plan_;
@@ -153,7 +169,8 @@ Key key_of(const Attention& a) {
 }
 
 bool has_kernels_for(const Attention& a) {
-  const std::int64_t queries = a.q.size(2), keys = a.k.size(2);
+  const std::int64_t queries = a.q.size(2);
+  const std::int64_t keys = a.k.size(2);
   const auto size_fits = [](const Tensor& t) { return t.size(3) % 8 == 0 && t.size(3) <= 128; };
   if (!is_half(a.q.dtype())) return false;
   if (!size_fits(a.q) || !size_fits(a.v) || cudnnGetVersion() < kOldest) return false;
@@ -181,7 +198,8 @@ bool start(const Attention& a) {
   Plan& plan = plan_of<Plan>(key_of(a), a, kMostPlans);
   if (plan.scratch() <= a.most_scratch) return plan.run(a);
   const int dim = a.q.size(0) > 1 ? 0 : 1;
-  const std::int64_t all = a.q.size(dim), parts = std::min(all, parts_of(plan.scratch(), a.most_scratch));
+  const std::int64_t all = a.q.size(dim);
+  const std::int64_t parts = std::min(all, parts_of(plan.scratch(), a.most_scratch));
   const std::int64_t step = parts_of(all, parts);
   if (step >= all) return plan.run(a);
   for (std::int64_t begin = 0; begin < all; begin += step) {

@@ -150,8 +150,10 @@ void OperationGraph::convolution(cudnnBackendDescriptorType_t kind, Id x, Id w, 
   const auto names = std::find_if(std::begin(kConvolutions), std::end(kConvolutions),
                                   [&](const ConvolutionNames& each) { return each.kind == kind; });
   CudnnDescriptor& operation = operations_.emplace_back(kind);
-  const double one = 1, kept = adds ? 1 : 0;
-  const auto one_f32 = static_cast<float>(one), kept_f32 = static_cast<float>(kept);
+  const double one = 1;
+  const double kept = adds ? 1 : 0;
+  const auto one_f32 = static_cast<float>(one);
+  const auto kept_f32 = static_cast<float>(kept);
   const bool f64 = sums == CUDNN_DATA_DOUBLE;
   const auto type = f64 ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
   operation.set(names->alpha, type, 1, f64 ? static_cast<const void*>(&one) : &one_f32);
@@ -170,7 +172,11 @@ namespace {
 constexpr std::int64_t kMostConfigurations = 64;  // configurations that are tried
 
 // Declared by cuDNN's header from 9.8 on.
-constexpr int kGpuDescriptor = 38, kJsonOfGpu = 2702, kGpuOfHeuristic = 204, kGpuOfPlan = 407, kChar = 24;
+constexpr int kGpuDescriptor = 38;
+constexpr int kJsonOfGpu = 2702;
+constexpr int kGpuOfHeuristic = 204;
+constexpr int kGpuOfPlan = 407;
+constexpr int kChar = 24;
 cudnnBackendAttributeName_t attribute(int number) { return static_cast<cudnnBackendAttributeName_t>(number); }
 
 // cuDNN searches for NVIDIA's compiler by its file name only, so the library loads it from where the build found it. If

@@ -144,7 +144,8 @@ class Problem {
   bool run(const Gemm& g, const cublasLtMatmulHeuristicResult_t& how, double factor = 1) {
     const Workspace scratch(how.workspaceSize);
     const double zero = 0;
-    const float factor_f32 = static_cast<float>(factor), zero_f32 = 0;
+    const float factor_f32 = static_cast<float>(factor);
+    const float zero_f32 = 0;
     const bool f64 = g.a.dtype == DType::f64;
     const void* const alpha = f64 ? static_cast<const void*>(&factor) : &factor_f32;
     const void* const beta = f64 ? static_cast<const void*>(&zero) : &zero_f32;
@@ -193,7 +194,9 @@ class Problem {
   }
 
   cublasLtMatmulDescOpaque_t product_{};
-  cublasLtMatrixLayoutOpaque_t a_{}, b_{}, c_{};
+  cublasLtMatrixLayoutOpaque_t a_{};
+  cublasLtMatrixLayoutOpaque_t b_{};
+  cublasLtMatrixLayoutOpaque_t c_{};
 };
 
 // All that the choice of an algorithm depends on.

@@ -24,9 +24,13 @@ CountingStores::CountingStores(DType from, DType to, int tensors)
   counter_.counts = memory_->as<unsigned long long>();
   clear(counter_.counts, bytes);
   if (is_floating(to)) counter_.min_normal = float_info(to).min_normal;
-  else if (to == DType::i64) counter_.beyond = 0x1p63, counter_.least = -0x1p63;
-  else if (to == DType::i32) counter_.beyond = 0x1p31, counter_.least = -0x1p31;
-  else if (to == DType::u8) counter_.beyond = 256;
+  else if (to == DType::i64) {
+    counter_.beyond = 0x1p63;
+    counter_.least = -0x1p63;
+  } else if (to == DType::i32) {
+    counter_.beyond = 0x1p31;
+    counter_.least = -0x1p31;
+  } else if (to == DType::u8) counter_.beyond = 256;
 }
 
 CountingStores::~CountingStores() noexcept(false) {

@@ -39,7 +39,8 @@ struct Counter {
   enum { kElements, kZeros, kUnderflow, kSubnormal, kOverflow, kNan, kInf };
   GRADUAL_HD int category(double x, double y) const {
     constexpr double kInfinite = std::numeric_limits<double>::infinity();
-    const double size = x < 0 ? -x : x, stored = y < 0 ? -y : y;
+    const double size = x < 0 ? -x : x;
+    const double stored = y < 0 ? -y : y;
     if (x == 0) return kZeros;
     if (x != x) return kNan;
     if (size == kInfinite) return kInf;

@@ -10,10 +10,14 @@ namespace gradual::cuda {
 
 // The first value out of range since the last report.
 struct IndexFault {
-  unsigned taken = 0, ready = 0;  // being written; complete
+  // being written; complete
+  unsigned taken = 0;
+  unsigned ready = 0;
   OpId op = {};
   SourceLocation where;
-  std::int64_t index = 0, element = 0, size = 0;
+  std::int64_t index = 0;
+  std::int64_t element = 0;
+  std::int64_t size = 0;
 };
 
 struct IndexCheck {

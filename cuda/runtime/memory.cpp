@@ -52,7 +52,8 @@ void clear(void* to, std::size_t bytes) {
 }
 
 void fail_allocation(std::size_t bytes, Device device) {
-  std::size_t left = 0, all = 0;
+  std::size_t left = 0;
+  std::size_t all = 0;
   cudaMemGetInfo(&left, &all);
   throwf("out of memory on {}: asked for {} bytes; the driver has {} of {} bytes left\n{}", to_string(device), bytes,
          left, all, memory_summary(device));

@@ -38,9 +38,11 @@ struct MuonWithAdamW : optim::Optimizer {
                 const optim::UpdateOptions& precision)
       : Optimizer("muon-adamw", {"momentum", "exp_avg_sq"}, std::move(groups), rates, precision) {}
   Tensor update(const Update& u) override {
-    const double lr = u.group.lr.value(), kept = 1 - lr * u.group.weight_decay.value_or(0);
+    const double lr = u.group.lr.value();
+    const double kept = 1 - lr * u.group.weight_decay.value_or(0);
     const Tensor& g = u.gradient;
-    Tensor &m = u.state[0], &v = u.state[1];
+    Tensor& m = u.state[0];
+    Tensor& v = u.state[1];
     if (u.weight.dim() == 2) {
       const double mu = u.group.momentum.value_or(0.95);
       m = mu * m + (1 - mu) * g;

@@ -62,7 +62,9 @@ Training make(const std::string& name) {
 }
 
 struct Outcome {
-  double loss = 0, accuracy = 0;  // of the test images; accuracy in percent
+  // of the test images; accuracy in percent
+  double loss = 0;
+  double accuracy = 0;
 };
 
 Outcome train(const std::string& name, const data::Split& digits, const std::string& recipe, long epochs) {
@@ -114,7 +116,8 @@ void body(example::Arguments& arguments) {
       if (out.accuracy > 0) std::printf(", accuracy %5.1f%%", out.accuracy);
       std::printf("\n");
       // The 95% interval of a difference between two accuracies on the test images; 0 for losses alone.
-      const double share = first.accuracy / 100, images = static_cast<double>(digits.test.size());
+      const double share = first.accuracy / 100;
+      const double images = static_cast<double>(digits.test.size());
       const double interval = 196 * std::sqrt(2 * share * (1 - share) / images);
       if (recipe != recipes.front())
         example::claim(out.accuracy >= first.accuracy - interval && out.loss < first.loss * 1.1 + 0.15,

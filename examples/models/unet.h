@@ -41,7 +41,8 @@ struct ResidualBlock : nn::Module {
 
 // Noisy images [N, channels, H, W] (H and W even) and times [N] -> the noise.
 struct UNet : nn::Module {
-  static constexpr std::int64_t kWidth = 32, kTime = 64;
+  static constexpr std::int64_t kWidth = 32;
+  static constexpr std::int64_t kTime = 64;
 
   explicit UNet(std::int64_t channels)
       : time1(register_module("time1", nn::Linear(kWidth, kTime))),

@@ -18,7 +18,8 @@ struct Vae : nn::Module {
   // Images [N, pixels] from 0 to 1 and normal noise [N, latent] to the negative evidence lower bound, in nats an image.
   Tensor loss(const Tensor& x, const Tensor& noise) {
     const Tensor h = relu(fc1(x));
-    const Tensor m = mean(h).to(x.dtype()), v = log_variance(h).to(x.dtype());
+    const Tensor m = mean(h).to(x.dtype());
+    const Tensor v = log_variance(h).to(x.dtype());
     const Tensor logits = fc3(relu(fc2(m + noise * exp(v * 0.5))));
     const Tensor divergence = (exp(v) + square(m) - 1 - v).sum() * 0.5;
     return (bce_with_logits_loss(logits.to(x.dtype()), x, Reduction::sum) + divergence) / x.size(0);

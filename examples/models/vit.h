@@ -8,8 +8,14 @@ namespace models {
 using namespace gradual;
 
 struct VitOptions {
-  std::int64_t channels = 1, side = 8, patch = 2;  // images [N, channels, side, side]; the patch divides the side
-  std::int64_t width = 64, heads = 4, layers = 2, classes = 10;
+  // images [N, channels, side, side]; the patch divides the side
+  std::int64_t channels = 1;
+  std::int64_t side = 8;
+  std::int64_t patch = 2;
+  std::int64_t width = 64;
+  std::int64_t heads = 4;
+  std::int64_t layers = 2;
+  std::int64_t classes = 10;
 };
 
 // Images to logits [N, classes]: patches, a class token and positions; the class token's output is classified.

@@ -17,14 +17,17 @@ constexpr const char* kUsage =
     "  deepseek2024\n  options: --seeds N  --steps N, of the training\n";
 
 constexpr long kLengths[] = {512, 1024, 2048, 4096, 8192};
-constexpr const char *kChain = "hopper-fp8-14bit", *kHopper = "hopper-fp8", *kOperands = "rounding of operands";
+constexpr const char* kChain = "hopper-fp8-14bit";
+constexpr const char* kHopper = "hopper-fp8";
+constexpr const char* kOperands = "rounding of operands";
 std::string promoted(const std::string& name, int every = 128) { return name + "/promote=" + std::to_string(every); }
 
 // The largest error of 64 x 64 sums of `length` products in that accumulator, in percent of the largest exact sum. The
 // operands are normal numbers, or their magnitudes, in e4m3. kOperands: sums are exact; the error is that of e4m3.
 double error(const std::string& name, long length, bool positive, std::uint64_t seed) {
   Generator generator(seed);
-  const Tensor a = randn({64, length}, {}, generator), b = randn({64, length}, {}, generator);
+  const Tensor a = randn({64, length}, {}, generator);
+  const Tensor b = randn({64, length}, {}, generator);
   const auto in = [&](const Tensor& x) { return positive ? abs(x) : x; };
   const auto e4m3 = [&](const Tensor& x) { return fake_quantize(in(x), {.format = format("e4m3fn")}); };
   const auto exact = [](const Tensor& x, const Tensor& y) { return matmul(x.to(DType::f64), y.to(DType::f64).t()); };
@@ -54,7 +57,8 @@ double trained(const std::string& name, long length, std::uint64_t seed, long st
 }
 
 void body(example::Arguments& arguments) {
-  const long seeds = arguments.number("--seeds", 3), steps = arguments.number("--steps", 150);
+  const long seeds = arguments.number("--seeds", 3);
+  const long steps = arguments.number("--steps", 150);
   arguments.done();
   const auto mean_of_seeds = [&](auto measure) {
     double sum = 0;
@@ -76,11 +80,13 @@ void body(example::Arguments& arguments) {
     }
   std::printf("\n\nthe same for K = 4096 and %s, by the interval of promotion (4096: none)\n", kHopper);
   for (const int every : {32, 64, 128, 256, 512, 4096}) {
-    for (const bool positive : {false, true})
-      std::printf("%s", positive ? ", positive " : "normal "),
-          std::printf("%.3f %%", mean_of_seeds([&](std::uint64_t seed) {
-                        return error(promoted(kHopper, every), 4096, positive, seed);
-                      }));
+    for (const bool positive : {false, true}) {
+      std::printf("%s", positive ? ", positive " : "normal ");
+
+      std::printf("%.3f %%", mean_of_seeds([&](std::uint64_t seed) {
+                    return error(promoted(kHopper, every), 4096, positive, seed);
+                  }));
+    }
     std::printf(" at %d\n", every);
   }
   std::map<long, std::map<std::string, double>> loss;

@@ -16,7 +16,9 @@ constexpr const char* kUsage =
     "Micikevicius et al. 2018: a detector whose gradients f16 loses without a loss scale.\n"
     "  micikevicius2018\n  options: --epochs N  --seeds N\n";
 
-constexpr std::int64_t kSide = 20, kDigit = 8, kBatch = 128;
+constexpr std::int64_t kSide = 20;
+constexpr std::int64_t kDigit = 8;
+constexpr std::int64_t kBatch = 128;
 // Multiplies the loss, and divides the rate. Gradients are as small as those of a mean over 128 times as many pixels:
 // over images of 226x226.
 constexpr double kWeight = 1.0 / 128;
@@ -38,10 +40,16 @@ data::Dataset scenes(const data::Dataset& digits) {
 
 // Shares of numbers by power of two, in percent: those that f16 makes 0 (below 2^-25), its subnormals, its normals.
 struct Histogram {
-  double zero = 0, lost = 0, subnormal = 0, normal = 0, count = 0;
+  double zero = 0;
+  double lost = 0;
+  double subnormal = 0;
+  double normal = 0;
+  double count = 0;
   void add(const Tensor& gradient) {
-    for (const float g : abs(gradient).to_vector<float>())
-      ++(g == 0 ? zero : g <= 0x1p-25F ? lost : g < 0x1p-14F ? subnormal : normal), ++count;
+    for (const float g : abs(gradient).to_vector<float>()) {
+      ++(g == 0 ? zero : g <= 0x1p-25F ? lost : g < 0x1p-14F ? subnormal : normal);
+      ++count;
+    }
   }
   void print() const {
     std::printf(
@@ -70,7 +78,11 @@ Found train(const std::string& recipe, const data::Dataset& to_train, const data
     for (const data::Batch& b : loader) {
       const auto loss = [&] {
         const Tensor y = model(b.inputs);
-        if (histogram && epoch > 0) y.register_hook([&](const Tensor& g) { return histogram->add(g), g; });
+        if (histogram && epoch > 0)
+          y.register_hook([&](const Tensor& g) {
+            histogram->add(g);
+            return g;
+          });
         return bce_with_logits_loss(y.to(DType::f32), b.targets) * kWeight;
       };
       found.loss += run.step(loss).loss.item() / kWeight / static_cast<double>(loader.size());
@@ -89,7 +101,8 @@ void body(example::Arguments& arguments) {
   const long seeds = arguments.number("--seeds", 2);
   arguments.done();
   const data::Split digits = data::split(data::digits(), 1437);
-  const data::Dataset to_train = scenes(digits.train), to_test = scenes(digits.test);
+  const data::Dataset to_train = scenes(digits.train);
+  const data::Dataset to_test = scenes(digits.test);
   Histogram histogram;
   std::map<std::string, Found> found;
   std::printf("means of %ld seeds %15s %18s %26s\n", seeds, "loss", "found in a test", "background's probability");
@@ -114,7 +127,8 @@ void body(example::Arguments& arguments) {
       "scale. Here: three convolutions on images of 20x20 that hold one digit; the numbers are not comparable, the\n"
       "effect is.\n\n",
       floor, floor / 8);
-  const Found &fp32 = found["fp32"], &lost = found["fp16-static:1"];
+  const Found& fp32 = found["fp32"];
+  const Found& lost = found["fp16-static:1"];
   example::claim(histogram.lost > 0.9 * histogram.count, "f16 makes 0 of more than 90% of the gradients");
   example::claim(lost.hits < fp32.hits / 2, "with scale 1, f16 finds less than half of what f32 finds");
   example::claim(lost.background > 10 * fp32.background,

@@ -41,7 +41,8 @@ Outcome train(const Precision& p, std::uint64_t seed, long steps, long change = 
       run = std::make_unique<amp::RecipeRun>(recipe(then), student, optim::AdamOptions{.lr = 0.03});
       run->optimizer().load_state_dict(state);
     }
-    const Tensor x = randn({64, kWidth}), y = teacher(x);
+    const Tensor x = randn({64, kWidth});
+    const Tensor y = teacher(x);
     losses.push_back(run->step([&] { return mse_loss(student(x), y); }).loss.item());
     if (step > 300 && step <= 600) out.loss += losses.back() / 300;
     if (step <= 300) continue;
@@ -59,7 +60,8 @@ std::array<double, 3> clustered() {
   const Teacher teacher;
   Student student;
   for (auto* b : student.blocks) b->norm.weight.detach().copy_(0.93 + 0.02 * randn({kWidth}));
-  const Tensor x = randn({1024, kWidth}), y = teacher(x);
+  const Tensor x = randn({1024, kWidth});
+  const Tensor y = teacher(x);
   const auto gradient = [&](const Precision& p) {
     student.quantise_norms(p);
     student.zero_grad();
@@ -69,7 +71,8 @@ std::array<double, 3> clustered() {
     for (const Tensor& w : student.parameters()) all.push_back(w.grad().flatten());
     return cat(all, 0);
   };
-  const Tensor exact = gradient({}), weights = student.blocks[0]->norm.weight.detach().reshape({1, kWidth});
+  const Tensor exact = gradient({});
+  const Tensor weights = student.blocks[0]->norm.weight.detach().reshape({1, kWidth});
   std::array<double, 3> factors{};
   std::printf(
       "norm weights 0.93 +- 0.02, a fresh student:\n%31s clipped, factor; rceil: clipped, factor; norms in f32\n", "");
@@ -97,21 +100,27 @@ const Row kRows[] = {{"f32", {}},
                      {"mxfp4, activations in f32", {"mxfp4", true, false, false}},
                      {"mxfp4, rceil", {"mxfp4", true, true}},
                      {"mxfp4", {"mxfp4", true}}};
-constexpr int kF32 = 0, kNorms = 1, kMxfp4 = 6;
+constexpr int kF32 = 0;
+constexpr int kNorms = 1;
+constexpr int kMxfp4 = 6;
 
 void body(example::Arguments& arguments) {
-  const long seeds = arguments.number("--seeds", 4), steps = arguments.number("--steps", 2500);
+  const long seeds = arguments.number("--seeds", 4);
+  const long steps = arguments.number("--steps", 2500);
   arguments.done();
   const std::array<double, 3> factors = clustered();
   std::vector<long> at[7];  // of each row, the steps of the bursts
-  long bursts[7] = {}, changed[7] = {};
+  long bursts[7] = {};
+  long changed[7] = {};
   double loss[7] = {};
   std::printf("\n%-26s bursts   loss, steps 300 to 600   steps of the bursts\n", "from the start");
   for (const int i : {0, 1, 2, 3, 4, 5, 6}) {
     std::string text;
     for (long seed = 1; seed <= seeds; ++seed) {
       const Outcome o = train(kRows[i].precision, static_cast<std::uint64_t>(seed), steps);
-      at[i].push_back(o.burst), bursts[i] += o.burst > 0, loss[i] += o.loss / static_cast<double>(seeds);
+      at[i].push_back(o.burst);
+      bursts[i] += o.burst > 0;
+      loss[i] += o.loss / static_cast<double>(seeds);
       text += o.burst > 0 ? " " + std::to_string(o.burst) : " -";
     }
     std::printf("%-26s %ld of %ld %16.4f          %s\n", kRows[i].name, bursts[i], seeds, loss[i], text.c_str());

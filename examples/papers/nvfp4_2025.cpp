@@ -15,12 +15,15 @@ constexpr const char* kUsage =
     "NVIDIA 2025: NVFP4 trains if gradients, and only gradients, are rounded stochastically.\n"
     "  nvfp4_2025\n  options: --seeds N  --steps N\n";
 
-constexpr std::int64_t kInputs = 32, kWords = 128, kBatch = 128;
+constexpr std::int64_t kInputs = 32;
+constexpr std::int64_t kWords = 128;
+constexpr std::int64_t kBatch = 128;
 
 // The next word after a context x, drawn from a linear model in which words have the frequencies of a language (Zipf).
 // Nobody knows the draws: the loss of the model itself is a floor.
 struct Language {
-  Tensor weight = randn({kWords, kInputs}) * (1.5 / std::sqrt(kInputs)), bias = -log(arange(1, kWords + 1, 1));
+  Tensor weight = randn({kWords, kInputs}) * (1.5 / std::sqrt(kInputs));
+  Tensor bias = -log(arange(1, kWords + 1, 1));
   Tensor logits(const Tensor& x) const { return matmul(x, weight.t()) + bias; }
   Tensor draw(const Tensor& x) const {
     return argmax(logits(x) - log(-log(rand({x.size(0), kWords}) + 1e-20)), 1);  // the largest of Gumbel numbers
@@ -28,8 +31,11 @@ struct Language {
 };
 
 struct Variant {
-  const char *name, *recipe;
-  bool gradients = true, transform = true, all = false;  // gradients, or all, are stochastic; Hadamard
+  const char* name;
+  const char* recipe;
+  bool gradients = true;  // gradients
+  bool transform = true;  // or all
+  bool all = false;       // are stochastic; Hadamard
 };
 constexpr Variant kVariants[] = {{"f32", "fp32"},
                                  {"NVFP4, as the paper says", "nvfp4"},
@@ -63,7 +69,8 @@ double excess(const Variant& v, std::uint64_t seed, long steps) {
   double sum = 0;
   for (long step = 0; step < steps; ++step) {
     if (step == steps - slow) run.optimizer().param_groups()[0].lr = 3e-4;
-    const Tensor x = randn({kBatch, kInputs}, {}, contexts), y = language.draw(x);
+    const Tensor x = randn({kBatch, kInputs}, {}, contexts);
+    const Tensor y = language.draw(x);
     const double loss = run.step([&] { return cross_entropy(model(x), y); }).loss.item();
     if (step >= steps - slow) sum += loss - cross_entropy(language.logits(x), y).item();
   }
@@ -87,17 +94,23 @@ double error_of_mean(const Tensor& x, const Quantizer& q, int draws) {
 }
 
 void body(example::Arguments& arguments) {
-  const long seeds = arguments.number("--seeds", 3), steps = arguments.number("--steps", 1000);
+  const long seeds = arguments.number("--seeds", 3);
+  const long steps = arguments.number("--steps", 1000);
   arguments.done();
-  Quantizer nearest = amp::recipe("nvfp4").quantization->forward_x.value(), stochastic = nearest, other = nearest;
+  Quantizer nearest = amp::recipe("nvfp4").quantization->forward_x.value();
+  Quantizer stochastic = nearest;
+  Quantizer other = nearest;
   stochastic.rounding.mode = RoundingMode::stochastic;
   other.scaling.rule = ScaleRule::four_over_six;
-  const Tensor errors = errors_of_softmax(), normal = randn({kWords, kBatch});
+  const Tensor errors = errors_of_softmax();
+  const Tensor normal = randn({kWords, kBatch});
   std::printf("error of the mean of N roundings of a softmax's errors\n%-27s N = 1 %5.1f %%   N = 256 %5.1f %%\n%-27s",
               "to nearest", error_of_mean(errors, nearest, 1), error_of_mean(errors, nearest, 256), "stochastic");
-  const double one = error_of_mean(errors, stochastic, 1), many = error_of_mean(errors, stochastic, 256);
+  const double one = error_of_mean(errors, stochastic, 1);
+  const double many = error_of_mean(errors, stochastic, 256);
   std::printf(" N = 1 %5.1f %%   N = 256 %5.1f %%\n", one, many);
-  const double six = error_of_mean(normal, nearest, 1), four_over_six = error_of_mean(normal, other, 1);
+  const double six = error_of_mean(normal, nearest, 1);
+  const double four_over_six = error_of_mean(normal, other, 1);
   std::printf("error of one rounding of normal numbers: %.2f %%, four over six %.2f %% (squared: %.0f %% less)\n", six,
               four_over_six, 100 * (1 - std::pow(four_over_six / six, 2)));
 
@@ -115,7 +128,8 @@ void body(example::Arguments& arguments) {
       "Here: 37,000 parameters, and every layer is in NVFP4; the paper leaves the last ones in bf16. The transform "
       "alone "
       "gains\nnothing; it helps where gradients are rounded to nearest.\n\n");
-  const double paper = loss["NVFP4, as the paper says"], f32 = loss["f32"];
+  const double paper = loss["NVFP4, as the paper says"];
+  const double f32 = loss["f32"];
   example::claim(many < one / 5 && error_of_mean(errors, nearest, 256) > 3 * many,
                  "the mean of 256 roundings is right if they are stochastic, and not to nearest");
   example::claim(paper < 1.4 * f32, "as the paper says: the loss comes close to f32's");

@@ -13,7 +13,8 @@ inline constexpr int kBlocks = 4;
 struct Precision {
   std::string format = "fp32";  // a recipe
   bool norms = false;           // the norms' weights and biases too
-  bool rceil = false, activations = true;
+  bool rceil = false;
+  bool activations = true;
 };
 
 inline amp::Recipe recipe(const Precision& p) {

@@ -66,7 +66,8 @@ void training(example::Arguments& arguments) {
       "\nThe paper: ResNet50 on ImageNet needs the chunks. Its longest sums have some 10^6 terms.\n"
       "Here they have 8,192 of either sign, which e6m9 still holds; e6m3 shows at this length what longer sums do to "
       "e6m9.\n\n");
-  const double lost = found["e6m3"].loss - found["f32"].loss, chunked = found["e6m3/chunk=64"].loss - found["f32"].loss;
+  const double lost = found["e6m3"].loss - found["f32"].loss;
+  const double chunked = found["e6m3/chunk=64"].loss - found["f32"].loss;
   example::claim(std::abs(found["e6m9"].loss - found["f32"].loss) < 0.2, "e6m9 trains as f32 at this length");
   example::claim(lost > 0.4, "e6m3 without chunks: the loss stays more than 0.4 above f32's");
   example::claim(chunked < 0.6 * lost, "chunks of 64 take back at least 40% of that");

@@ -65,7 +65,8 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
       if (asked[i] == by) throw_error("--recipes lists '" + by + "' twice");
       throw_error("--recipes lists the recipe " + recipe.name + " twice, as '" + asked[i] + "' and as '" + by + "'");
     }
-    asked.push_back(by), recipes.push_back(std::move(recipe));
+    asked.push_back(by);
+    recipes.push_back(std::move(recipe));
   };
   const std::vector<std::string> names = split_names(text == "story" ? kStory : text == "classic" ? kClassic : text);
   for (const std::string& name : text == "all" ? amp::recipe_names() : names) {

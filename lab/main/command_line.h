@@ -47,7 +47,11 @@ struct TaskArguments {
   MakeModel make_model(const data::Dataset& sample, const std::string& usual);
 
  private:
-  double weight_decay_ = 0, momentum_ = 0, beta1_ = 0, beta2_ = 0, eps_ = 0;
+  double weight_decay_ = 0;
+  double momentum_ = 0;
+  double beta1_ = 0;
+  double beta2_ = 0;
+  double eps_ = 0;
   std::string schedule_ = "cosine";
 };
 // --threads and --deterministic.

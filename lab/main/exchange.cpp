@@ -74,7 +74,9 @@ double error_percent(const Gradients& g, const Tensor& exact, const amp::Exchang
 int exchange_command(int argc, char** argv) {
   StudyArguments a;
   a.model = "mlp";
-  std::string names = kExchanges, recipe = "fp32", csv;
+  std::string names = kExchanges;
+  std::string recipe = "fp32";
+  std::string csv;
   int most = 1024;
   OptionParser app(
       "Prints the error of the mean gradient after an exchange in low precision, against the number of ranks.\n"
@@ -106,7 +108,8 @@ int exchange_command(int argc, char** argv) {
     for (int ranks = 1; ranks <= most; ranks *= 4) {
       const double error = error_percent(g, exact, exchange, ranks, lost);
       const double all = static_cast<double>(std::max<std::uint64_t>(1, lost.elements)) / 100;
-      const double under = static_cast<double>(lost.underflow) / all, over = static_cast<double>(lost.overflow) / all;
+      const double under = static_cast<double>(lost.underflow) / all;
+      const double over = static_cast<double>(lost.overflow) / all;
       row.push_back(fmt::format("{:.3g}", error));
       lines += fmt::format("{},{},{:.6g},{:.6g},{:.6g}\n", name, ranks, error, under, over);
       if (ranks * 4 > most) row.push_back(fmt::format("{:.2f}", under));

@@ -94,7 +94,8 @@ struct RemovedIfEmpty : Pinned {
 
 // Points gradual-lab-out/latest to a folder under gradual-lab-out/. Systems without links have none.
 void set_latest(const std::string& folder) {
-  const fs::path link = fs::path(kRoot) / "latest", made = fs::path(kRoot) / ".latest.new";
+  const fs::path link = fs::path(kRoot) / "latest";
+  const fs::path made = fs::path(kRoot) / ".latest.new";
   std::error_code error;
   fs::remove(made, error);
   fs::create_directory_symlink(fs::path(folder).filename(), made, error);
@@ -117,14 +118,22 @@ template <class T> std::string count(T n, const char* what) {
 struct Arguments {
   Options options;
   TaskArguments task;
-  std::string recipes = "story", out, device = "cpu", until;
+  std::string recipes = "story";
+  std::string out;
+  std::string device = "cpu";
+  std::string until;
   int threads = 0;
   RankOptions ranks;
-  bool quiet = false, wide = false, list = false, formats = false, version = false;
+  bool quiet = false;
+  bool wide = false;
+  bool list = false;
+  bool formats = false;
+  bool version = false;
 };
 
 // Digits train in seconds: three seeds of a short training say more than one of a long one.
-constexpr int kDigitsEpochs = 4, kDigitsSeeds = 3;
+constexpr int kDigitsEpochs = 4;
+constexpr int kDigitsSeeds = 3;
 
 // Of --until decided.
 constexpr int kMostSeeds = 30;
@@ -184,8 +193,9 @@ void declare_options(OptionParser& app, Arguments& a) {
                  "gradual-lab-out, which gradual-lab-out/latest points to)");
   app.add_option("--save", a.options.save, "folder for the parameters of each run in f32, RECIPE-seedN.safetensors");
   app.add_flag("--cure", a.options.cure, "try the cure of each recipe's first finding, and say what it gives");
-  app.add_option("--explain-steps", a.options.explain_steps,
-                 "steps of trials that explain a run: it is replayed with one thing exact (default: as many as it has)");
+  app.add_option(
+      "--explain-steps", a.options.explain_steps,
+      "steps of trials that explain a run: it is replayed with one thing exact (default: as many as it has)");
   app.add_flag("--resume", a.options.resume, "continue an interrupted comparison in --out, or in the latest folder");
   app.add_flag("--overwrite", a.options.overwrite, "replace the results of an earlier comparison in --out");
   app.add_flag("--wide", a.wide, "all columns and all findings in the table");
@@ -305,8 +315,14 @@ int train_command(int argc, char** argv) {
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   if (app.count("--trace") && a.options.trace.empty()) a.options.trace = "-";
   if (app.count("--profile") && a.options.profile.empty()) a.options.profile = "-";
-  if (a.version) return say(stdout, "gradual-lab {}\n", GRADUAL_VERSION), 0;
-  if (a.formats) return list_formats(), 0;
+  if (a.version) {
+    say(stdout, "gradual-lab {}\n", GRADUAL_VERSION);
+    return 0;
+  }
+  if (a.formats) {
+    list_formats();
+    return 0;
+  }
   if (a.list) {
     if (app.count("--recipes")) list_recipes(recipes_for(a.recipes));
     else list_all_recipes();

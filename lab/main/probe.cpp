@@ -84,8 +84,10 @@ int probe_command(int argc, char** argv) {
     const inspect::ProbeResult found = inspect::probe(product.dot, product.options);
     const std::vector<Fact> facts = facts_of(found);
     const std::vector<CheckedFact> checked = check_claim(product.claim, found);
-    if (json) all.push_back(json_of(product, facts, checked)), all.back()["points"] = points_of(found.tree);
-    else print(product, facts, checked);
+    if (json) {
+      all.push_back(json_of(product, facts, checked));
+      all.back()["points"] = points_of(found.tree);
+    } else print(product, facts, checked);
   }
   say(stdout, "{}", json ? all.dump(2) + "\n" : kLegend);
   return 0;

@@ -24,7 +24,9 @@ class ProgressBar {
 
   bool quiet_, terminal_;
   std::size_t width_ = 0;  // of the longest name
-  std::chrono::steady_clock::time_point started_{}, run_started_{}, drawn_{};
+  std::chrono::steady_clock::time_point started_{};
+  std::chrono::steady_clock::time_point run_started_{};
+  std::chrono::steady_clock::time_point drawn_{};
   int run_ = -1;
   std::int64_t seen_ = 0;  // steps
   bool told_ = false;      // how long it will take

@@ -41,7 +41,8 @@ pid_t start_worker(char** argv, const std::string& out, int threads) {
   std::vector<char*> pointers;
   for (std::string& w : words) pointers.push_back(w.data());
   pointers.push_back(nullptr);
-  const pid_t parent = getpid(), pid = fork();
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
   if (pid < 0) throw_error("--jobs: the system starts no more processes");
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -119,7 +120,11 @@ bool prepare(dist::Communicator& ranks, const RankOptions& how, SharedComparison
     o.ranks = &ranks;
     if (ranks.size() == 1) return true;
     o.stop = [&ranks] { return ranks.any(stop_signal() != 0); };
-    if (ranks.rank() > 0) o.progress = {}, o.note = {}, o.started = {};
+    if (ranks.rank() > 0) {
+      o.progress = {};
+      o.note = {};
+      o.started = {};
+    }
     if (ranks.rank() > 0 && o.resume) resume_from_copy(all, ranks.rank());
     else if (ranks.rank() > 0) all.out.clear();
     ranks.barrier();
@@ -144,7 +149,8 @@ bool prepare(dist::Communicator& ranks, const RankOptions& how, SharedComparison
     if (p.run == training && report) report(p);
   };
   o.resume = true;
-  o.started = {}, o.note = {};
+  o.started = {};
+  o.note = {};
   return true;
 }
 

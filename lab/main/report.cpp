@@ -62,7 +62,8 @@ std::string figure(const std::vector<Result>& results, const std::string& id, bo
   const std::string dom = chromium(fmt::format("'--user-data-dir={}/profile' {} 'file://{}#figure={}'", folder.path(),
                                                pdf ? "'--print-to-pdf=" + file + "'" : "--dump-dom", page, id));
   if (pdf) return read_file(file);
-  const std::size_t from = dom.find("<svg xmlns"), to = dom.rfind("</svg>");
+  const std::size_t from = dom.find("<svg xmlns");
+  const std::size_t to = dom.rfind("</svg>");
   if (from == std::string::npos || to == std::string::npos) throw_error("these results have no figure of this kind");
   return dom.substr(from, to - from) + "</svg>\n";
 }
@@ -72,7 +73,10 @@ std::string figure(const std::vector<Result>& results, const std::string& id, bo
 int figure_command(int argc, char** argv) {
   const std::map<std::string, std::string> kinds = {
       {"loss", "loss"}, {"histogram", "histograms"}, {"heatmap", "heat"}, {"pareto", "pareto"}};
-  std::string folder, kind = "loss", format = "svg", out;
+  std::string folder;
+  std::string kind = "loss";
+  std::string format = "svg";
+  std::string out;
   OptionParser app("Writes one figure of a comparison as a file that opens alone. Draws with headless Chromium.\n",
                    "gradual-lab figure");
   app.add_option("DIR", folder, "the folder with results.json").required();

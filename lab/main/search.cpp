@@ -13,7 +13,9 @@ namespace {
 struct Arguments {
   SearchOptions search;
   StudyArguments study;
-  std::string formats = "mxfp4,nvfp4,mxfp8,bf16,fp32", cost = "bits", out = "gradual-lab-search";
+  std::string formats = "mxfp4,nvfp4,mxfp8,bf16,fp32";
+  std::string cost = "bits";
+  std::string out = "gradual-lab-search";
   bool overwrite = false;
 };
 
@@ -56,7 +58,9 @@ int search_command(int argc, char** argv) {
   const MakeModel make = a.study.make_model();
   Options& run = a.search.run;
   a.search.step = a.study.options;
-  run.epochs = a.study.options.epochs, run.batch = a.study.options.batch, run.lr = a.study.options.lr;
+  run.epochs = a.study.options.epochs;
+  run.batch = a.study.options.batch;
+  run.lr = a.study.options.lr;
   run.optimizer = a.study.options.optimizer;
   run.loss = a.study.options.loss;
   run.metric = a.study.metric;

@@ -21,7 +21,8 @@ namespace {
 struct Arguments {
   StudyArguments study;
   std::string recipe = "fp8-current", out;
-  bool ledger = false, shadow = false;
+  bool ledger = false;
+  bool shadow = false;
 };
 
 void show(Arguments& a, const amp::Recipe& recipe) {
@@ -56,8 +57,10 @@ void show(Arguments& a, const amp::Recipe& recipe) {
   const auto write = [&](const char* file, const std::string& text) {
     write_file_atomically(a.out + "/" + file, text);
   };
-  write("ledger.csv", ledger.to_csv()), write("ledger.jsonl", ledger.to_jsonl());
-  write("shadow.csv", shadow.to_csv()), write("updates.csv", meter.to_csv());
+  write("ledger.csv", ledger.to_csv());
+  write("ledger.jsonl", ledger.to_jsonl());
+  write("shadow.csv", shadow.to_csv());
+  write("updates.csv", meter.to_csv());
   if (sites) write("gradients.csv", to_csv(*sites));
   if (!blocks.sites().empty()) write("blocks.csv", blocks.to_csv());
   say(stdout, "\nfiles: {}\n", a.out);

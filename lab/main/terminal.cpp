@@ -69,7 +69,8 @@ int stop_signal() { return asked; }
 
 void on_large_stack(const std::function<void()>& work) {
 #ifdef __GLIBC__
-  constexpr std::size_t kSmall = 1 << 20, kLarge = 8 << 20;
+  constexpr std::size_t kSmall = 1 << 20;
+  constexpr std::size_t kLarge = 8 << 20;
   rlimit limit{};
   pthread_attr_t attributes;
   if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < kSmall && pthread_attr_init(&attributes) == 0) {

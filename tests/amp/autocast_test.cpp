@@ -87,8 +87,12 @@ TEST_CASE("autocast() makes any callable run under it") {
 // amp.md's cases 9 to 13 keep their order below.
 
 TEST_CASE("each lower op on f32 inputs equals the manual cast bit for bit") {
-  const Tensor x = random({2, 6, 8}, 1), w = random({5, 8}, 2), bias = random({5}, 3);
-  const Tensor image = random({2, 3, 6, 6}, 4), kernel = random({4, 3, 3, 3}, 5), kernel_bias = random({4}, 6);
+  const Tensor x = random({2, 6, 8}, 1);
+  const Tensor w = random({5, 8}, 2);
+  const Tensor bias = random({5}, 3);
+  const Tensor image = random({2, 3, 6, 6}, 4);
+  const Tensor kernel = random({4, 3, 3, 3}, 5);
+  const Tensor kernel_bias = random({4}, 6);
   const Tensor mask = random({6, 6}, 7) * 100;
   using Fn = std::function<Tensor(const std::function<Tensor(const Tensor&)>&)>;
   const std::vector<Fn> ops{
@@ -112,7 +116,8 @@ TEST_CASE("each lower op on f32 inputs equals the manual cast bit for bit") {
 }
 
 TEST_CASE("each fp32 op on half inputs gives f32, the value of the op on the widened input") {
-  const Tensor x = random({4, 6}, 1), w = random({6}, 2);
+  const Tensor x = random({4, 6}, 1);
+  const Tensor w = random({6}, 2);
   const Tensor classes = from_data(std::vector<std::int64_t>{0, 1, 2, 5}, {4});
   using Fn = std::function<Tensor(const std::function<Tensor(const Tensor&)>&)>;
   const std::vector<Fn> ops{
@@ -147,7 +152,9 @@ TEST_CASE("each fp32 op on half inputs gives f32, the value of the op on the wid
 }
 
 TEST_CASE("promote gives the widest, in both orders") {
-  const Tensor h = random({2, 3}, 1, DType::f16), b = random({2, 3}, 1, DType::bf16), f = random({2, 3}, 2);
+  const Tensor h = random({2, 3}, 1, DType::f16);
+  const Tensor b = random({2, 3}, 1, DType::bf16);
+  const Tensor f = random({2, 3}, 2);
   const Tensor condition = f > 0;
   const Tensor index = zeros({2, 3}, {.dtype = DType::i64});
   const Autocast scope({.dtype = DType::f16});
@@ -177,7 +184,8 @@ TEST_CASE("promote gives the widest, in both orders") {
 }
 
 TEST_CASE("unlisted ops, in-place ops and explicit casts keep their dtypes") {
-  const Tensor h = random({4, 3}, 1, DType::f16), f = random({4, 3}, 2);
+  const Tensor h = random({4, 3}, 1, DType::f16);
+  const Tensor f = random({4, 3}, 2);
   const Tensor stat = ones({3});
   const Autocast scope({.dtype = DType::bf16});
   CHECK(relu(h).dtype() == DType::f16);
@@ -282,7 +290,9 @@ TEST_CASE("a forward without grad and then one with it in one region: the gradie
 }
 
 TEST_CASE("f64 and integers pass untouched, f64 with a half is an error in a contraction") {
-  const Tensor f = random({3, 3}, 1), d = f.to(DType::f64), h = f.to(DType::f16);
+  const Tensor f = random({3, 3}, 1);
+  const Tensor d = f.to(DType::f64);
+  const Tensor h = f.to(DType::f16);
   const Tensor i = ones({3, 3}, {.dtype = DType::i64});
   const Autocast scope({.dtype = DType::f16});
   CHECK(matmul(d, d).dtype() == DType::f64);
@@ -308,7 +318,8 @@ TEST_CASE("a new thread has no region, a snapshot hands one over, and outlives i
     const Autocast scope({.dtype = DType::f16});
     state = snapshot();
     bool enabled = true;
-    DType dtype{}, handed{};
+    DType dtype{};
+    DType handed{};
     std::thread([&] {
       enabled = amp::is_autocast_enabled();
       const Tensor y = softmax(matmul(a, a), 0);
@@ -355,7 +366,8 @@ TEST_CASE("casts are on the tape, and backward runs in forward's dtypes with a r
 }
 
 TEST_CASE("a banned op names its cure, and runs where autocast is off") {
-  const Tensor p = sigmoid(random({4}, 1)), y = ones({4});
+  const Tensor p = sigmoid(random({4}, 1));
+  const Tensor y = ones({4});
   {
     const Autocast scope;
     CHECK(message_of([&] { bce_loss(p, y); }) ==
@@ -410,7 +422,8 @@ struct Scaled : Function {
   std::string name() const override { return "scaled"; }
 
   std::optional<DType> wants;
-  bool enabled_forward = false, enabled_backward = false;
+  bool enabled_forward = false;
+  bool enabled_backward = false;
   std::vector<DType> forward_dtypes;
   DType backward_dtype{};
 };

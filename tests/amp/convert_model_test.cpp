@@ -25,7 +25,8 @@ struct Net : nn::Module {
 struct Two : nn::Module {
   nn::Linear& a = register_module("a", nn::Linear(4, 4));
   nn::Linear& b = register_module("b", nn::Linear(4, 4));
-  DType a_dtype{}, b_dtype{};
+  DType a_dtype{};
+  DType b_dtype{};
   Tensor forward(const Tensor& x) override {
     const Tensor y = a(x);
     const Tensor z = b(x);

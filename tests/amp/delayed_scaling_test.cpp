@@ -30,7 +30,8 @@ TEST_CASE("delayed scales advance when the outermost region ends and when backwa
   const Quantization q = delayed();
   const Recipe recipe = with(q);
   const auto state = std::make_shared<amp::QuantizationState>(q);
-  const Tensor x = full({2, 4}, 7), w = full({3, 4}, 14).set_requires_grad();
+  const Tensor x = full({2, 4}, 7);
+  const Tensor w = full({3, 4}, 14).set_requires_grad();
   const auto region = [&] { return amp::RecipeScope(recipe, Device::cpu(), state); };
   Tensor y;
   {
@@ -84,7 +85,8 @@ TEST_CASE("a run in eval mode reads histories and leaves them as they are") {
   const Tensor x = random({5, 8}, 1);
   const auto loss = [&] { return sum(net(x)); };
   run.step(loss);
-  const AmaxHistory before = run.quantization()->sites()[0]->x, dy = run.quantization()->sites()[0]->dy;
+  const AmaxHistory before = run.quantization()->sites()[0]->x;
+  const AmaxHistory dy = run.quantization()->sites()[0]->dy;
   net.eval();
   run.evaluate(loss);
   run.backward(run.forward(loss));  // an attack on the input, say

@@ -75,14 +75,16 @@ TEST_CASE("fused ops with relu or gelu follow the policies of their parts") {
   for (const auto& edit : edits)
     for (const DType dtype : {DType::f32, DType::f16}) {
       amp::PolicyTable table;
-      bool alone = false, gelu_alone = false;
+      bool alone = false;
+      bool gelu_alone = false;
       for (const auto& [op, policy] : edit) {
         table.set(op, policy);
         alone = alone || op == OpId::relu;
         gelu_alone = gelu_alone || op == OpId::gelu;
       }
       CAPTURE(to_string(table));
-      const Seen linear = run(table, linear_one, dtype), norm = run(table, norm_one, dtype);
+      const Seen linear = run(table, linear_one, dtype);
+      const Seen norm = run(table, norm_one, dtype);
       check_same(linear, run(table, linear_two, dtype));
       check_same(norm, run(table, norm_two, dtype));
       const Seen gelu = run(table, gelu_one, dtype);
@@ -96,7 +98,8 @@ TEST_CASE("fused ops with relu or gelu follow the policies of their parts") {
 }
 
 TEST_CASE("linear_relu is banned if linear or relu is banned") {
-  const Tensor x = ones({2, 3}), w = ones({4, 3});
+  const Tensor x = ones({2, 3});
+  const Tensor w = ones({4, 3});
   for (const OpId op : {OpId::linear, OpId::relu}) {
     amp::PolicyTable table;
     table.set(op, CastPolicy::banned("not here"));

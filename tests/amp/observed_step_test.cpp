@@ -30,7 +30,8 @@ struct Observers {
   Profile profile;
   AnomalyMode anomaly{AnomalyMode::OnFinding::record};
   amp::PrecisionObserver precision;
-  ObserverScope tracing{tracer}, profiling{profile};
+  ObserverScope tracing{tracer};
+  ObserverScope profiling{profile};
   explicit Observers(const amp::Recipe& recipe) : precision(table, recipe) {}
 };
 
@@ -51,7 +52,8 @@ Left after_steps(const amp::Recipe& recipe, Device device, double eps, bool obse
   });
   Left left;
   for (std::uint64_t i = 0; i < 3; ++i) {
-    const Tensor x = drawn({16, 32}, 10 + i).to(device), y = zeros({16}, {.dtype = DType::i64, .device = device});
+    const Tensor x = drawn({16, 32}, 10 + i).to(device);
+    const Tensor y = zeros({16}, {.dtype = DType::i64, .device = device});
     std::optional<Observers> observers;
     if (observed) observers.emplace(recipe);
     left.losses.push_back(run.step([&] { return cross_entropy(net(x), y); }).loss);
@@ -77,7 +79,8 @@ void check_recipes(Device device, double eps) {
   for (const amp::Recipe& recipe : all_recipes()) {
     if (device.is_cuda() && !test::runs_on_gpu(recipe)) continue;
     CAPTURE(recipe.name);
-    const Left alone = after_steps(recipe, device, eps, false), observed = after_steps(recipe, device, eps, true);
+    const Left alone = after_steps(recipe, device, eps, false);
+    const Left observed = after_steps(recipe, device, eps, true);
     for (std::size_t i = 0; i < alone.losses.size(); ++i) CHECK(same_numbers(alone.losses[i], observed.losses[i]));
     std::size_t tensors = 0;
     for (const auto& entry : alone.state) {

@@ -40,7 +40,11 @@ std::vector<Kind> kinds() {
   for (Kind& k : all) {
     k.quantization.weight = k.quantization.weight_gradient = std::nullopt;  // the optimizer's, not the products'
     for (const auto& [field, quantizer] : amp::kQuantizerFields)
-      if (auto& q = k.quantization.*quantizer) q->rounding = {}, q->hadamard = false, q->overflow = Overflow::saturate;
+      if (auto& q = k.quantization.*quantizer) {
+        q->rounding = {};
+        q->hadamard = false;
+        q->overflow = Overflow::saturate;
+      }
   }
   return all;
 }
@@ -53,9 +57,12 @@ struct Histories {
 
   void advance(const Quantization& q, const Tensor& x_now, const Tensor& w_now, const Tensor& dy_now) {
     if (q.forward_x->scaling.kind != ScalingKind::delayed) return;
-    x.stage(absmax(x_now)), x.advance(q.forward_x->scaling, q.forward_x->format);
-    w.stage(absmax(w_now)), w.advance(q.forward_w->scaling, q.forward_w->format);
-    dy.stage(absmax(dy_now)), dy.advance(q.dgrad_dy->scaling, q.dgrad_dy->format);
+    x.stage(absmax(x_now));
+    x.advance(q.forward_x->scaling, q.forward_x->format);
+    w.stage(absmax(w_now));
+    w.advance(q.forward_w->scaling, q.forward_w->format);
+    dy.stage(absmax(dy_now));
+    dy.advance(q.dgrad_dy->scaling, q.dgrad_dy->format);
   }
 };
 
@@ -68,15 +75,17 @@ struct Exact {
   Tensor value, magnitude;  // f64
 };
 Exact exact(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.to(DType::f64), y = b.to(DType::f64);
+  const Tensor x = a.to(DType::f64);
+  const Tensor y = b.to(DType::f64);
   return {matmul(x, y), matmul(abs(x), abs(y))};
 }
 
 // The largest error in units of its bound. Sums of k products in f32, in any order: k u of the magnitude, u = 2^-24
 // (Higham 2002, 3.5). Eight roundings more: a product's two, the scales' on either way (two each at most), the bias.
 double error(const Tensor& got, const Exact& want, std::int64_t k) {
-  const auto y = got.detach().to_vector<double>(), e = want.value.to_vector<double>(),
-             m = want.magnitude.to_vector<double>();
+  const auto y = got.detach().to_vector<double>();
+  const auto e = want.value.to_vector<double>();
+  const auto m = want.magnitude.to_vector<double>();
   REQUIRE(got.sizes() == want.value.sizes());
   double worst = 0;
   for (std::size_t i = 0; i < y.size(); ++i) {
@@ -111,7 +120,10 @@ Tensor leaf(const Shape& sizes, std::uint64_t seed) {
 
 // New values for the same weight.
 void renew(Tensor& w, const Tensor& values) {
-  if (!w.defined()) return void(w = values);
+  if (!w.defined()) {
+    w = values;
+    return;
+  }
   const NoGrad off;
   w.copy_(values);
   w.zero_grad();
@@ -129,7 +141,8 @@ TEST_CASE("matmul, forward and both gradients, under every kind of scaling") {
       Tensor w;  // one in both rounds: histories belong to weights
       const auto sized = [&](std::int64_t rows, std::int64_t cols) {
         Shape s = batch;
-        s.push_back(rows), s.push_back(cols);
+        s.push_back(rows);
+        s.push_back(cols);
         return s;
       };
       for (std::uint64_t round = 0; round < 2; ++round) {  // the second one has delayed scales
@@ -166,7 +179,8 @@ TEST_CASE("products with vectors, and of a matrix with a batch") {
                                       {Shape{33}, Shape{3, 33, 7}},
                                       {Shape{3, 6, 33}, Shape{33}}}) {
       const Region region(q);
-      const Tensor x = leaf(left, 1), w = leaf(right, 2);
+      const Tensor x = leaf(left, 1);
+      const Tensor w = leaf(right, 2);
       const int axis = right.size() == 1 ? -1 : -2;
       const Tensor y = region.forward([&] { return matmul(x, w); });
       CHECK(error(y, exact(rounded(x, q.forward_x, -1, h.x), rounded(w, q.forward_w, axis, h.w)), 33) <= 1);
@@ -185,7 +199,8 @@ TEST_CASE("linear with a bias, rows of several dims") {
     Histories h;
     Tensor w;
     for (std::uint64_t round = 0; round < 2; ++round) {
-      const Tensor x = leaf({2, 5, 37}, round), b = leaf({9}, 30);
+      const Tensor x = leaf({2, 5, 37}, round);
+      const Tensor b = leaf({9}, 30);
       renew(w, leaf({9, 37}, 10 + round));
       const Tensor dy = leaf({2, 5, 9}, 20 + round).detach();
       const Tensor y = region.forward([&] { return linear(x, w, b); });
@@ -195,12 +210,14 @@ TEST_CASE("linear with a bias, rows of several dims") {
       forward.magnitude = forward.magnitude + abs(b.detach().to(DType::f64));
       CHECK(error(y, forward, 37) <= 1);
       CHECK(error(x.grad(), exact(rounded(dy, q.dgrad_dy, -1, h.dy), rounded(w, q.dgrad_w, 0, h.w)), 9) <= 1);
-      const Tensor rows = dy.reshape({10, 9}), in = x.detach().reshape({10, 37});
+      const Tensor rows = dy.reshape({10, 9});
+      const Tensor in = x.detach().reshape({10, 37});
       CHECK(error(w.grad(), exact(rounded(rows, q.wgrad_dy, 0, h.dy).t(), rounded(in, q.wgrad_x, 0, h.x)), 10) <= 1);
       CHECK(same_bits(b.grad(), sum(rows, {0})));  // high precision
       h.advance(q, x.detach(), w.detach(), dy);
     }
-    const Tensor one = leaf({37}, 50), v = leaf({9, 37}, 51);
+    const Tensor one = leaf({37}, 50);
+    const Tensor v = leaf({9, 37}, 51);
     Histories fresh;
     const Tensor y = region.forward([&] { return linear(one, v); });
     CHECK(error(y, exact(rounded(one, q.forward_x, -1, fresh.x), rounded(v, q.forward_w, -1, fresh.w).t()), 37) <= 1);
@@ -213,7 +230,8 @@ struct Conv {
   std::int64_t n, c, h, w, o, kh, kw;
   ConvAttrs attrs;
   std::int64_t out(int i) const {
-    const std::int64_t size = i ? w : h, kernel = i ? kw : kh;
+    const std::int64_t size = i ? w : h;
+    const std::int64_t kernel = i ? kw : kh;
     return (size + 2 * attrs.padding[i] - attrs.dilation[i] * (kernel - 1) - 1) / attrs.stride[i] + 1;
   }
 };
@@ -242,8 +260,13 @@ template <class F> Tensor table(std::array<std::int64_t, 3> d, std::array<std::i
 // kernel turned, wgrad over (n, oh, ow).
 struct Products {
   Products(const Conv& v, std::int64_t group, const Images& x, const Images& w, const Images& dy) {
-    const std::int64_t cs = v.c / v.attrs.groups, os = v.o / v.attrs.groups, oh = v.out(0), ow = v.out(1);
-    const auto &s = v.attrs.stride, &p = v.attrs.padding, &d = v.attrs.dilation;
+    const std::int64_t cs = v.c / v.attrs.groups;
+    const std::int64_t os = v.o / v.attrs.groups;
+    const std::int64_t oh = v.out(0);
+    const std::int64_t ow = v.out(1);
+    const auto& s = v.attrs.stride;
+    const auto& p = v.attrs.padding;
+    const auto& d = v.attrs.dilation;
     const auto window = [&, group](auto n, auto oy, auto ox, auto c, auto ky, auto kx) {
       return x(n, group * cs + c, oy * s[0] - p[0] + ky * d[0], ox * s[1] - p[1] + kx * d[1]);
     };
@@ -251,7 +274,8 @@ struct Products {
     forward_w = table({1, 1, os}, {cs, v.kh, v.kw},
                       [&](auto, auto, auto o, auto c, auto ky, auto kx) { return w(group * os + o, c, ky, kx); });
     dgrad_dy = table({v.n, v.h, v.w}, {os, v.kh, v.kw}, [&](auto n, auto iy, auto ix, auto o, auto ty, auto tx) {
-      const std::int64_t y = iy + p[0] - (v.kh - 1 - ty) * d[0], xx = ix + p[1] - (v.kw - 1 - tx) * d[1];
+      const std::int64_t y = iy + p[0] - (v.kh - 1 - ty) * d[0];
+      const std::int64_t xx = ix + p[1] - (v.kw - 1 - tx) * d[1];
       if (y < 0 || xx < 0 || y % s[0] || xx % s[1]) return 0.0F;
       return dy(n, group * os + o, y / s[0], xx / s[1]);
     });
@@ -300,21 +324,24 @@ TEST_CASE("convolutions are the products of their windows: blocks run along K of
     for (const Conv& v : kConvs) {
       CAPTURE(v.attrs.groups);
       CAPTURE(v.kh);
-      const std::int64_t cs = v.c / v.attrs.groups, os = v.o / v.attrs.groups;
+      const std::int64_t cs = v.c / v.attrs.groups;
+      const std::int64_t os = v.o / v.attrs.groups;
       const Region region(q);
       Histories h;
       Tensor w;
       for (std::uint64_t round = 0; round < 2; ++round) {
         const Tensor x = leaf({v.n, v.c, v.h, v.w}, round);
         renew(w, leaf({v.o, cs, v.kh, v.kw}, 10 + round));
-        const Tensor b = leaf({v.o}, 40), dy = leaf({v.n, v.o, v.out(0), v.out(1)}, 20 + round).detach();
+        const Tensor b = leaf({v.o}, 40);
+        const Tensor dy = leaf({v.n, v.o, v.out(0), v.out(1)}, 20 + round).detach();
         const Tensor y = region.forward([&] { return conv2d(x, w, b, v.attrs); });
         region.backward(y, dy);
         // One scale per tensor rounds the tensor; the others round its windows.
         const auto whole = [](const Tensor& t, const Quantizer& by, AmaxHistory& history) {
           return Images(per_tensor(by) ? rounded(t, by, -1, history) : t);
         };
-        const Images fx = whole(x, *q.forward_x, h.x), fw = whole(w, *q.forward_w, h.w);
+        const Images fx = whole(x, *q.forward_x, h.x);
+        const Images fw = whole(w, *q.forward_w, h.w);
         const Images fdy = whole(dy, *q.dgrad_dy, h.dy);
         std::vector<Exact> forward, dgrad, wgrad;
         for (std::int64_t g = 0; g < v.attrs.groups; ++g) {
@@ -325,7 +352,8 @@ TEST_CASE("convolutions are the products of their windows: blocks run along K of
         }
         Exact want = images(forward, v.n, v.out(0), v.out(1));
         const Tensor bias = b.detach().to(DType::f64).reshape({v.o, 1, 1});
-        want.value = want.value + bias, want.magnitude = want.magnitude + abs(bias);
+        want.value = want.value + bias;
+        want.magnitude = want.magnitude + abs(bias);
         CHECK(error(y, want, cs * v.kh * v.kw) <= 1);
         CHECK(error(x.grad(), images(dgrad, v.n, v.h, v.w), os * v.kh * v.kw) <= 1);
         Exact dw = wgrad[0];
@@ -348,7 +376,9 @@ TEST_CASE("the accumulator of a quantisation is that of its three products") {
     CAPTURE(name);
     q.accumulator = accumulator(name);
     const Region region(q);
-    const Tensor x = leaf({6, 40}, 1), w = leaf({40, 9}, 2), dy = leaf({6, 9}, 3).detach();
+    const Tensor x = leaf({6, 40}, 1);
+    const Tensor w = leaf({40, 9}, 2);
+    const Tensor dy = leaf({6, 9}, 3).detach();
     const Tensor y = region.forward([&] { return matmul(x, w); });
     region.backward(y, dy);
     const auto t = [](const Tensor& m) { return m.detach().t(); };
@@ -371,7 +401,8 @@ TEST_CASE("a convolution of one scale per tensor with one per row: codes are of 
   Tensor dw[2];
   for (const bool codes : {false, true}) {
     const Region region({.forward_x = tensor, .forward_w = row, .wgrad_x = tensor, .save_codes = codes});
-    const Tensor x = leaf({2, 4, 6, 6}, 1), w = leaf({6, 2, 3, 3}, 2);
+    const Tensor x = leaf({2, 4, 6, 6}, 1);
+    const Tensor w = leaf({6, 2, 3, 3}, 2);
     const Tensor y = region.forward([&] { return conv2d(x, w, {}, {.stride = {2, 2}, .groups = 2}); });
     region.backward(y, random(y.sizes(), 3));
     dw[codes] = w.grad();
@@ -387,7 +418,8 @@ TEST_CASE("a convolution of one scale per tensor with one per row: codes are of 
 TEST_CASE("linear transforms its operands as matmul does") {
   Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::tensor}, .hadamard = true};
   const Region region({.forward_x = q, .forward_w = q});
-  const Tensor x = random({4, 40}, 1), w = random({8, 40}, 2);
+  const Tensor x = random({4, 40}, 1);
+  const Tensor w = random({8, 40}, 2);
   const Tensor y = region.forward([&] { return linear(x, w); });
   CHECK(same_bits(y, region.forward([&] { return matmul(x, w.t()); })));
   q.hadamard = false;
@@ -396,7 +428,8 @@ TEST_CASE("linear transforms its operands as matmul does") {
 }
 
 TEST_CASE("without an accumulator of its own a quantised product has that of the scope") {
-  const Tensor x = random({2, 300}, 1), w = random({3, 300}, 2);
+  const Tensor x = random({2, 300}, 1);
+  const Tensor w = random({3, 300}, 2);
   const AccumulatorScope scope(accumulator("bf16-acc"));
   Quantization q = *amp::recipe("e8m23").quantization;
   CHECK(same_bits(Region(q).forward([&] { return linear(x, w); }), linear(x, w)));
@@ -407,14 +440,18 @@ TEST_CASE("without an accumulator of its own a quantised product has that of the
 TEST_CASE("the Hadamard transform is orthogonal: it changes what is rounded, not the product") {
   Quantization q = same({.format = format("e8m20"), .hadamard = true});
   const Region fine(q);
-  const Tensor x = leaf({5, 23}, 1), w = leaf({23, 18}, 2), dy = leaf({5, 18}, 3).detach();  // padded to 16 inside
+  // padded to 16 inside
+  const Tensor x = leaf({5, 23}, 1);
+  const Tensor w = leaf({23, 18}, 2);
+  const Tensor dy = leaf({5, 18}, 3).detach();
   Tensor y = fine.forward([&] { return matmul(x, w); });
   fine.backward(y, dy);
   // With u = 2^-24: a transform is a matrix product of 16 terms with |H| of norm 4, so that its error is 64 u of a
   // row's norm, which the transform keeps; rounding adds 8 u; summing 32 products 32 u. By Cauchy and Schwarz the
   // product is off by no more than so much of |row| |column|: 2 (64 + 8) + 32, and what is left of second order.
   const auto check = [](const Tensor& got, const Tensor& left, const Tensor& right) {
-    const Tensor a = left.to(DType::f64), b = right.to(DType::f64);
+    const Tensor a = left.to(DType::f64);
+    const Tensor b = right.to(DType::f64);
     const Tensor bound = sqrt(matmul(sum(a * a, {1}, true), sum(b * b, {0}, true))) * (180 * 0x1p-24);
     CHECK(max(abs(got.detach().to(DType::f64) - matmul(a, b)) / bound).item() <= 1);
   };

@@ -32,7 +32,8 @@ double accuracy(const amp::Recipe& recipe, bool cnn, int steps) {
   const std::int64_t n = digits.train.size() / 64;
   for (int s = 0; s < steps; ++s) {
     const std::int64_t at = s % n * 64;
-    const Tensor x = digits.train.inputs.narrow(0, at, 64), y = digits.train.targets.narrow(0, at, 64);
+    const Tensor x = digits.train.inputs.narrow(0, at, 64);
+    const Tensor y = digits.train.targets.narrow(0, at, 64);
     run.step([&] { return cross_entropy((*model)(x), y); });
   }
   model->eval();
@@ -163,7 +164,8 @@ TEST_CASE("recipes of integers, tables and blocks train the digits") {
 }
 
 TEST_CASE("with every result in 16 bits the digits train as in f32; with every result in e4m3 they do not") {
-  const double fp32 = accuracy(amp::recipe("fp32"), true, 110), half = accuracy(amp::recipe("pure:e5m10"), true, 110);
+  const double fp32 = accuracy(amp::recipe("fp32"), true, 110);
+  const double half = accuracy(amp::recipe("pure:e5m10"), true, 110);
   CHECK(fp32 > 0.93);
   CHECK(half > fp32 - 0.02);
   CHECK(accuracy(amp::recipe("e4m3"), true, 110) > 0.5);  // products alone
@@ -174,7 +176,8 @@ TEST_CASE("a stochastic accumulator draws other words in each product, and the s
   amp::Recipe r = amp::recipe("fp8-current");
   r.name = "test";
   r.quantization->accumulator = accumulator("bf16-acc:stochastic");
-  const Tensor x = random({16, 64}, 1), w = random({64, 8}, 2);
+  const Tensor x = random({16, 64}, 1);
+  const Tensor w = random({64, 8}, 2);
   const auto run = [&](std::uint64_t seed) {
     manual_seed(seed);
     const amp::RecipeScope scope(r);

@@ -36,7 +36,8 @@ std::vector<Tensor> trained(const Recipe& recipe, bool watched, bool checkpointe
   Seen seen;
   std::optional<ObserverScope> observer;
   if (watched) observer.emplace(seen);
-  const Tensor x = random({8, 20}, 1), y = arange(0, 8).to(DType::i64);
+  const Tensor x = random({8, 20}, 1);
+  const Tensor y = arange(0, 8).to(DType::i64);
   const auto segment = [&](const Tensor& in) { return net(in); };
   for (int step = 0; step < 3; ++step)
     run.step([&] { return cross_entropy(checkpointed ? checkpoint(segment, x) : net(x), y); });
@@ -57,7 +58,8 @@ TEST_CASE(
     nn::Sequential net(nn::Linear(20, 16), nn::BatchNorm1d(16), nn::Linear(16, 10));
     RecipeRun run(recipe, net, optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 1e-2});
     for (const Tensor& p : net.parameters()) CHECK(is_of(p.detach(), f));
-    const Tensor x = random({8, 20}, 1), y = arange(0, 8).to(DType::i64);
+    const Tensor x = random({8, 20}, 1);
+    const Tensor y = arange(0, 8).to(DType::i64);
     for (int step = 0; step < 3; ++step) {
       const Tensor loss = run.forward([&] { return cross_entropy(net(x), y); });
       CHECK(is_of(loss.detach(), f));
@@ -77,11 +79,14 @@ TEST_CASE(
 
 TEST_CASE("pure:FORMAT: bits do not depend on observers and checkpoints; f32 itself changes none") {
   for (const char* name : {"pure:e5m7", "pure:e4m3:stochastic"}) {
-    const auto plain = trained(amp::recipe(name), false), watched = trained(amp::recipe(name), true);
+    const auto plain = trained(amp::recipe(name), false);
+    const auto watched = trained(amp::recipe(name), true);
     for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], watched[i]));
   }
-  const auto e5m7 = trained(amp::recipe("pure:e5m7"), false), again = trained(amp::recipe("pure:e5m7"), false, true),
-             fp32 = trained(amp::recipe("fp32"), false), same = trained(amp::recipe("pure:e8m23"), false);
+  const auto e5m7 = trained(amp::recipe("pure:e5m7"), false);
+  const auto again = trained(amp::recipe("pure:e5m7"), false, true);
+  const auto fp32 = trained(amp::recipe("fp32"), false);
+  const auto same = trained(amp::recipe("pure:e8m23"), false);
   for (std::size_t i = 0; i < fp32.size(); ++i) {
     CHECK(same_bits(fp32[i], same[i]));
     CHECK(same_bits(e5m7[i], again[i]));
@@ -122,7 +127,9 @@ TEST_CASE("an observer of gradients draws no random number, and codes under roun
 TEST_CASE("a result is rounded once: the op's own, and that of a quantised product after its scales") {
   Quantization q;
   q.result = Quantizer{.format = format("e4m3fn"), .overflow = Overflow::ieee};
-  const Tensor x = random({4, 8}, 1), w = random({3, 8}, 2), b = random({3}, 3);
+  const Tensor x = random({4, 8}, 1);
+  const Tensor w = random({3, 8}, 2);
+  const Tensor b = random({3}, 3);
   const auto rounded = [&](const Tensor& t) { return fake_quantize(t, *q.result); };
   {
     const amp::RecipeScope scope(with(q));
@@ -163,7 +170,8 @@ TEST_CASE("pure:FORMAT in files, and what is wrong") {
   Quantization other = *amp::recipe("mxfp8").quantization;
   other.modules = {{"last", "pure:e5m7"}};
   CHECK(message_of([&] { check_valid(other); }).find("rounds all results") != std::string::npos);
-  q.modules.clear(), q.result->hadamard = true;
+  q.modules.clear();
+  q.result->hadamard = true;
   CHECK(message_of([&] { check_valid(q); }).find("no transform") != std::string::npos);
 }
 
@@ -175,7 +183,8 @@ struct Products {
   std::int64_t kept = 0;
 };
 Products products(const Quantization& q, const Tensor& x0, const Tensor& w0) {
-  const Tensor x = x0.detach().clone().set_requires_grad(), w = w0.detach().clone().set_requires_grad();
+  const Tensor x = x0.detach().clone().set_requires_grad();
+  const Tensor w = w0.detach().clone().set_requires_grad();
   const auto state = std::make_shared<amp::QuantizationState>(q);
   const auto saved = [] { return memory_stats()[Category::activations].current; };
   Tensor h = x * 1;
@@ -194,7 +203,8 @@ Products products(const Quantization& q, const Tensor& x0, const Tensor& w0) {
 }  // namespace
 
 TEST_CASE("requantize: backward rounds the numbers that forward's codes stand for") {
-  const Tensor x = random({64, 96}, 1) * exp(random({64, 96}, 2) * 2), w = random({96, 32}, 3);
+  const Tensor x = random({64, 96}, 1) * exp(random({64, 96}, 2) * 2);
+  const Tensor w = random({96, 32}, 3);
   for (const char* name : {"mxfp8", "mxfp4", "fp8-block128"}) {
     CAPTURE(name);
     Quantization q = *amp::recipe(name).quantization;
@@ -206,7 +216,8 @@ TEST_CASE("requantize: backward rounds the numbers that forward's codes stand fo
     CHECK(again.kept <= 2 * 64 * 96);  // codes of 8 bits and fewer, and their scales
     CHECK(plain.kept >= 4 * 64 * 96);
     // The definition: a plain step on numbers that are rounded already.
-    const Tensor rx = fake_quantize(x, *q.forward_x, {.axis = -1}), rw = fake_quantize(w, *q.forward_w, {.axis = -2});
+    const Tensor rx = fake_quantize(x, *q.forward_x, {.axis = -1});
+    const Tensor rw = fake_quantize(w, *q.forward_w, {.axis = -2});
     q.requantize = false;
     const Products defined = products(q, rx, rw);
     CHECK(same_bits(again.dx, defined.dx));
@@ -226,18 +237,23 @@ TEST_CASE("requantize: files, and what has no codes") {
   const Recipe r = amp::recipe_from_json(R"({"name": "r", "base": "mxfp8", "quantization": {"requantize": true}})");
   CHECK(r.quantization->requantize);
   CHECK(amp::recipe_from_json(amp::to_json(r)).quantization == r.quantization);
-  const Tensor x = random({2, 3, 6, 6}, 1), w = random({4, 3, 3, 3}, 2).set_requires_grad();
+  const Tensor x = random({2, 3, 6, 6}, 1);
+  const Tensor w = random({4, 3, 3, 3}, 2).set_requires_grad();
   CHECK(message_of([&] {
           const amp::RecipeScope scope(r);
           conv2d(x, w);
         }).find("requantize: a convolution rounds windows, not x") != std::string::npos);
   Quantization q = *amp::recipe("nvfp4").quantization;
-  q.requantize = true, q.forward_x->hadamard = q.forward_w->hadamard = true;
+  q.requantize = true;
+  q.forward_x->hadamard = q.forward_w->hadamard = true;
   CHECK(message_of([&] { check_valid(q); }).find("requantize goes with forward operands") != std::string::npos);
   // One scale per tensor, in a convolution, and another quantizer in backward.
   Recipe tensor = amp::recipe("fp8-current");
-  tensor.name = "tensor", tensor.quantization->requantize = true, tensor.quantization->wgrad_x->format = format("e5m2");
-  const Tensor exact_w = w.detach(), rx = fake_quantize(x, *tensor.quantization->forward_x);
+  tensor.name = "tensor";
+  tensor.quantization->requantize = true;
+  tensor.quantization->wgrad_x->format = format("e5m2");
+  const Tensor exact_w = w.detach();
+  const Tensor rx = fake_quantize(x, *tensor.quantization->forward_x);
   const auto dw = [&](const Recipe& recipe, const Tensor& in) {
     const Tensor weight = exact_w.clone().set_requires_grad();
     const auto state = std::make_shared<amp::QuantizationState>(*recipe.quantization);

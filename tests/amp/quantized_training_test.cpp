@@ -32,7 +32,8 @@ struct Kept {
 };
 Kept kept(Quantization q, bool save_codes) {
   q.save_codes = save_codes;
-  const Tensor x = random({64, 256}, 1).set_requires_grad(), w = random({256, 128}, 2).set_requires_grad();
+  const Tensor x = random({64, 256}, 1).set_requires_grad();
+  const Tensor w = random({256, 128}, 2).set_requires_grad();
   const auto state = std::make_shared<amp::QuantizationState>(q);
   const Recipe recipe = with(q);
   const auto saved = [] { return memory_stats()[Category::activations].current; };
@@ -52,11 +53,15 @@ Kept kept(Quantization q, bool save_codes) {
 }  // namespace
 
 TEST_CASE("operands with one scale a tensor are kept as codes, others as they are; the gradients are the same") {
-  constexpr std::int64_t kX = 64 * 256, kW = 256 * 128, kSlack = 512;  // two scales, and sizes are rounded up
+  // two scales, and sizes are rounded up
+  constexpr std::int64_t kX = 64 * 256;
+  constexpr std::int64_t kW = 256 * 128;
+  constexpr std::int64_t kSlack = 512;
   for (const char* name : {"fp8-current", "fp8-delayed", "e3m4", "e2m3"}) {
     CAPTURE(name);
     const Quantization q = *amp::recipe(name).quantization;
-    const Kept codes = kept(q, true), wide = kept(q, false);
+    const Kept codes = kept(q, true);
+    const Kept wide = kept(q, false);
     const std::int64_t bits = q.forward_x->format.storage_bits();
     CHECK(codes.bytes >= (kX + kW) * bits / 8);
     CHECK(codes.bytes <= (kX + kW) * bits / 8 + kSlack);
@@ -86,7 +91,8 @@ TEST_CASE("checkpointed segments give the same bits, and advance histories once"
       Generator g(7);
       const GeneratorScope scope(g);
       RecipeRun run(amp::recipe(name), net, adamw);
-      const Tensor x = random({16, 32}, 1), y = arange(0, 10, 0.625).to(DType::i64);
+      const Tensor x = random({16, 32}, 1);
+      const Tensor y = arange(0, 10, 0.625).to(DType::i64);
       for (int step = 0; step < 4; ++step)
         run.step([&] {
           return cross_entropy(checkpointed ? checkpoint([&](const Tensor& in) { return net(in); }, x) : net(x), y);
@@ -98,7 +104,8 @@ TEST_CASE("checkpointed segments give the same bits, and advance histories once"
       return parameters;
     };
     std::vector<std::vector<float>> plain_histories, histories;
-    const auto plain = train(false, plain_histories), again = train(true, histories);
+    const auto plain = train(false, plain_histories);
+    const auto again = train(true, histories);
     for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], again[i]));
     CHECK(plain_histories == histories);
     if (std::string(name) == "fp8-delayed") CHECK(histories.at(0).size() == 4);
@@ -108,7 +115,8 @@ TEST_CASE("checkpointed segments give the same bits, and advance histories once"
 TEST_CASE("second derivatives of a checkpointed segment are those of a program that calls it twice") {
   for (const char* name : {"mxfp8", "mxfp4", "fp8-rowwise"}) {
     CAPTURE(name);
-    const Tensor x = random({8, 32}, 1).set_requires_grad(), w = random({32, 32}, 2).set_requires_grad();
+    const Tensor x = random({8, 32}, 1).set_requires_grad();
+    const Tensor w = random({32, 32}, 2).set_requires_grad();
     const auto segment = [&](const Tensor& in) { return gelu(linear(in, w)); };
     enum class How { once, checkpointed, twice };
     const auto second = [&](How how) {
@@ -121,7 +129,9 @@ TEST_CASE("second derivatives of a checkpointed segment are those of a program t
       else dx = autograd::grad({segment(x)}, {x}, autograd::grad({loss}, {y}, {}, recorded), recorded)[0];
       return autograd::grad({sum(square(dx))}, {x, w});
     };
-    const auto once = second(How::once), checkpointed = second(How::checkpointed), twice = second(How::twice);
+    const auto once = second(How::once);
+    const auto checkpointed = second(How::checkpointed);
+    const auto twice = second(How::twice);
     for (std::size_t i = 0; i < 2; ++i) {
       CHECK(same_bits(checkpointed[i], twice[i]));
       CHECK_FALSE(same_bits(checkpointed[i], once[i]));
@@ -134,7 +144,8 @@ TEST_CASE(
   Quantization q;
   const Quantizer coarse{.format = format("e5m0"), .rounding = rounding_from_name("stochastic"), .scaling = {}};
   q.dgrad_dy = q.wgrad_dy = coarse;
-  const Tensor eye64 = eye(64), dy = full({64, 64}, 1.25);  // to 1 three times of four, else to 2
+  const Tensor eye64 = eye(64);            // to 1 three times of four
+  const Tensor dy = full({64, 64}, 1.25);  // else to 2
   const auto state = std::make_shared<amp::QuantizationState>(q);
   manual_seed(2);
   // Gradients of x and of w, both of which are dy as it was rounded, of two products of a step.
@@ -179,7 +190,8 @@ TEST_CASE("evaluation draws no random numbers if forward rounds to nearest: trai
     manual_seed(3);
     nn::Sequential net(nn::Linear(32, 64), nn::ReLU(), nn::Linear(64, 10));
     RecipeRun run(amp::recipe("nvfp4"), net, adamw);
-    const Tensor x = random({16, 32}, 1), y = arange(0, 10, 0.625).to(DType::i64);
+    const Tensor x = random({16, 32}, 1);
+    const Tensor y = arange(0, 10, 0.625).to(DType::i64);
     for (int step = 0; step < 3; ++step) {
       run.step([&] { return cross_entropy(net(x), y); });
       if (evaluates) run.evaluate([&] { return checkpoint([&](const Tensor& in) { return net(in); }, x); });
@@ -205,7 +217,9 @@ TEST_CASE("a module follows the recipe that is named for it") {
   nn::Sequential net(nn::Linear(32, 48), nn::ReLU(), nn::Linear(48, 10));
   const NoGrad off;
   const Tensor hidden = net[0](random({8, 32}, 1));
-  const auto coarse = outputs({}), first = outputs({{"first", "fp32"}}), last = outputs({{"2", "fp32"}});
+  const auto coarse = outputs({});
+  const auto first = outputs({{"first", "fp32"}});
+  const auto last = outputs({{"2", "fp32"}});
   CHECK_FALSE(same_bits(coarse.first, hidden));
   CHECK(same_bits(first.first, hidden));
   CHECK_FALSE(same_bits(first.second, net[2](relu(first.first))));
@@ -226,7 +240,8 @@ TEST_CASE("what is kept between steps follows the module's recipe too") {
   r.quantization->modules = {{"first", "fp32"}};
   manual_seed(1);
   nn::Sequential net(nn::Linear(32, 48), nn::ReLU(), nn::Linear(48, 10));
-  const Tensor first = net.parameters()[0].detach().clone(), last = net.parameters()[2].detach().clone();
+  const Tensor first = net.parameters()[0].detach().clone();
+  const Tensor last = net.parameters()[2].detach().clone();
   RecipeRun run(r, net, adamw);
   CHECK(same_bits(net.parameters()[0].detach(), first));
   CHECK(same_bits(net.parameters()[2].detach(), fake_quantize(last, *r.quantization->weight)));
@@ -254,7 +269,8 @@ TEST_CASE("second derivatives: of high precision operands, and an error where co
     Generator g(seed);
     return (rand(sizes, {}, g) + 1).detach().set_requires_grad();
   };
-  const Tensor x = positive({4, 8}, 1), w = positive({8, 8}, 2);
+  const Tensor x = positive({4, 8}, 1);
+  const Tensor w = positive({8, 8}, 2);
   const auto second = [&](const std::optional<Quantization>& q) {
     Tensor y;
     {
@@ -267,7 +283,8 @@ TEST_CASE("second derivatives: of high precision operands, and an error where co
   };
   Quantization q = *amp::recipe("e5m10").quantization;
   q.save_codes = false;
-  const auto got = second(q), want = second({});
+  const auto got = second(q);
+  const auto want = second({});
   for (std::size_t i = 0; i < 2; ++i) {
     const double error = max(abs(got[i] - want[i]) / want[i]).item();
     CHECK(error <= 6 * (2 * 0x1p-11 + 8 * 0x1p-24) * 1.01);
@@ -300,7 +317,9 @@ TEST_CASE("e8m23 gives the bits of fp32 through a training run of the digits' ne
       for (const Tensor& p : model->parameters()) out.push_back(p.detach().clone());
       return out;
     };
-    const auto plain = train("fp32"), emulated = train("e8m23"), coarse = train("e8m10");
+    const auto plain = train("fp32");
+    const auto emulated = train("e8m23");
+    const auto coarse = train("e8m10");
     REQUIRE(plain.size() == emulated.size());
     for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], emulated[i]));
     CHECK_FALSE(same_bits(plain.back(), coarse.back()));
@@ -319,7 +338,8 @@ TEST_CASE("a run resumed in its middle repeats every bit: histories, draws, code
       const GeneratorScope scope(draws);
       for (; from < to; ++from) run.step([&] { return digits_loss(model, from); });
     };
-    const auto model = made(), other = made();
+    const auto model = made();
+    const auto other = made();
     RecipeRun straight(amp::recipe(name), *model, adamw);
     train(straight, *model, 0, 6);
     StateDict saved;
@@ -332,9 +352,11 @@ TEST_CASE("a run resumed in its middle repeats every bit: histories, draws, code
     RecipeRun resumed(amp::recipe(name), *other, adamw);
     resumed.load_state_dict(saved);
     train(resumed, *other, 6, 12);
-    const auto a = model->parameters(), b = other->parameters();
+    const auto a = model->parameters();
+    const auto b = other->parameters();
     for (std::size_t i = 0; i < a.size(); ++i) CHECK(same_bits(a[i], b[i]));
-    const StateDict end = straight.state_dict(), again = resumed.state_dict();
+    const StateDict end = straight.state_dict();
+    const StateDict again = resumed.state_dict();
     REQUIRE(end.size() == again.size());
     for (const auto& entry : end)
       if (const Tensor* t = std::get_if<Tensor>(&entry.value))
@@ -372,7 +394,8 @@ TEST_CASE("a quantised weight leaves its master alone, also after a resume") {
   const auto train = [&](RecipeRun& run, nn::Linear& layer, int steps) {
     for (int i = 0; i < steps; ++i) run.step([&] { return mse_loss(layer(x), x); });
   };
-  const auto layer = made(), other = made();
+  const auto layer = made();
+  const auto other = made();
   const Tensor start = layer->weight.detach().clone();
   RecipeRun run(r, *layer, adamw);
   CHECK(same_bits(run.optimizer().master(layer->weight), start));

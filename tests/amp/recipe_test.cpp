@@ -124,7 +124,10 @@ TEST_CASE("amp-fp16 and fp16-master are the loops written by hand, bit for bit")
     optim::AdamW adam(hand.parameters(),
                       {.lr = 1e-2, .precision = {.update = masters ? Update::masters : Update::none}});
     optim::GradScaler scaler;
-    if (masters) hand.fc1.to(DType::f16), hand.fc2.to(DType::f16);
+    if (masters) {
+      hand.fc1.to(DType::f16);
+      hand.fc2.to(DType::f16);
+    }
     for (int i = 0; i < 6; ++i) {
       Tensor loss;
       if (masters) {
@@ -261,7 +264,8 @@ TEST_CASE("a custom recipe: rewritten contractions in an f32 model") {
   RecipeRun run(mine, net, kAdamW);
   Recorder recorder;
   const std::vector<double> losses = train(run, 12);
-  int forward = 0, backward = 0;
+  int forward = 0;
+  int backward = 0;
   for (const Recorder::Seen& seen : recorder.seen) {
     forward += seen.op == OpId::custom && seen.phase == Phase::forward;
     backward += seen.op == OpId::custom && seen.phase == Phase::backward;

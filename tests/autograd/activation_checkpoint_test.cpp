@@ -55,7 +55,8 @@ TEST_CASE("checkpoint: the same bits as without; dropout, residuals, autocast th
 TEST_CASE("checkpoint: slices of an input and of a captured tensor keep the signs of zeros") {
   const Tensor w = numbers({-0.0, 1});
   const auto gradients = [&](bool checkpointed) {
-    const Tensor x = leaf({1, 2, 3, 4}), held = leaf({5, 6, 7, 8, 9});
+    const Tensor x = leaf({1, 2, 3, 4});
+    const Tensor held = leaf({5, 6, 7, 8, 9});
     const auto block = [&](const Tensor& h) {
       return (h.narrow(0, 0, 2) * w + h.narrow(0, 2, 2) * w + held.narrow(0, 1, 2) * w + held.narrow(0, 3, 2) * w)
           .sum();
@@ -63,7 +64,8 @@ TEST_CASE("checkpoint: slices of an input and of a captured tensor keep the sign
     (checkpointed ? checkpoint(block, x) : block(x)).backward();
     return std::vector<Tensor>{x.grad(), held.grad()};
   };
-  const auto plain = gradients(false), saved = gradients(true);
+  const auto plain = gradients(false);
+  const auto saved = gradients(true);
   for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], saved[i]));
   CHECK(std::signbit(saved[0].select(0, 2).item()));
 }

@@ -37,7 +37,10 @@ TEST_CASE("anomaly: forward, the op, its line, module, ranges and first index") 
 }
 
 TEST_CASE("anomaly: a step's parameter and its inputs") {
-  const Tensor weights = ones({3}), gradients = from_data(Values{1, INFINITY, 1}, {3}), fine = ones({3}), none;
+  const Tensor weights = ones({3});
+  const Tensor gradients = from_data(Values{1, INFINITY, 1}, {3});
+  const Tensor fine = ones({3});
+  const Tensor none;
   AnomalyMode mode(On::record);
   dispatch(OpId::sgd_step_, {&fine, &fine, &none, &none, &none, &weights, &gradients, &none, &none, &none},
            SgdAttrs{{.lr = 0.5}, false, {}}, SourceLocation::current());

@@ -103,7 +103,8 @@ TEST_CASE("cross entropy: rows that are ignored have gradients of 0 whatever the
       const Values want = values(gradient(false));
       const Tensor recorded = gradient(true);
       const Values second = values(autograd::grad({recorded}, {x}, {numbers({1, 0, 1, 0}).reshape({2, 2})})[0]);
-      const double p = 1 / (1 + std::exp(1)), first[] = {p - 1, 1 - p, 0, 0};
+      const double p = 1 / (1 + std::exp(1));
+      const double first[] = {p - 1, 1 - p, 0, 0};
       for (std::size_t i = 0; i < 4; ++i) {
         const double slope = i == 0 ? p * (1 - p) : i == 1 ? p * (p - 1) : 0;
         CHECK(want[i] == doctest::Approx(one_counts ? first[i] : 0));
@@ -140,7 +141,9 @@ TEST_CASE("attention: a query that a mask keeps from every key gets zeros, and n
 }
 
 TEST_CASE("attention: an added mask of -Inf in any shape that broadcasts, and one of NaN") {
-  const Tensor q = ones({2, 3, 4}), k = ones({2, 5, 4}), v = ones({2, 5, 2});
+  const Tensor q = ones({2, 3, 4});
+  const Tensor k = ones({2, 5, 4});
+  const Tensor v = ones({2, 5, 2});
   const auto sums = [&](const Tensor& mask, bool causal = false) {
     return values(sum(scaled_dot_product_attention(q, k, v, mask, {.causal = causal}), {0, 2}));
   };
@@ -175,11 +178,17 @@ struct Attended {
 }  // namespace
 
 TEST_CASE("attention: whole rows of -Inf under dropout, autocast and create_graph are 0 and leave the others alone") {
-  const std::int64_t heads = 2, queries = 5, keys = 6, seeing = 3;  // the last queries see nothing
+  // the last queries see nothing
+  const std::int64_t heads = 2;
+  const std::int64_t queries = 5;
+  const std::int64_t keys = 6;
+  const std::int64_t seeing = 3;
   Generator g(3);
   const TensorOptions f64{.dtype = DType::f64};
-  const Tensor q = randn({heads, queries, 4}, f64, g), k = randn({heads, keys, 4}, f64, g);
-  const Tensor v = randn({heads, keys, 3}, f64, g), dy = randn({heads, queries, 3}, f64, g);
+  const Tensor q = randn({heads, queries, 4}, f64, g);
+  const Tensor k = randn({heads, keys, 4}, f64, g);
+  const Tensor v = randn({heads, keys, 3}, f64, g);
+  const Tensor dy = randn({heads, queries, 3}, f64, g);
   const auto head = [](const Tensor& t) { return t.narrow(0, 0, 1); };
   const auto top = [=](const Tensor& t) { return t.narrow(1, 0, seeing); };
   for (const bool causal : {false, true})
@@ -231,7 +240,8 @@ TEST_CASE("attention: whole rows of -Inf under dropout, autocast and create_grap
           const Attended alone = attend({top(head(q)), head(k), head(v), top(head(mask))}, top(head(dy)));
           for (const auto& [got, want] : {std::pair(one.first, alone.first), std::pair(one.second, alone.second)})
             for (std::size_t i = 0; i < got.size(); ++i) {
-              const Values a = values(got[i].narrow(1, 0, want[i].size(1))), b = values(want[i]);
+              const Values a = values(got[i].narrow(1, 0, want[i].size(1)));
+              const Values b = values(want[i]);
               for (std::size_t j = 0; j < a.size(); ++j) CHECK(a[j] == doctest::Approx(b[j]).epsilon(1e-12));
             }
         }
@@ -241,7 +251,9 @@ TEST_CASE("attention: whole rows of -Inf under dropout, autocast and create_grap
 TEST_CASE("relu passes a gradient on where its result is NaN") {
   for (const DType d : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     const auto numbers_of = [&](const Values& v) { return from_data(v, {4, 1}, {.dtype = d, .requires_grad = true}); };
-    const Tensor one = full({1, 1}, 1, {.dtype = d}), none = zeros({1}), var = ones({1});
+    const Tensor one = full({1, 1}, 1, {.dtype = d});
+    const Tensor none = zeros({1});
+    const Tensor var = ones({1});
     using Form = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&);
     for (const Form form : std::initializer_list<Form>{
              [](const Tensor& x, const Tensor&, const Tensor&, const Tensor&) { return relu(x); },

@@ -44,7 +44,10 @@ Tensor heads(const Case& c, std::int64_t length, std::uint64_t seed, DType dtype
 // y and the gradients of q, k and v.
 std::vector<Tensor> run(const Case& c, DType dtype, Device device, DType computed) {
   std::vector<Tensor> t{heads(c, c.queries, 1, dtype), heads(c, c.keys, 2, dtype), heads(c, c.keys, 3, dtype)};
-  for (Tensor& each : t) each = each.to(computed).to(device).detach(), each.set_requires_grad(true);
+  for (Tensor& each : t) {
+    each = each.to(computed).to(device).detach();
+    each.set_requires_grad(true);
+  }
   const auto split = [](const Tensor& x) { return transpose(x, 1, 2); };
   const Tensor y = scaled_dot_product_attention(split(t[0]), split(t[1]), split(t[2]), {}, {.causal = c.causal});
   const Tensor joined = transpose(y, 1, 2);
@@ -55,9 +58,11 @@ std::vector<Tensor> run(const Case& c, DType dtype, Device device, DType compute
 void check_same(const std::vector<Tensor>& a, const std::vector<Tensor>& want, DType dtype) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     CAPTURE(i);
-    const std::vector<double> x = numbers(a[i]), y = numbers(want[i]);
+    const std::vector<double> x = numbers(a[i]);
+    const std::vector<double> y = numbers(want[i]);
     REQUIRE(x.size() == y.size());
-    double worst = 0, size = 1;
+    double worst = 0;
+    double size = 1;
     for (const double v : y) size = std::max(size, std::fabs(v));
     for (std::size_t k = 0; k < x.size(); ++k) worst = std::max(worst, std::fabs(x[k] - y[k]));
     CHECK(worst <= 8 * float_info(dtype).epsilon * size);  // scores, probabilities and results are rounded
@@ -127,7 +132,9 @@ TEST_CASE("a query that a mask keeps from every key gets zeros on a GPU too, and
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool added : {false, true}) {
       const auto leaf = [&](std::uint64_t seed) { return drawn({2, 3, 8}, seed, dtype).to(kGpu).set_requires_grad(); };
-      const Tensor q = leaf(1), k = leaf(2), v = leaf(3);
+      const Tensor q = leaf(1);
+      const Tensor k = leaf(2);
+      const Tensor v = leaf(3);
       const Tensor chosen = from_data(std::vector<std::int64_t>{0, 1, 1}, {3, 1}).to(DType::bool_).to(kGpu);
       const Tensor mask = added ? where(chosen, 0, full({3, 3}, -INFINITY, {.device = kGpu})) : chosen;
       const Tensor y = scaled_dot_product_attention(q, k, v, mask, {.causal = true});
@@ -183,8 +190,10 @@ TEST_CASE("a gradient of fused attention's gradient") {
     const Tensor dx = autograd::grad({sum(y * y)}, {x}, {}, {.create_graph = true})[0];
     return autograd::grad({sum(dx * dx)}, {x})[0];
   };
-  const std::vector<double> a = numbers(second(kGpu, DType::bf16)), b = numbers(second(Device::cpu(), DType::f64));
-  double worst = 0, size = 0;
+  const std::vector<double> a = numbers(second(kGpu, DType::bf16));
+  const std::vector<double> b = numbers(second(Device::cpu(), DType::f64));
+  double worst = 0;
+  double size = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     worst = std::max(worst, std::fabs(a[i] - b[i]));
     size = std::max(size, std::fabs(b[i]));
@@ -207,7 +216,9 @@ TEST_CASE("a recorded step of a transformer has the bits of the step itself") {
   manual_seed(3);
   nn::TransformerBlock block(16, 2, {.causal = true});
   block.to(kGpu);
-  const Tensor first = drawn({3, 6, 16}, 1).to(kGpu), other = drawn({3, 6, 16}, 2).to(kGpu), x = first.clone();
+  const Tensor first = drawn({3, 6, 16}, 1).to(kGpu);
+  const Tensor other = drawn({3, 6, 16}, 2).to(kGpu);
+  const Tensor x = first.clone();
   const auto step = [&] {
     block.zero_grad();
     const amp::Autocast autocast({.dtype = DType::bf16, .device = kGpu});

@@ -32,13 +32,19 @@ const Case kCases[] = {{{2, 8, 9, 7}, {16, 8, 3, 3}, {{.padding = {1, 1}}}},
                        {{2, 8, 5, 5}, {1, 8, 1, 1}, {}}};
 
 std::vector<Tensor> all_three(const Case& c, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& dy) {
-  ConvAttrs by_x = c.attrs, by_w = c.attrs;
-  for (int i = 0; i < 2; ++i) by_x.size[i] = c.x[2 + i], by_w.size[i] = c.w[2 + i];
+  ConvAttrs by_x = c.attrs;
+  ConvAttrs by_w = c.attrs;
+  for (int i = 0; i < 2; ++i) {
+    by_x.size[i] = c.x[2 + i];
+    by_w.size[i] = c.w[2 + i];
+  }
   return {conv2d(x, w, bias, c.attrs), conv2d_backward_input(dy, w, by_x), conv2d_backward_weight(dy, x, by_w)};
 }
 
 void compare(const Case& c, DType dtype, bool x_last, bool dy_last, double eps) {
-  const Tensor x = drawn(c.x, 1, dtype), w = drawn(c.w, 2, dtype), bias = drawn({c.w[0]}, 3, dtype);
+  const Tensor x = drawn(c.x, 1, dtype);
+  const Tensor w = drawn(c.w, 2, dtype);
+  const Tensor bias = drawn({c.w[0]}, 3, dtype);
   const Tensor dy = drawn(conv2d(x, w, {}, c.attrs).sizes(), 4, dtype);
   const auto laid_out = [](const Tensor& t, bool last) { return last ? channels_last(t) : t; };
   const std::vector<Tensor> here = all_three(c, laid_out(x, x_last), w, bias, laid_out(dy, dy_last));
@@ -47,7 +53,8 @@ void compare(const Case& c, DType dtype, bool x_last, bool dy_last, double eps) 
   for (std::size_t i = 0; i < 3; ++i) {
     CHECK(gpu[i].strides() == here[i].strides());
     REQUIRE(gpu[i].dtype() == here[i].dtype());
-    const std::vector<double> a = numbers(gpu[i]), b = numbers(here[i]);
+    const std::vector<double> a = numbers(gpu[i]);
+    const std::vector<double> b = numbers(here[i]);
     const double store = float_info(here[i].dtype()).epsilon;
     int wrong = 0;
     for (std::size_t k = 0; k < a.size(); ++k)
@@ -78,8 +85,9 @@ TEST_CASE("convolutions under an accumulator have the CPU's bits") {
   for (const std::string name : {"fp16-acc", "bf16-acc/chunk=7", "hopper-fp8-14bit/promote=128"}) {
     const AccumulatorScope scope(accumulator(name));
     for (const Case& c : {kCases[0], kCases[1]}) {
-      const Tensor x = drawn(c.x, 1, DType::bf16), w = drawn(c.w, 2, DType::bf16),
-                   bias = drawn({c.w[0]}, 3, DType::bf16);
+      const Tensor x = drawn(c.x, 1, DType::bf16);
+      const Tensor w = drawn(c.w, 2, DType::bf16);
+      const Tensor bias = drawn({c.w[0]}, 3, DType::bf16);
       const Tensor dy = drawn(conv2d(x, w, {}, c.attrs).sizes(), 4, DType::bf16);
       const std::vector<Tensor> here = all_three(c, x, w, bias, dy);
       const std::vector<Tensor> gpu = all_three(c, x.to(kGpu), w.to(kGpu), bias.to(kGpu), dy.to(kGpu));
@@ -90,7 +98,8 @@ TEST_CASE("convolutions under an accumulator have the CPU's bits") {
 
 TEST_CASE("what rounding a convolution loses is counted") {
   if (!have_gpu()) return;
-  const Tensor x = (drawn(kCases[0].x, 1) * 200).to(DType::f16), w = (drawn(kCases[0].w, 2) * 100).to(DType::f16);
+  const Tensor x = (drawn(kCases[0].x, 1) * 200).to(DType::f16);
+  const Tensor w = (drawn(kCases[0].w, 2) * 100).to(DType::f16);
   CastCounts there, here;
   {
     const CountScope scope(&there);
@@ -108,7 +117,8 @@ TEST_CASE("what rounding a convolution loses is counted") {
 TEST_CASE("convolutions give the same bits twice and keep no memory") {
   if (!have_gpu()) return;
   const Case& c = kCases[0];
-  const Tensor x = drawn(c.x, 1, DType::bf16).to(kGpu), w = drawn(c.w, 2, DType::bf16).to(kGpu);
+  const Tensor x = drawn(c.x, 1, DType::bf16).to(kGpu);
+  const Tensor w = drawn(c.w, 2, DType::bf16).to(kGpu);
   const Tensor dy = conv2d(x, w, {}, c.attrs);
   const std::vector<Tensor> first = all_three(c, x, w, {}, dy);
   const std::int64_t before = memory_stats(kGpu).total.current;
@@ -135,8 +145,10 @@ TEST_CASE("the library computes ordinary convolutions in every dtype and layout,
         CAPTURE(to_string(dtype));
         CAPTURE(last);
         const auto placed = [&](const Tensor& t) { return last ? channels_last(t.to(kGpu)) : t.to(kGpu); };
-        const Tensor x = placed(drawn(c.x, 1, dtype)), w = drawn(c.w, 2, dtype).to(kGpu);
-        const Tensor bias = drawn({c.w[0]}, 3, dtype).to(kGpu), dy = placed(conv2d(x, w, {}, c.attrs));
+        const Tensor x = placed(drawn(c.x, 1, dtype));
+        const Tensor w = drawn(c.w, 2, dtype).to(kGpu);
+        const Tensor bias = drawn({c.w[0]}, 3, dtype).to(kGpu);
+        const Tensor dy = placed(conv2d(x, w, {}, c.attrs));
         std::vector<Tensor> library, ours;
         const std::vector<std::string> names = kernels_of([&] { library = all_three(c, x, w, bias, dy); });
         CHECK_FALSE(any_has(names, "PlainConvolution"));
@@ -149,7 +161,8 @@ TEST_CASE("the library computes ordinary convolutions in every dtype and layout,
         CHECK_FALSE(any_has(plain, "cudnn"));
         const double eps = float_info(dtype).epsilon + (dtype == DType::f64 ? 1e-13 : 1e-4);
         for (std::size_t i = 0; i < 3; ++i) {
-          const std::vector<double> a = numbers(library[i]), b = numbers(ours[i]);
+          const std::vector<double> a = numbers(library[i]);
+          const std::vector<double> b = numbers(ours[i]);
           int wrong = 0;
           for (std::size_t k = 0; k < a.size(); ++k) wrong += !(std::fabs(a[k] - b[k]) <= eps * (4 + std::fabs(b[k])));
           CHECK(wrong == 0);

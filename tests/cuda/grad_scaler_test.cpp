@@ -59,7 +59,8 @@ bool overflows(std::uint64_t i) { return i == 2 || i == 3 || i == 4 || i == 9; }
 void check_same(Run& a, Run& b) {
   CHECK(same_numbers(a.w, b.w));
   CHECK(same_numbers(a.b, b.b));
-  const StateDict x = a.optimizer->state_dict(), y = b.optimizer->state_dict();
+  const StateDict x = a.optimizer->state_dict();
+  const StateDict y = b.optimizer->state_dict();
   REQUIRE(x.size() == y.size());
   for (const StateDict::Entry& e : x) {
     CAPTURE(e.name);
@@ -123,12 +124,14 @@ TEST_CASE("of two optimizers on a GPU only the one that overflowed skips") {
   if (!have_gpu()) return;
   const Tensor a = Tensor(ones({9}, {.device = Device::cuda()})).set_requires_grad();
   const Tensor b = Tensor(ones({9}, {.device = Device::cuda()})).set_requires_grad();
-  SGD first({a}, {.lr = 1}), second({b}, {.lr = 1});
+  SGD first({a}, {.lr = 1});
+  SGD second({b}, {.lr = 1});
   GradScaler scaler({.init_scale = 8});
   const Tensor loss = scaler.scale(a + b);
   loss.backward(ones({9}, {.device = Device::cuda()}), true);
   b.grad().select(0, 8).fill_(-static_cast<double>(INFINITY));
-  const StepResult good = scaler.step(first), bad = scaler.step(second);
+  const StepResult good = scaler.step(first);
+  const StepResult bad = scaler.step(second);
   CHECK_THROWS_AS(scaler.step(first), Error);
   scaler.update();
   CHECK(good.applied());
@@ -177,7 +180,8 @@ TEST_CASE("scaler and optimizer go from a GPU to a checkpoint, to the CPU and ba
     run->scaler.load_state_dict(saved.part("scaler"));
     return run;
   };
-  auto cpu = resumed(Device::cpu()), gpu = resumed(Device::cuda());
+  auto cpu = resumed(Device::cpu());
+  auto gpu = resumed(Device::cuda());
   for (std::uint64_t i = 4; i < 8; ++i) {
     cpu->step(i, overflows(i));
     gpu->step(i, overflows(i));

@@ -108,7 +108,8 @@ TEST_CASE("replays of a recorded step have the bits of the steps themselves") {
       CHECK(recorded.scaler.history().size() == plain.scaler.history().size());
       CHECK(graph.memory() > 0);
       // what was loaded into them goes into the next replay
-      const StateDict state = plain.optimizer->state_dict(), scale = plain.scaler.state_dict();
+      const StateDict state = plain.optimizer->state_dict();
+      const StateDict scale = plain.scaler.state_dict();
       recorded.optimizer->load_state_dict(state);
       recorded.scaler.load_state_dict(scale);
       for (Run* run : {&plain, &recorded}) {
@@ -126,7 +127,8 @@ TEST_CASE("replays of a recorded step have the bits of the steps themselves") {
 
 TEST_CASE("an error of work before a capture is reported there") {
   if (!have_gpu()) return;
-  const Tensor x = on_gpu(4, 1), index = from_data(std::vector<std::int64_t>{1, 4}, {2}).to(kGpu);
+  const Tensor x = on_gpu(4, 1);
+  const Tensor index = from_data(std::vector<std::int64_t>{1, 4}, {2}).to(kGpu);
   const Tensor picked = index_select(x, 0, index);
   CHECK(contains(error_of_capture([&] { relu(x); }), "index 4 (element 1 of the index) is out of range"));
   cuda::Graph graph;
@@ -178,7 +180,8 @@ TEST_CASE("a recorded step of a model under autocast has the bits of the step it
     CHECK(same_numbers(plain.loss, recorded.loss));
     losses.push_back(plain.loss.item());
   }
-  const std::vector<Tensor> a = plain.model.parameters(), b = recorded.model.parameters();
+  const std::vector<Tensor> a = plain.model.parameters();
+  const std::vector<Tensor> b = recorded.model.parameters();
   for (std::size_t k = 0; k < a.size(); ++k) CHECK(same_numbers(a[k], b[k]));
   CHECK(losses[5] != losses[4]);
 }
@@ -229,7 +232,8 @@ TEST_CASE("a recorded step with batch norm moves the running statistics at each 
           if (run == &plain || i < 2) run->step();
           else graph.replay();
         }
-        const std::vector<Tensor> a = plain.state(), b = recorded.state();
+        const std::vector<Tensor> a = plain.state();
+        const std::vector<Tensor> b = recorded.state();
         for (std::size_t k = 0; k < a.size(); ++k) CHECK(same_numbers(a[k], b[k]));
         CHECK(recorded.norm.num_batches_tracked.item() == static_cast<double>(i + 1));
         means.push_back(numbers(recorded.norm.running_mean));

@@ -23,7 +23,8 @@ using namespace test;
 // Whether the numbers are those of `cpu` but for `ulps` steps of their dtype and of the largest.
 bool near(const Tensor& gpu, const Tensor& cpu, double ulps) {
   if (gpu.dtype() != cpu.dtype() || gpu.sizes() != cpu.sizes()) return false;
-  const std::vector<double> x = numbers(gpu), y = numbers(cpu);
+  const std::vector<double> x = numbers(gpu);
+  const std::vector<double> y = numbers(cpu);
   double most = 0;
   for (const double v : y)
     if (std::isfinite(v)) most = std::max(most, std::fabs(v));
@@ -69,7 +70,8 @@ TEST_CASE("linear_gelu and its gradients, once and twice, are the CPU's") {
 
 TEST_CASE("NaN and infinities pass through linear_gelu") {
   if (!have_gpu()) return;
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     const Tensor x = from_data(std::vector<double>{1, kNan, kInf, -3}, {4, 1}, {.dtype = dtype});
     const Tensor y = linear_gelu(x.to(kGpu), ones({16, 1}, {.dtype = dtype}).to(kGpu), {}, Gelu::tanh);
@@ -92,19 +94,22 @@ TEST_CASE("an accumulator and counts go through linear_gelu and the gradients of
   };
   {
     const AccumulatorScope scope(accumulator("fp16-acc"));
-    const std::vector<Tensor> here = all(Device::cpu()), there = all(kGpu);
+    const std::vector<Tensor> here = all(Device::cpu());
+    const std::vector<Tensor> there = all(kGpu);
     CHECK(near(there[0], here[0], 1));
     CHECK(near(there[2], here[2], 2));
   }
   const auto counted = [](Device device) {
     Layer l(DType::f16, device);
-    const Tensor x = l.x.detach() * 300, w = l.w.detach() * 300;
+    const Tensor x = l.x.detach() * 300;
+    const Tensor w = l.w.detach() * 300;
     CastCounts counts;
     const CountScope scope(&counts);
     linear_gelu(x, w, {}, Gelu::tanh);
     return counts;
   };
-  const CastCounts here = counted(Device::cpu()), there = counted(kGpu);
+  const CastCounts here = counted(Device::cpu());
+  const CastCounts there = counted(kGpu);
   CHECK(there.overflow > 0);
   CHECK(there.elements == here.elements);
   CHECK(there.overflow == here.overflow);
@@ -117,7 +122,9 @@ TEST_CASE("the gradients of weight and bias in one op are the CPU's, wherever th
       for (const std::int64_t rows : {1, 40, 700}) {
         CAPTURE(to_string(dtype));
         const Tensor dy = turned ? drawn({24, rows}, 1, dtype).t() : drawn({rows, 24}, 1, dtype);
-        const Tensor x = drawn({rows, 16}, 2, dtype), gdy = dy.to(kGpu), gx = x.to(kGpu);
+        const Tensor x = drawn({rows, 16}, 2, dtype);
+        const Tensor gdy = dy.to(kGpu);
+        const Tensor gx = x.to(kGpu);
         const Outputs here = call_row(OpId::linear_backward_weight, {}, dy, x);
         for (int i = 0; i < 3; ++i) {  // looked at, then known
           const Outputs there = call_row(OpId::linear_backward_weight, {}, gdy, gx);
@@ -136,7 +143,8 @@ TEST_CASE("gradients of linear give the same bits twice") {
       return autograd::grad({y}, {l.x, l.w, l.b}, {ones_like(y)});
     };
     gradients();  // looks at what the library does
-    const std::vector<Tensor> first = gradients(), second = gradients();
+    const std::vector<Tensor> first = gradients();
+    const std::vector<Tensor> second = gradients();
     for (std::size_t i = 0; i < 3; ++i) CHECK(same_numbers(first[i], second[i]));
   }
 }

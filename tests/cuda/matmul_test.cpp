@@ -24,7 +24,8 @@ using namespace test;
 void check_close(const Tensor& gpu, const Tensor& cpu, std::int64_t k, double eps = 0x1p-23) {
   REQUIRE(gpu.dtype() == cpu.dtype());
   REQUIRE(gpu.sizes() == cpu.sizes());
-  const std::vector<double> x = numbers(gpu), y = numbers(cpu);
+  const std::vector<double> x = numbers(gpu);
+  const std::vector<double> y = numbers(cpu);
   const double store = float_info(cpu.dtype()).epsilon;
   for (std::size_t i = 0; i < x.size(); ++i) {
     CAPTURE(i);
@@ -35,7 +36,9 @@ void check_close(const Tensor& gpu, const Tensor& cpu, std::int64_t k, double ep
 TEST_CASE("an accumulator gives the CPU's bits") {
   if (!have_gpu()) return;
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f8e4m3fn}) {
-    const Tensor a = drawn({9, 150}, 1, dtype), w = drawn({7, 150}, 2, dtype), bias = drawn({7}, 3, dtype);
+    const Tensor a = drawn({9, 150}, 1, dtype);
+    const Tensor w = drawn({7, 150}, 2, dtype);
+    const Tensor bias = drawn({7}, 3, dtype);
     const Tensor there[] = {a.to(kGpu), w.to(kGpu), bias.to(kGpu)};
     for (const std::string name :
          {"f32", "f64", "fp16-acc", "bf16-acc", "hopper-fp8-14bit", "fp16-acc:up", "e5m7:down", "bf16-acc:to-odd",
@@ -54,8 +57,12 @@ TEST_CASE("an accumulator gives the CPU's bits") {
 TEST_CASE("batches wherever their matrices lie") {
   if (!have_gpu()) return;
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f8e5m2}) {
-    const Tensor x = drawn({2, 3, 5, 8}, 1, dtype), y = drawn({3, 8, 6}, 2, dtype), w = drawn({8, 6}, 3, dtype);
-    const Tensor gx = x.to(kGpu), gy = y.to(kGpu), gw = w.to(kGpu);
+    const Tensor x = drawn({2, 3, 5, 8}, 1, dtype);
+    const Tensor y = drawn({3, 8, 6}, 2, dtype);
+    const Tensor w = drawn({8, 6}, 3, dtype);
+    const Tensor gx = x.to(kGpu);
+    const Tensor gy = y.to(kGpu);
+    const Tensor gw = w.to(kGpu);
     check_close(matmul(gx, gy), matmul(x, y), 8);                                  // strides 0 and not
     check_close(matmul(gx, gw), matmul(x, w), 8);                                  // one tall matrix
     check_close(matmul(gx.transpose(1, 2), gw), matmul(x.transpose(1, 2), w), 8);  // no such
@@ -74,8 +81,12 @@ TEST_CASE("batches wherever their matrices lie") {
 // what holds is that each product is off by 2^-9 of itself at most, and none where TF32 is not allowed, or of f64.
 TEST_CASE("TF32 costs the operands' last bits, and only those of f32") {
   if (!have_gpu()) return;
-  const Tensor a = drawn({20, 64}, 1), b = drawn({64, 24}, 2), a64 = a.to(DType::f64), b64 = b.to(DType::f64);
-  const std::vector<double> exact = numbers(matmul(a64, b64)), size = numbers(matmul(abs(a64), abs(b64)));
+  const Tensor a = drawn({20, 64}, 1);
+  const Tensor b = drawn({64, 24}, 2);
+  const Tensor a64 = a.to(DType::f64);
+  const Tensor b64 = b.to(DType::f64);
+  const std::vector<double> exact = numbers(matmul(a64, b64));
+  const std::vector<double> size = numbers(matmul(abs(a64), abs(b64)));
   const auto far = [&](const Tensor& y) {  // the largest error, of the size of the terms
     const std::vector<double> got = numbers(y);
     double most = 0;
@@ -91,9 +102,12 @@ TEST_CASE("TF32 costs the operands' last bits, and only those of f32") {
 TEST_CASE("f8 products are exact, and may be those of f8 instructions") {
   if (!have_gpu()) return;
   for (const std::int64_t k : {64, 72}) {  // 72 is not a multiple of 16
-    const Tensor x = drawn({16, k}, 1, DType::f8e4m3fn), w = drawn({32, k}, 2, DType::f8e4m3fn);
+    const Tensor x = drawn({16, k}, 1, DType::f8e4m3fn);
+    const Tensor w = drawn({32, k}, 2, DType::f8e4m3fn);
     const Tensor bias = drawn({32}, 3, DType::f8e4m3fn);
-    const Tensor gx = x.to(kGpu), gw = w.to(kGpu), gb = bias.to(kGpu);
+    const Tensor gx = x.to(kGpu);
+    const Tensor gw = w.to(kGpu);
+    const Tensor gb = bias.to(kGpu);
     check_close(linear(gx, gw, gb), linear(x, w, bias), k);
     const FastF8Scope scope(true);
     check_close(linear(gx, gw, gb), linear(x, w, bias), k, 0x1p-13);
@@ -110,9 +124,11 @@ TEST_CASE("relu in the product keeps NaN") {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     const Tensor x = from_data(std::vector<double>{1, -1, kNan, 2}, {4, 1}, {.dtype = dtype});
-    const Tensor w = ones({16, 1}, {.dtype = dtype}), bias = full({16}, 0.5, {.dtype = dtype});
+    const Tensor w = ones({16, 1}, {.dtype = dtype});
+    const Tensor bias = full({16}, 0.5, {.dtype = dtype});
     for (const bool biased : {false, true}) {
-      const Tensor b = biased ? bias : Tensor(), there = biased ? bias.to(kGpu) : Tensor();
+      const Tensor b = biased ? bias : Tensor();
+      const Tensor there = biased ? bias.to(kGpu) : Tensor();
       const std::vector<double> y = numbers(linear_relu(x.to(kGpu), w.to(kGpu), there));
       const std::vector<double> expected = linear_relu(x, w, b).to_vector<double>();
       for (std::size_t i = 0; i < y.size(); ++i)
@@ -123,7 +139,8 @@ TEST_CASE("relu in the product keeps NaN") {
 
 TEST_CASE("what rounding loses is counted") {
   if (!have_gpu()) return;
-  const Tensor x = (drawn({16, 32}, 1) * 200).to(DType::f16), w = (drawn({24, 32}, 2) * 200).to(DType::f16);
+  const Tensor x = (drawn({16, 32}, 1) * 200).to(DType::f16);
+  const Tensor w = (drawn({24, 32}, 2) * 200).to(DType::f16);
   CastCounts there, here;
   {
     const CountScope scope(&there);
@@ -141,7 +158,8 @@ TEST_CASE("what rounding loses is counted") {
 
 TEST_CASE("products give the same bits twice and keep no memory") {
   if (!have_gpu()) return;
-  const Tensor a = drawn({130, 301}, 1, DType::bf16).to(kGpu), b = drawn({301, 77}, 2, DType::bf16).to(kGpu);
+  const Tensor a = drawn({130, 301}, 1, DType::bf16).to(kGpu);
+  const Tensor b = drawn({301, 77}, 2, DType::bf16).to(kGpu);
   const std::vector<double> first = numbers(matmul(a, b));
   const std::int64_t before = memory_stats(kGpu).total.current;
   for (int i = 0; i < 3; ++i) CHECK(numbers(matmul(a, b)) == first);

@@ -208,7 +208,9 @@ TEST_CASE("f16 and bf16 meet f32 in one kernel and have the bits of a cast") {
             CHECK(y.dtype() == DType::f32);
             y.backward(numbers({3, 5, 24}, DType::f32, 3).to(device));
             CHECK(half.grad().dtype() == narrow);
-            values[there][0] = y.detach(), values[there][1] = wide.grad(), values[there][2] = half.grad();
+            values[there][0] = y.detach();
+            values[there][1] = wide.grad();
+            values[there][2] = half.grad();
           }
           CHECK(same_numbers(values[0][0], values[1][0]));
           CHECK(same_numbers(values[0][1], values[1][1]));

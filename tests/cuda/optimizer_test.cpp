@@ -105,7 +105,8 @@ TEST_CASE("a GPU's steps have the CPU's bits and counts") {
   if (!have_gpu()) return;
   for (const auto& each_kind : kKinds) {
     for (const auto& each_update : updates()) {
-      const std::string &kind = each_kind.first, &update = each_update.first;
+      const std::string& kind = each_kind.first;
+      const std::string& update = each_update.first;
       for (const bool counted : {false, true}) {
         CAPTURE(kind);
         CAPTURE(update);
@@ -187,7 +188,8 @@ TEST_CASE("gradients on a GPU are clipped as on the CPU") {
         CHECK(std::isnan(norms[0]) == std::isnan(norms[1]));
         if (norms[0] != norms[1] && !std::isnan(norms[0])) CHECK(norms[1] == doctest::Approx(norms[0]).epsilon(1e-5));
         for (std::size_t i = 0; i < gradients[0].size(); ++i) {
-          const Values a = gradients[0][i].to_vector<double>(), b = gradients[1][i].to_vector<double>();
+          const Values a = gradients[0][i].to_vector<double>();
+          const Values b = gradients[1][i].to_vector<double>();
           for (std::size_t k = 0; k < a.size(); ++k) {
             const bool both = a[k] == b[k] || (std::isnan(a[k]) && std::isnan(b[k]));
             CHECK((both || b[k] == doctest::Approx(a[k]).epsilon(0.01)));

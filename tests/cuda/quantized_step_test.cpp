@@ -90,7 +90,10 @@ void check_recorded(const amp::Recipe& recipe, bool images, int bad = -1) {
   Training other(recipe, images);
   {
     const GeneratorScope scope(other.generator);
-    for (std::uint64_t i = 50; i < 53; ++i) other.feed(i), other.step();
+    for (std::uint64_t i = 50; i < 53; ++i) {
+      other.feed(i);
+      other.step();
+    }
   }
   const StateDict state = other.run->state_dict();
   for (Training* t : {&plain, &recorded}) {
@@ -122,7 +125,8 @@ TEST_CASE("a convolutional network's quantised steps are recorded") {
 TEST_CASE("fast f8 multiplies codes, their scales in the product, in all three products of a layer") {
   if (!have_gpu()) return;
   struct Counter : Interceptor {
-    int products = 0, multiplications = 0;
+    int products = 0;
+    int multiplications = 0;
     Outputs call(const OpCall& call) override {
       products += op_info(call.op).kind == OpKind::Contraction;
       multiplications += call.op == OpId::mul_;
@@ -149,7 +153,8 @@ TEST_CASE("fast f8 multiplies codes, their scales in the product, in all three p
           const Tensor dy = (drawn({rows, 64}, 4) * 0.01).to(kGpu);
           Counter seen;
           for (int i = 0; i < 2; ++i) {  // delayed scaling has scales then
-            w.zero_grad(), x.zero_grad();
+            w.zero_grad();
+            x.zero_grad();
             const FastF8Scope how(fast);
             const Scoped<Interceptor*> scope(chain().observe, i == 1 ? &seen : nullptr);
             Tensor y;
@@ -161,7 +166,8 @@ TEST_CASE("fast f8 multiplies codes, their scales in the product, in all three p
             state->end_backward();
             results[fast][0] = y.detach();
           }
-          results[fast][1] = x.grad(), results[fast][2] = w.grad();
+          results[fast][1] = x.grad();
+          results[fast][2] = w.grad();
           CHECK(seen.products == 3);
           multiplications[fast] = seen.multiplications;
         }
@@ -169,7 +175,8 @@ TEST_CASE("fast f8 multiplies codes, their scales in the product, in all three p
         CHECK(multiplications[1] == (rows % 16 == 0 ? 0 : 2));  // wgrad contracts the rows
         for (int i = 0; i < 3; ++i) {
           CAPTURE(i);
-          const Tensor a = results[0][i].to(Device::cpu()), b = results[1][i].to(Device::cpu());
+          const Tensor a = results[0][i].to(Device::cpu());
+          const Tensor b = results[1][i].to(Device::cpu());
           CHECK(absmax(a - b) <= 0x1p-11F * absmax(a));  // sums of at least 13 bits, and another order of scales
           CHECK(absmax(a) > 0);
         }
@@ -245,7 +252,8 @@ TEST_CASE("amax histories on a GPU have the CPU's bits") {
         const Tensor on_cpu = fake_quantize(x * (1 + twice), q, a);
         CHECK(same_numbers(on_cpu, fake_quantize((x * (1 + twice)).to(kGpu), q, b)));
       }
-      here.advance(q.scaling, q.format), there.advance(q.scaling, q.format);
+      here.advance(q.scaling, q.format);
+      there.advance(q.scaling, q.format);
       AmaxHistory copy = there;
       there.read();
       for (const AmaxHistory* h : {&copy, &there}) {
@@ -261,15 +269,18 @@ TEST_CASE("amax histories on a GPU have the CPU's bits") {
     fake_quantize(x, q, {.history = &there});
     fake_quantize(x, q, {.history = &here});
     CHECK(there.staged == 6);
-    there.advance(q.scaling, q.format), here.advance(q.scaling, q.format);
+    there.advance(q.scaling, q.format);
+    here.advance(q.scaling, q.format);
     CHECK(same_numbers(fake_quantize(x, q, {.history = &here}), fake_quantize(x.to(kGpu), q, {.history = &there})));
-    there.advance(q.scaling, q.format), here.advance(q.scaling, q.format);
+    there.advance(q.scaling, q.format);
+    here.advance(q.scaling, q.format);
     CHECK(there.read().amax == here.amax);
     CHECK(there.scale == here.scale);
     // another length, and other numbers
     Scaling longer = q.scaling;
     longer.history = 5;
-    there.advance(longer, q.format), here.advance(longer, q.format);
+    there.advance(longer, q.format);
+    here.advance(longer, q.format);
     CHECK(there.read().amax == here.amax);
     CHECK(there.amax.size() == 4);
     there = AmaxHistory();

@@ -53,18 +53,24 @@ std::vector<Quantizer> quantizers() {
       all.push_back(unsigned_one);
       unsigned_one.scaling.kind = ScalingKind::block;
       all.push_back(unsigned_one);
-      unsigned_one.scaling = {.kind = ScalingKind::tensor}, unsigned_one.rounding.mode = stochastic;
+      unsigned_one.scaling = {.kind = ScalingKind::tensor};
+      unsigned_one.rounding.mode = stochastic;
       all.push_back(unsigned_one);
     }
   for (const RoundingMode m : {nearest_even, nearest_away, toward_zero, up, down, to_odd, stochastic})
     for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite})
       add("e8m0fnu", {}, {.mode = m}, o);
   Quantizer powers{.format = format("e8m0fnu")};  // packed codes
-  powers.format.exponent_bits = 4, powers.format.bias = 7;
+  powers.format.exponent_bits = 4;
+  powers.format.bias = 7;
   all.push_back(powers);
-  powers.format.exponent_bits = 6, powers.format.bias = 80, powers.format.nan = NanEncoding::none;
-  for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite})
-    powers.overflow = o, all.push_back(powers);
+  powers.format.exponent_bits = 6;
+  powers.format.bias = 80;
+  powers.format.nan = NanEncoding::none;
+  for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite}) {
+    powers.overflow = o;
+    all.push_back(powers);
+  }
   for (const char* f : {"e4m3fn", "e5m2", "e2m1fn"}) {
     add(f, {.kind = ScalingKind::fixed, .value = 3});
     for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
@@ -118,7 +124,8 @@ void check_same(const Tensor& x, const Quantizer& q, int axis, bool scaled_expon
   // The sign of a NaN times a NaN is unspecified. torchao's scales of blocks with NaN are NaN: Inf becomes such a NaN.
   const bool no_sign = q.scaling.kind == ScalingKind::block && q.scaling.oracle == ScaleOracle::torchao;
   const auto comparable = [&](const Tensor& t) { return no_sign && t.is_floating() ? where(t != t, NAN, t) : t; };
-  const Result cpu = run(x, q, axis, scaled_exponents), gpu = run(x.to(Device::cuda()), q, axis, scaled_exponents);
+  const Result cpu = run(x, q, axis, scaled_exponents);
+  const Result gpu = run(x.to(Device::cuda()), q, axis, scaled_exponents);
   for (std::size_t i = 0; i < cpu.tensors.size(); ++i) {
     INFO("result " << i);
     if (!cpu.tensors[i].defined() && gpu.tensors[i].defined()) CHECK(gpu.tensors[i].item() == 1);
@@ -185,13 +192,17 @@ TEST_CASE("a graph records every kind of quantizer") {
   if (!test::have_gpu()) return;
   Quantizer unsigned_one{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::row}};
   unsigned_one.format.is_signed = unsigned_one.format.has_negative_zero = false;
-  const Tensor x = spread({12, 96}, DType::f64).to(Device::cuda()), other = spread({12, 96}, DType::f64) * 3;
+  const Tensor x = spread({12, 96}, DType::f64).to(Device::cuda());
+  const Tensor other = spread({12, 96}, DType::f64) * 3;
   for (const Quantizer& q :
        {unsigned_one, Quantizer{.format = format("e8m0fnu")}, Quantizer{.format = format("e5m2")}}) {
     INFO(describe(q));
     Tensor values;
     QuantizedTensor codes;
-    const auto step = [&] { values = fake_quantize(x, q), codes = quantize(x, q); };
+    const auto step = [&] {
+      values = fake_quantize(x, q);
+      codes = quantize(x, q);
+    };
     step();
     cuda::Graph graph;
     graph.capture(step);
@@ -212,7 +223,8 @@ TEST_CASE("a large tensor") {
 TEST_CASE("the Hadamard transform") {
   if (!test::have_gpu()) return;
   const Tensor x = spread({7, 48}, DType::f32);
-  const Tensor here = hadamard16(x, 0x1234), there = hadamard16(x.to(Device::cuda()), 0x1234);
+  const Tensor here = hadamard16(x, 0x1234);
+  const Tensor there = hadamard16(x.to(Device::cuda()), 0x1234);
   CHECK(there.device() == Device::cuda());
   CHECK(absmax(here - there.to(Device::cpu())) <= 0x1p-20F * absmax(x));  // sums of 16 in another order
 }

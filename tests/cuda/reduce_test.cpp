@@ -19,8 +19,11 @@ using namespace test;
 // Within `roundings` of f32 of the sum of magnitudes, and the rounding on store. A chain of additions over these ranges
 // would be far outside.
 void check_sum(const Tensor& gpu, const Tensor& x, const Shape& dims, double roundings) {
-  const Tensor exact = sum(x.to(DType::f64), dims), size = sum(abs(x.to(DType::f64)), dims);
-  const std::vector<double> y = numbers(gpu), want = numbers(exact), terms = numbers(size);
+  const Tensor exact = sum(x.to(DType::f64), dims);
+  const Tensor size = sum(abs(x.to(DType::f64)), dims);
+  const std::vector<double> y = numbers(gpu);
+  const std::vector<double> want = numbers(exact);
+  const std::vector<double> terms = numbers(size);
   REQUIRE(y.size() == want.size());
   const double store = x.dtype() == DType::f32 ? 0 : float_info(x.dtype()).epsilon / 2;
   double worst = 0;
@@ -56,7 +59,8 @@ TEST_CASE("rows of whole fours are read in fours: the bits are those of rows wit
     for (const std::int64_t length : {12, 196, 300, 9004}) {
       CAPTURE(to_string(dtype));
       CAPTURE(length);
-      const Tensor x = drawn({64, length}, 1, dtype).to(kGpu), wide = x.to(DType::f32);
+      const Tensor x = drawn({64, length}, 1, dtype).to(kGpu);
+      const Tensor wide = x.to(DType::f32);
       const Tensor none = zeros({64, 4}, {.dtype = dtype, .device = kGpu});
       CHECK(same_numbers(sum(x, {1}), sum(cat({x, none}, 1), {1})));
       CHECK(same_numbers(sum(square(wide), {1}), sum(square(cat({wide, none.to(DType::f32)}, 1)), {1})));

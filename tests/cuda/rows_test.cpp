@@ -23,7 +23,8 @@ using namespace test;
 
 // `y` has `dtype`; `want` was computed in f64. `size` is the magnitude of the terms, in addition to the result's own.
 void check_close(const Tensor& y, const Tensor& want, double size = 0, double roundings = 64) {
-  const std::vector<double> a = numbers(y), b = numbers(want);
+  const std::vector<double> a = numbers(y);
+  const std::vector<double> b = numbers(want);
   REQUIRE(a.size() == b.size());
   const FloatInfo info = float_info(y.dtype());
   const double store = y.dtype() == DType::f32 ? 0 : info.epsilon / 2;
@@ -44,7 +45,8 @@ TEST_CASE("relu passes a gradient on where its result is NaN, alone and after ba
     const TensorOptions there{.dtype = dtype, .device = kGpu};
     const Tensor x = from_data(std::vector<double>{NAN, -NAN, -2, 2}, {4, 1}, there).set_requires_grad();
     const Tensor dy = from_data(std::vector<double>{3, 4, 5, 6}, {4, 1}, there);
-    const Tensor mean = zeros({1}, {.device = kGpu}), var = ones({1}, {.device = kGpu});
+    const Tensor mean = zeros({1}, {.device = kGpu});
+    const Tensor var = ones({1}, {.device = kGpu});
     for (const Tensor& y : {relu(x), batch_norm(x, {}, {}, mean, var, false, 0, true).y}) {
       x.set_grad({});
       y.backward(dy);
@@ -58,7 +60,9 @@ TEST_CASE("softmax and its backward for rows of every length") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t n : kLengths) {
       CAPTURE(n);
-      const Tensor x = drawn({3, n}, 1, dtype), wide = x.to(DType::f64), dy = drawn({3, n}, 2, dtype);
+      const Tensor x = drawn({3, n}, 1, dtype);
+      const Tensor wide = x.to(DType::f64);
+      const Tensor dy = drawn({3, n}, 2, dtype);
       check_close(softmax(x.to(kGpu), 1), softmax(wide, 1));
       check_close(log_softmax(x.to(kGpu), 1), log_softmax(wide, 1), 1);
       check_close(softmax(x.t().contiguous().to(kGpu), 0), softmax(wide, 1).t());  // columns
@@ -80,8 +84,10 @@ TEST_CASE("cross entropy for rows of every length") {
     const Tensor classes = from_data(std::vector<std::int64_t>{n / 2, 0, -100, n - 1}, {4});
     for (const Reduction r : {Reduction::mean, Reduction::sum, Reduction::none}) {
       for (const double smoothing : {0.0, 0.1}) {
-        Tensor here = drawn({4, n}, 1).to(DType::f64), there = drawn({4, n}, 1).to(kGpu);
-        here.set_requires_grad(true), there.set_requires_grad(true);
+        Tensor here = drawn({4, n}, 1).to(DType::f64);
+        Tensor there = drawn({4, n}, 1).to(kGpu);
+        here.set_requires_grad(true);
+        there.set_requires_grad(true);
         const CrossEntropyOptions options{.reduction = r, .label_smoothing = smoothing};
         const Tensor want = cross_entropy(here, classes, options);
         const Tensor loss = cross_entropy(there, classes.to(kGpu), options);
@@ -179,14 +185,18 @@ TEST_CASE("layer and rms norm for rows of every length") {
       for (const bool center : {true, false}) {
         const auto run = [&](Device device, DType d) {
           std::vector<Tensor> leaves{drawn({5, n}, 1, dtype), drawn({n}, 2, dtype), drawn({n}, 3, dtype)};
-          for (Tensor& t : leaves) t = t.to(d).to(device).detach(), t.set_requires_grad(true);
+          for (Tensor& t : leaves) {
+            t = t.to(d).to(device).detach();
+            t.set_requires_grad(true);
+          }
           const Tensor y = center ? layer_norm(leaves[0], 1, leaves[1], leaves[2]) : rms_norm(leaves[0], 1, leaves[1]);
           y.backward(drawn({5, n}, 4, dtype).to(d).to(device));
           std::vector<Tensor> all{y.detach(), leaves[0].grad(), leaves[1].grad()};
           if (center) all.push_back(leaves[2].grad());
           return all;
         };
-        const std::vector<Tensor> gpu = run(kGpu, dtype), cpu = run(Device::cpu(), DType::f64);
+        const std::vector<Tensor> gpu = run(kGpu, dtype);
+        const std::vector<Tensor> cpu = run(Device::cpu(), DType::f64);
         for (std::size_t i = 0; i < gpu.size(); ++i) {
           CAPTURE(i);
           check_close(gpu[i], cpu[i], 16);
@@ -219,7 +229,8 @@ TEST_CASE("batch norm of images in both orders of memory") {
             CAPTURE(last);
             CAPTURE(relu);
             CAPTURE(training);
-            const std::vector<Tensor> gpu = run(kGpu, dtype), cpu = run(Device::cpu(), DType::f64);
+            const std::vector<Tensor> gpu = run(kGpu, dtype);
+            const std::vector<Tensor> cpu = run(Device::cpu(), DType::f64);
             if (!training) CHECK(numbers(gpu[0]) == numbers(run(Device::cpu(), dtype)[0]));
             for (std::size_t i = 0; i < gpu.size(); ++i) {
               CAPTURE(i);
@@ -257,7 +268,9 @@ TEST_CASE("batch norm reads small planes in runs of eight adjacent elements") {
   if (!have_gpu()) return;
   const auto eval = [](const Tensor& x) {
     const std::int64_t c = x.size(1);
-    const Tensor w = drawn({c}, 2), mean = drawn({c}, 3), var = add(abs(drawn({c}, 4)), 1);
+    const Tensor w = drawn({c}, 2);
+    const Tensor mean = drawn({c}, 3);
+    const Tensor var = add(abs(drawn({c}, 4)), 1);
     Tensor y;
     const auto names = kernels_of([&] { y = batch_norm(x, w.to(kGpu), {}, mean.to(kGpu), var.to(kGpu), false).y; });
     CHECK(same_numbers(y, batch_norm(x.to(Device::cpu()), w, {}, mean, var, false).y));
@@ -278,7 +291,8 @@ TEST_CASE("batch norm reads small planes in runs of eight adjacent elements") {
 
 TEST_CASE("what stores of rows lose is counted") {
   if (!have_gpu()) return;
-  const Tensor x = mul(drawn({6, 40}, 1), 6).to(DType::f16), there = x.to(kGpu);
+  const Tensor x = mul(drawn({6, 40}, 1), 6).to(DType::f16);
+  const Tensor there = x.to(kGpu);
   CastCounts cpu, gpu;
   {
     const CountScope scope(&cpu);
@@ -309,7 +323,10 @@ TEST_CASE("running statistics move in one launch, with the CPU's bits") {
                                              full({}, 5, {.dtype = DType::i64}), drawn(s, 3, of_batch) * 1e-5,
                                              clamp(drawn(s, 4, of_batch) + 3, 0.1, 31.7)};
           std::vector<Tensor> there, here;
-          for (const Tensor& t : given) there.push_back(t.to(kGpu)), here.push_back(t.clone());
+          for (const Tensor& t : given) {
+            there.push_back(t.to(kGpu));
+            here.push_back(t.clone());
+          }
           CastCounts on_gpu, on_cpu;
           const auto move = [](const std::vector<Tensor>& t) {
             batch_norm_update_(t[0], t[1], t[2], t[3], t[4], {.momentum = 0.1, .eps = 1e-3, .count = 64});

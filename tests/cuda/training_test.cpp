@@ -42,7 +42,8 @@ std::vector<double> train(const Task& task, const std::string& recipe, Device de
   amp::RecipeRun run(amp::recipe(recipe), *model, [](auto groups, const auto& precision) {
     return std::make_unique<optim::AdamW>(std::move(groups), optim::AdamWOptions{.lr = 1e-2, .precision = precision});
   });
-  const Tensor x = task.batch.inputs.to(device), y = task.batch.targets.to(device);
+  const Tensor x = task.batch.inputs.to(device);
+  const Tensor y = task.batch.targets.to(device);
   std::vector<double> losses;
   for (int i = 0; i < steps; ++i) {
     const amp::RunStep step = run.step([&] {
@@ -58,7 +59,8 @@ std::vector<double> train(const Task& task, const std::string& recipe, Device de
 
 void same_losses(const Task& task, const std::string& recipe, double tolerance, int steps = 3) {
   CAPTURE(recipe);
-  const std::vector<double> here = train(task, recipe, Device::cpu(), steps), there = train(task, recipe, kGpu, steps);
+  const std::vector<double> here = train(task, recipe, Device::cpu(), steps);
+  const std::vector<double> there = train(task, recipe, kGpu, steps);
   for (std::size_t i = 0; i < here.size(); ++i) {
     CAPTURE(i);
     if (std::isnan(here[i])) CHECK(std::isnan(there[i]));

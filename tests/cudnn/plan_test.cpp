@@ -48,7 +48,8 @@ const Case kCases[] = {{DType::bf16, 1024, 1024, 64, true},
 
 // Heads as a projection gives them, views of [batch, length, parts * heads * size].
 cuda::Attention attention(const Case& c, bool backward) {
-  constexpr std::int64_t kBatch = 2, kHeads = 4;
+  constexpr std::int64_t kBatch = 2;
+  constexpr std::int64_t kHeads = 4;
   const auto heads = [&](std::int64_t length, std::int64_t parts) {
     const Tensor all = empty({kBatch, length, parts * kHeads * c.size}, {.dtype = c.dtype});
     return transpose(reshape(narrow(all, 2, 0, kHeads * c.size), {kBatch, length, kHeads, c.size}), 1, 2);
@@ -57,7 +58,10 @@ cuda::Attention attention(const Case& c, bool backward) {
   cuda::Attention a{c.causal, 1, heads(c.queries, 3), heads(c.keys, 3), heads(c.keys, 3), heads(c.queries, 1),
                     logsumexp};
   if (!backward) return a;
-  a.dy = heads(c.queries, 1), a.dq = heads(c.queries, 1), a.dk = heads(c.keys, 1), a.dv = heads(c.keys, 1);
+  a.dy = heads(c.queries, 1);
+  a.dq = heads(c.queries, 1);
+  a.dk = heads(c.keys, 1);
+  a.dv = heads(c.keys, 1);
   return a;
 }
 

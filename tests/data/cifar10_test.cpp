@@ -52,7 +52,8 @@ TEST_CASE("cifar10 reads the batches that are there, normalised by channel") {
   CHECK(both.test.size() == 2);
   CHECK(both.train.classes == 10);
   CHECK(both.train.targets[14].item() == 1);  // the twelfth of the second file
-  const double mean[] = {0.4914, 0.4822, 0.4465}, deviation[] = {0.2470, 0.2435, 0.2616};
+  const double mean[] = {0.4914, 0.4822, 0.4465};
+  const double deviation[] = {0.2470, 0.2435, 0.2616};
   for (int c = 0; c < 3; ++c)
     CHECK(std::abs(both.train.inputs.index({4, c, 2, 5}).item() -
                    ((1 + c * 1024 + 2 * 32 + 5) % 256 / 255.0 - mean[c]) / deviation[c]) < 1e-6);
@@ -73,7 +74,8 @@ TEST_CASE("flip_and_crop mirrors half of the images and moves them, with zeros a
   };
   const data::Batch out = drawn();
   CHECK(out.inputs.sizes() == x.sizes());
-  int mirrored = 0, in_place = 0;
+  int mirrored = 0;
+  int in_place = 0;
   for (int i = 0; i < 400; ++i) {
     const Tensor got = out.inputs[i];
     bool found = false;
@@ -83,7 +85,9 @@ TEST_CASE("flip_and_crop mirrors half of the images and moves them, with zeros a
           Tensor want = flip ? gradual::flip(x[0], 2) : x[0];  // pixel (h, w) is the one at (h + down, w + right)
           want = pad(want, {0, 1, 1}, {0, 1, 1}).narrow(1, 1 + down, 4).narrow(2, 1 + right, 6);
           if (all(eq(got, want)).item() == 0) continue;
-          found = true, mirrored += flip, in_place += down == 0 && right == 0;
+          found = true;
+          mirrored += flip;
+          in_place += down == 0 && right == 0;
         }
     CHECK(found);
   }

@@ -28,7 +28,10 @@ TEST_CASE("digits: the embedded data is the file, normalised") {
   CHECK(counts == std::vector<int>{178, 182, 177, 183, 181, 182, 181, 179, 174, 180});
   double sum = 0;
   double squares = 0;
-  for (const float x : d.inputs.to_vector<float>()) sum += x, squares += static_cast<double>(x) * x;
+  for (const float x : d.inputs.to_vector<float>()) {
+    sum += x;
+    squares += static_cast<double>(x) * x;
+  }
   const double n = 1797 * 64;
   CHECK(std::abs(sum / n) < 1e-3);
   CHECK(std::abs(std::sqrt(squares / n) - 1) < 1e-3);

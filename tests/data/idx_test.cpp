@@ -132,7 +132,10 @@ TEST_CASE("mnist: the real images have the mean and deviation that they are norm
   CHECK(data.test.size() == 1000);
   double sum = 0;
   double squares = 0;
-  for (const float x : data.train.inputs.to_vector<float>()) sum += x, squares += static_cast<double>(x) * x;
+  for (const float x : data.train.inputs.to_vector<float>()) {
+    sum += x;
+    squares += static_cast<double>(x) * x;
+  }
   const auto n = static_cast<double>(data.train.inputs.numel());
   CHECK(std::abs(sum / n) < 0.02);
   CHECK(std::abs(std::sqrt(squares / n) - 1) < 0.02);

@@ -27,7 +27,8 @@ std::shared_ptr<nn::Module> small_net(std::uint64_t seed) {
 struct Setting {
   std::string recipe = "fp32";
   std::string exchange = {};
-  int ranks = 1, emulated = 0;
+  int ranks = 1;
+  int emulated = 0;
   int steps = 5;
   std::int64_t batch = 50;  // shards of 6 and of 7 samples
   double huge_input = 0;    // of the last sample of step 2
@@ -98,7 +99,8 @@ void check_same_bits(const Outcome& a, const Outcome& b) {
       CHECK(describe(value) == describe(b.state.at(name)));
       continue;
     }
-    const Tensor x = std::get<Tensor>(value).contiguous(), y = b.state.tensor(name).contiguous();
+    const Tensor x = std::get<Tensor>(value).contiguous();
+    const Tensor y = b.state.tensor(name).contiguous();
     REQUIRE(x.sizes() == y.sizes());
     CHECK(std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0);
   }
@@ -153,7 +155,8 @@ TEST_CASE("ranks that load their own shards train to the same bits, with random 
   set_deterministic(true);
   for (const std::int64_t batch : {50, 17}) {
     CAPTURE(batch);
-    const Outcome whole = train({.batch = batch}), noisy = train({.batch = batch, .parts = true, .noise = 0.5});
+    const Outcome whole = train({.batch = batch});
+    const Outcome noisy = train({.batch = batch, .parts = true, .noise = 0.5});
     CHECK(whole.losses != noisy.losses);
     for (const int ranks : {1, 2, 3, 4}) {
       CAPTURE(ranks);
@@ -200,7 +203,8 @@ TEST_CASE("an emulation has the bits of real ranks, with every exchange" * docte
     for (const char* how :
          {"/gather", "/ring", "/tree", "/ring/stochastic/after", "/gather/feedback/f32-result", "/tree/feedback"}) {
       const std::string exchange = std::string(what) + how;
-      const bool lossless = exchange.starts_with("f32"), sign = exchange.starts_with("sign");
+      const bool lossless = exchange.starts_with("f32");
+      const bool sign = exchange.starts_with("sign");
       if ((lossless && exchange.find("feedback") != std::string::npos) ||
           ((lossless || sign) && exchange.find("stochastic") != std::string::npos))
         continue;
@@ -215,7 +219,8 @@ TEST_CASE("buckets change no bit and no byte of an exchange in low precision, no
   for (const char* what : {"f32", "bf16", "e4m3fn", "int8", "mxfp8", "nvfp4", "sign"})
     for (const char* how : {"/gather", "/ring/after", "/tree/stochastic", "/gather/feedback/f32-result"}) {
       const std::string exchange = std::string(what) + how;
-      const bool lossless = exchange.starts_with("f32"), sign = exchange.starts_with("sign");
+      const bool lossless = exchange.starts_with("f32");
+      const bool sign = exchange.starts_with("sign");
       if ((lossless && exchange.find("feedback") != std::string::npos) ||
           ((lossless || sign) && exchange.find("stochastic") != std::string::npos))
         continue;
@@ -235,7 +240,9 @@ TEST_CASE("buckets change no bit and no byte of an exchange in low precision, no
 
 TEST_CASE("the bytes of an exchange are those of its codes and scales") {
   const auto sent = [](const char* exchange) { return train({.exchange = exchange, .ranks = 3, .steps = 2}).bytes; };
-  constexpr std::uint64_t kNumbers = 64 * 32 + 32 + 2 * 32 + 32 * 10 + 10, kParameters = 6, kSteps = 2;
+  constexpr std::uint64_t kNumbers = 64 * 32 + 32 + 2 * 32 + 32 * 10 + 10;
+  constexpr std::uint64_t kParameters = 6;
+  constexpr std::uint64_t kSteps = 2;
   CHECK(train({.ranks = 3, .steps = 2}).bytes == 0);  // without an exchange nothing is counted
   // Each number goes to its owner from two ranks, and its sum goes to two.
   CHECK(sent("f32/gather") == kSteps * 4 * kNumbers * 4);
@@ -311,10 +318,11 @@ TEST_CASE("residuals of error feedback are saved and resumed") {
         .loss.item();
   };
   run_threads(2, [&](Communicator& c) {
-    const auto model = small_net(1), copy = small_net(2);
+    const auto model = small_net(1);
+    const auto copy = small_net(2);
     manual_seed(5);
-    amp::RecipeRun run(recipe, *model, optim::SGDOptions{.lr = 0.1}),
-        resumed(recipe, *copy, optim::SGDOptions{.lr = 0.1});
+    amp::RecipeRun run(recipe, *model, optim::SGDOptions{.lr = 0.1});
+    amp::RecipeRun resumed(recipe, *copy, optim::SGDOptions{.lr = 0.1});
     DataParallel parallel(c, run), later(c, resumed);
     for (std::int64_t k = 0; k < 3; ++k) step(parallel, *model, k);
     resumed.load_state_dict(run.state_dict());

@@ -86,7 +86,10 @@ void run_threads(int n, const std::function<void(Communicator&)>& f) {
       } catch (...) {
         {
           const std::lock_guard lock(box.mutex);
-          if (box.failed < 0) box.failed = r, box.failure = std::current_exception();
+          if (box.failed < 0) {
+            box.failed = r;
+            box.failure = std::current_exception();
+          }
         }
         box.news.notify_all();
       }

@@ -205,7 +205,8 @@ std::string scale_rules() {
 std::string odd_amaxes() {
   std::string text = head({"scaling", "oracle", "amax 0", "amax Inf", "amax NaN"});
   Scaling fine = kMx;
-  fine.scale = ScaleFormat::power_of_two, fine.rule = ScaleRule::rceil;
+  fine.scale = ScaleFormat::power_of_two;
+  fine.rule = ScaleRule::rceil;
   const std::pair<const char*, Scaling> kinds[] = {{"one per tensor or row", {.kind = ScalingKind::tensor}},
                                                    {"blocks, `e8m0`", kMx},
                                                    {"blocks, power of two in f32", fine}};
@@ -263,8 +264,10 @@ TEST_CASE("docs/formats.md agrees with the formats, quantizers and recipes") {
   std::string page = read.str();
   const bool writes = std::getenv("GRADUAL_WRITE_DOCS") != nullptr;
   for (const Part& part : kParts) {
-    const std::string begin = fmt::format("<!-- generated: {} -->\n", part.name), end = "<!-- end -->\n";
-    const std::size_t from = page.find(begin), to = page.find(end, from);
+    const std::string begin = fmt::format("<!-- generated: {} -->\n", part.name);
+    const std::string end = "<!-- end -->\n";
+    const std::size_t from = page.find(begin);
+    const std::size_t to = page.find(end, from);
     REQUIRE_MESSAGE(to != std::string::npos, "docs/formats.md has lost the marks around its part ", part.name);
     const std::size_t first = from + begin.size();
     const std::string fresh = part.make();

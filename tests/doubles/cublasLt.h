@@ -61,7 +61,8 @@ struct cublasLtMatmulDescOpaque_t {
   std::int32_t bias_type;  // -1: the default of the documentation's table
   void* aux;
   std::int64_t aux_ld, aux_batch_stride;
-  const void *a_scale, *b_scale;
+  const void* a_scale;
+  const void* b_scale;
 };
 struct cublasLtMatmulPreferenceOpaque_t {
   std::uint64_t workspace;

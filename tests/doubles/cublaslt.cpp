@@ -75,7 +75,9 @@ struct Problem {
 
 bool types_supported(const Problem& p) {
   if (p.c.type != p.d.type) return false;
-  const std::int32_t a = p.a.type, b = p.b.type, d = p.d.type;
+  const std::int32_t a = p.a.type;
+  const std::int32_t b = p.b.type;
+  const std::int32_t d = p.d.type;
   if (p.how.compute == CUBLAS_COMPUTE_64F)
     return p.how.scale == CUDA_R_64F && a == CUDA_R_64F && b == CUDA_R_64F && d == CUDA_R_64F;
   if (p.how.scale != CUDA_R_32F) return false;
@@ -144,7 +146,9 @@ bool is_aligned(const void* p, std::uint32_t bytes) { return reinterpret_cast<st
 // --- the product -----------------------------------------------------------------------------------------------------
 
 struct Data {
-  const void *a, *b, *c;
+  const void* a;
+  const void* b;
+  const void* c;
   void* d;
   bool in_parts;  // sums of parts of k are added in a separate step
 };
@@ -396,7 +400,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   const Data data{a, b, c, d, algo->reduction_scheme != CUBLASLT_REDUCTION_SCHEME_NONE};
   const auto run = [&](auto one) {
     using C = decltype(one);
-    const C scale = *static_cast<const C*>(alpha), old = *static_cast<const C*>(beta);
+    const C scale = *static_cast<const C*>(alpha);
+    const C old = *static_cast<const C*>(beta);
     cuda::emulator::enqueue(stream, [=, faults = cublaslt()] {
       std::memset(workspace, 0xff, workspace_bytes);
       multiply<C>(p, data, scale, old, faults);

@@ -14,7 +14,8 @@ struct CublasLt {
   bool calls_scales_invalid = false;  // the same for scales of f8, as on GPUs without f8
   bool fails_in_capture = false;      // the heuristic fails while a stream is captured
   // Counters; tests reset them.
-  int heuristics = 0, products = 0;
+  int heuristics = 0;
+  int products = 0;
 };
 CublasLt& cublaslt();  // this thread's
 

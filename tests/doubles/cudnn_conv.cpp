@@ -15,11 +15,15 @@ using Dims = std::array<std::int64_t, 4>;
 // x, w and y of a convolution: two operands and the result.
 struct Problem {
   const GraphOperation& how;
-  const GraphTensor &x, &w, &y;
+  const GraphTensor& x;
+  const GraphTensor& w;
+  const GraphTensor& y;
 };
 Problem problem_of(const Graph& graph) {
   const GraphOperation& op = graph.operations[0];
-  const GraphTensor &a = graph.tensors.at(op.x), &b = graph.tensors.at(op.b), &made = graph.tensors.at(op.y);
+  const GraphTensor& a = graph.tensors.at(op.x);
+  const GraphTensor& b = graph.tensors.at(op.b);
+  const GraphTensor& made = graph.tensors.at(op.y);
   if (op.kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR) return {op, a, b, made};
   if (op.kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR) return {op, made, b, a};
   return {op, b, made, a};
@@ -40,7 +44,8 @@ std::int64_t offset(const Dims& stride, std::int64_t a, std::int64_t b, std::int
 
 // f(element of x, of w, of y) for every product of the convolution.
 template <class F> void each_product(const Problem& p, const F& f) {
-  const std::int64_t groups = p.x.sizes[1] / p.w.sizes[1], outputs = p.w.sizes[0] / groups;
+  const std::int64_t groups = p.x.sizes[1] / p.w.sizes[1];
+  const std::int64_t outputs = p.w.sizes[0] / groups;
   for (std::int64_t n = 0; n < p.y.sizes[0]; ++n)
     for (std::int64_t o = 0; o < p.y.sizes[1]; ++o)
       for (std::int64_t row = 0; row < p.y.sizes[2]; ++row)
@@ -81,7 +86,9 @@ template <class C> void compute(const Problem& p, const GraphData& data, bool tf
   const GraphTensor& made = p.x.id == id ? p.x : p.w.id == id ? p.w : p.y;
   using Values = std::vector<C>;
   const auto operand = [&](const GraphTensor& t) { return t.id == id ? Values() : loaded<C>(t, data, tf32); };
-  const Values x = operand(p.x), w = operand(p.w), y = operand(p.y);
+  const Values x = operand(p.x);
+  const Values w = operand(p.w);
+  const Values y = operand(p.y);
   Values sums(extent(made));
   const auto at = [](auto& values, std::int64_t i) -> auto& { return values[static_cast<std::size_t>(i)]; };
   each_product(p, [&](std::int64_t i, std::int64_t j, std::int64_t k) {

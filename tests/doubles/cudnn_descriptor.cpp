@@ -164,7 +164,8 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
       need(field->descriptor < 0 || part->type == field->descriptor, kSet, "a part is of another kind");
     }
   auto& value = descriptor->values[name];
-  value.type = type, value.count = count;
+  value.type = type;
+  value.count = count;
   value.bytes.resize(size_of_value(type) * static_cast<std::size_t>(count));
   std::memcpy(value.bytes.data(), values, value.bytes.size());
   return CUDNN_STATUS_SUCCESS;
@@ -216,11 +217,14 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     *count = asked == 0 ? kEngineCount : std::min(kEngineCount, asked);
     for (std::int64_t i = 0; i < std::min(*count, asked); ++i) {
       need(into[i] && into[i]->type == CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kGet, "results are engine configurations");
-      into[i]->graph = descriptor->graph, into[i]->engine = static_cast<std::size_t>(i), into[i]->finalized = true;
+      into[i]->graph = descriptor->graph;
+      into[i]->engine = static_cast<std::size_t>(i);
+      into[i]->finalized = true;
     }
   } else if (name == CUDNN_ATTR_ENGINECFG_ENGINE) {
     need(asked == 1 && into[0] && into[0]->type == CUDNN_BACKEND_ENGINE_DESCRIPTOR, kGet, "it is an engine");
-    into[0]->engine = descriptor->engine, into[0]->finalized = true;
+    into[0]->engine = descriptor->engine;
+    into[0]->finalized = true;
     *count = 1;
   } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
     const Engine& engine = kEngines[descriptor->engine];

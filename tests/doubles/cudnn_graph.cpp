@@ -49,7 +49,8 @@ GraphOperation check_pointwise(const cudnnBackendDescriptor& d) {
   const auto& how = *d.get<Descriptor>(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
   GraphOperation op{d.type, how.get<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE)};
   op.axis = how.get_or<std::int64_t>(CUDNN_ATTR_POINTWISE_AXIS, -1);
-  const bool index = op.mode == CUDNN_POINTWISE_GEN_INDEX, compare = op.mode == CUDNN_POINTWISE_CMP_GE;
+  const bool index = op.mode == CUDNN_POINTWISE_GEN_INDEX;
+  const bool compare = op.mode == CUDNN_POINTWISE_CMP_GE;
   need(index ? op.axis >= 0 && op.axis < 4 : op.axis < 0, kFinalize, "an axis belongs to GEN_INDEX alone");
   const auto math = how.get<cudnnDataType_t>(CUDNN_ATTR_POINTWISE_MATH_PREC);
   need(math == (index     ? CUDNN_DATA_INT32
@@ -60,9 +61,10 @@ GraphOperation check_pointwise(const cudnnBackendDescriptor& d) {
   need(d.has(CUDNN_ATTR_OPERATION_POINTWISE_BDESC) == (operands > 1) &&
            d.has(CUDNN_ATTR_OPERATION_POINTWISE_TDESC) == (operands > 2),
        kFinalize, "the mode has another number of operands");
-  const GraphTensor x = tensor_at(d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC),
-                    y = tensor_at(d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
-  op.x = x.id, op.y = y.id;
+  const GraphTensor x = tensor_at(d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+  const GraphTensor y = tensor_at(d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+  op.x = x.id;
+  op.y = y.id;
   Sizes sizes = x.sizes;
   if (operands > 1) {
     const GraphTensor b = tensor_at(d, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
@@ -82,9 +84,9 @@ GraphOperation check_pointwise(const cudnnBackendDescriptor& d) {
 }
 
 GraphOperation check_matmul(const cudnnBackendDescriptor& d) {
-  const GraphTensor a = tensor_at(d, CUDNN_ATTR_OPERATION_MATMUL_ADESC),
-                    b = tensor_at(d, CUDNN_ATTR_OPERATION_MATMUL_BDESC),
-                    c = tensor_at(d, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+  const GraphTensor a = tensor_at(d, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
+  const GraphTensor b = tensor_at(d, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+  const GraphTensor c = tensor_at(d, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
   need(d.get<Descriptor>(CUDNN_ATTR_OPERATION_MATMUL_DESC)->get<cudnnDataType_t>(CUDNN_ATTR_MATMUL_COMP_TYPE) ==
            CUDNN_DATA_FLOAT,
        kFinalize, "sums must be f32");
@@ -94,29 +96,33 @@ GraphOperation check_matmul(const cudnnBackendDescriptor& d) {
        "matrices do not fit");
   need(a.type == b.type, kFinalize, "both operands must have one type");
   GraphOperation op{d.type};
-  op.x = a.id, op.b = b.id, op.y = c.id;
+  op.x = a.id;
+  op.b = b.id;
+  op.y = c.id;
   return op;
 }
 
 GraphOperation check_reduction(const cudnnBackendDescriptor& d) {
   const auto& how = *d.get<Descriptor>(CUDNN_ATTR_OPERATION_REDUCTION_DESC);
-  const GraphTensor x = tensor_at(d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC),
-                    y = tensor_at(d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
+  const GraphTensor x = tensor_at(d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC);
+  const GraphTensor y = tensor_at(d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
   need(how.get<cudnnDataType_t>(CUDNN_ATTR_REDUCTION_COMP_TYPE) == CUDNN_DATA_FLOAT, kFinalize, "sums must be f32");
   for (std::size_t i = 0; i < 4; ++i)
     need(y.sizes[i] == x.sizes[i] || y.sizes[i] == 1, kFinalize, "a reduced dim must become 1");
   GraphOperation op{d.type};
   op.reduction = how.get<cudnnReduceTensorOp_t>(CUDNN_ATTR_REDUCTION_OPERATOR);
-  op.x = x.id, op.y = y.id;
+  op.x = x.id;
+  op.y = y.id;
   return op;
 }
 
 GraphOperation check_reshape(const cudnnBackendDescriptor& d) {
-  const GraphTensor x = tensor_at(d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC),
-                    y = tensor_at(d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+  const GraphTensor x = tensor_at(d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
+  const GraphTensor y = tensor_at(d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
   need(x.numel() == y.numel(), kFinalize, "a reshape keeps the number of elements");
   GraphOperation op{d.type};
-  op.x = x.id, op.y = y.id;
+  op.x = x.id;
+  op.y = y.id;
   return op;
 }
 
@@ -131,18 +137,22 @@ double factor(const cudnnBackendDescriptor& d, cudnnBackendAttributeName_t name,
 GraphOperation check_convolution(const cudnnBackendDescriptor& d) {
   const auto names = std::find_if(std::begin(kConvolutions), std::end(kConvolutions),
                                   [&](const ConvolutionNames& each) { return each.kind == d.type; });
-  const GraphTensor x = tensor_at(d, names->x), w = tensor_at(d, names->w), y = tensor_at(d, names->y);
+  const GraphTensor x = tensor_at(d, names->x);
+  const GraphTensor w = tensor_at(d, names->w);
+  const GraphTensor y = tensor_at(d, names->y);
   const auto& how = *d.get<Descriptor>(names->how);
   GraphOperation op{d.type};
   const bool makes_x = d.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
   const bool makes_w = d.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
-  op.x = makes_x || makes_w ? y.id : x.id, op.b = makes_w ? x.id : w.id;
+  op.x = makes_x || makes_w ? y.id : x.id;
+  op.b = makes_w ? x.id : w.id;
   op.y = makes_x ? x.id : makes_w ? w.id : y.id;
   const auto pair = [&](cudnnBackendAttributeName_t name) {
     const auto values = how.all<std::int64_t>(name);
     return std::array<std::int64_t, 2>{values[0], values[1]};
   };
-  op.stride = pair(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES), op.dilation = pair(CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  op.stride = pair(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+  op.dilation = pair(CUDNN_ATTR_CONVOLUTION_DILATIONS);
   op.padding = pair(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
   need(op.padding == pair(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS), kFinalize, "paddings must be as wide on both sides");
   need(how.get<std::int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) == 2, kFinalize, "windows have two dims here");

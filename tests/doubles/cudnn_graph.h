@@ -14,8 +14,10 @@ namespace gradual::cuda::emulator {
 struct GraphTensor {
   std::int64_t id = 0;
   cudnnDataType_t type{};
-  std::array<std::int64_t, 4> sizes{}, strides{};
-  bool is_virtual = false, by_value = false;
+  std::array<std::int64_t, 4> sizes{};
+  std::array<std::int64_t, 4> strides{};
+  bool is_virtual = false;
+  bool by_value = false;
   bool in_memory() const { return !is_virtual && !by_value; }
   std::int64_t numel() const { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
 };
@@ -25,9 +27,16 @@ struct GraphOperation {
   cudnnPointwiseMode_t mode{};
   cudnnReduceTensorOp_t reduction{};
   std::int64_t axis = -1;
-  std::int64_t x = 0, b = 0, t = 0, y = 0;  // ids; x and b are the operands of a product, y the result
-  std::array<std::int64_t, 2> stride{}, padding{}, dilation{};  // of a convolution
-  bool adds = false;                                            // the result is added to the old contents
+  // ids; x and b are the operands of a product, y the result
+  std::int64_t x = 0;
+  std::int64_t b = 0;
+  std::int64_t t = 0;
+  std::int64_t y = 0;
+  // of a convolution
+  std::array<std::int64_t, 2> stride{};
+  std::array<std::int64_t, 2> padding{};
+  std::array<std::int64_t, 2> dilation{};
+  bool adds = false;  // the result is added to the old contents
 };
 inline bool is_convolution(const GraphOperation& op) {
   return op.kind == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR ||

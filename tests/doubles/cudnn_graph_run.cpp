@@ -74,9 +74,12 @@ struct Machine {
   }
 
   void product(const GraphOperation& op) {
-    const Values a = read(op.x), b = read(op.b);
+    const Values a = read(op.x);
+    const Values b = read(op.b);
     const GraphTensor& y = tensor(op.y);
-    const std::int64_t k = tensor(op.x).sizes[3], n = y.sizes[3], m = y.sizes[2];
+    const std::int64_t k = tensor(op.x).sizes[3];
+    const std::int64_t n = y.sizes[3];
+    const std::int64_t m = y.sizes[2];
     Values c(static_cast<std::size_t>(y.numel()));
     each_index(y.sizes, [&](const Index& i, std::int64_t at) {
       const std::int64_t batch = i[0] * y.sizes[1] + i[1];
@@ -104,7 +107,9 @@ struct Machine {
     return 0;
   }
   void pointwise(const GraphOperation& op) {
-    const Values x = read(op.x), b = op.b ? read(op.b) : Values{}, t = op.t ? read(op.t) : Values{};
+    const Values x = read(op.x);
+    const Values b = op.b ? read(op.b) : Values{};
+    const Values t = op.t ? read(op.t) : Values{};
     const GraphTensor& out = tensor(op.y);
     Values y(static_cast<std::size_t>(out.numel()));
     each_index(out.sizes, [&](const Index& i, std::int64_t at) {
@@ -133,7 +138,8 @@ struct Machine {
   // Element i of the result, by offset, is element i of the operand.
   void reshape(const GraphOperation& op) {
     const Values x = read(op.x);
-    const GraphTensor &in = tensor(op.x), &out = tensor(op.y);
+    const GraphTensor& in = tensor(op.x);
+    const GraphTensor& out = tensor(op.y);
     std::unordered_map<std::int64_t, float> at_offset;
     each_index(in.sizes, [&](const Index& i, std::int64_t at) {
       at_offset[offset_of(i, in.strides)] = x[static_cast<std::size_t>(at)];

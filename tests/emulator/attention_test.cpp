@@ -34,7 +34,8 @@ TEST_CASE("attention's backward is split if it needs much scratch memory, with t
     CAPTURE(c.batch);
     CAPTURE(c.heads);
     CAPTURE(c.queries);
-    constexpr std::int64_t kKeys = 7, kSize = 8;
+    constexpr std::int64_t kKeys = 7;
+    constexpr std::int64_t kSize = 8;
     // heads as a projection gives them
     const auto heads = [&](std::int64_t length, std::uint64_t seed) {
       return transpose(drawn({c.batch, length, c.heads, kSize}, seed, DType::bf16).to(kGpu), 1, 2);
@@ -48,7 +49,10 @@ TEST_CASE("attention's backward is split if it needs much scratch memory, with t
                       .logsumexp = zeros({c.batch, c.heads, c.queries, 1}, {.device = kGpu})};
     REQUIRE(cuda::attend(a));
     const auto gradients = [&](std::int64_t most_scratch, std::size_t calls) {
-      a.dy = heads(c.queries, 5), a.dq = heads(c.queries, 6), a.dk = heads(kKeys, 7), a.dv = heads(kKeys, 8);
+      a.dy = heads(c.queries, 5);
+      a.dq = heads(c.queries, 6);
+      a.dk = heads(kKeys, 7);
+      a.dv = heads(kKeys, 8);
       a.most_scratch = most_scratch;
       auto names = kernels_of([&] { CHECK(cuda::attend(a)); });
       std::erase(names, "cudaMemcpyAsync");  // of logsumexps
@@ -64,7 +68,8 @@ TEST_CASE("attention's backward is split if it needs much scratch memory, with t
 // A thread forgets plans when there are many, and each takes its kernels with it.
 TEST_CASE("a graph keeps the plans of what it recorded") {
   const auto heads = [](std::int64_t length) { return drawn({1, 1, length, 8}, 1, DType::bf16).to(kGpu); };
-  const Tensor q = heads(3), k = heads(5);
+  const Tensor q = heads(3);
+  const Tensor k = heads(5);
   Tensor y;
   cuda::Graph graph;
   graph.capture([&] { y = scaled_dot_product_attention(q, k, k); });

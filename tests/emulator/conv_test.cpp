@@ -11,15 +11,21 @@ namespace {
 using namespace test;
 
 TEST_CASE("convolutions round to TF32 only if it is allowed") {
-  const Tensor x = drawn({2, 8, 9, 7}, 1), w = drawn({16, 8, 3, 3}, 2), dy = drawn({2, 16, 7, 5}, 3);
+  const Tensor x = drawn({2, 8, 9, 7}, 1);
+  const Tensor w = drawn({16, 8, 3, 3}, 2);
+  const Tensor dy = drawn({2, 16, 7, 5}, 3);
   const auto made = [](const Tensor& a, const Tensor& b, const Tensor& d) {
-    const ConvAttrs none, by_x{{}, {9, 7}}, by_w{{}, {3, 3}};
+    const ConvAttrs none;
+    const ConvAttrs by_x{{}, {9, 7}};
+    const ConvAttrs by_w{{}, {3, 3}};
     return std::vector<Tensor>{conv2d(a, b, {}, none), conv2d_backward_input(d, b, by_x),
                                conv2d_backward_weight(d, a, by_w)};
   };
-  const Tensor gx = x.to(kGpu), gw = w.to(kGpu), gdy = dy.to(kGpu);
-  const std::vector<Tensor> exact = made(x.to(DType::f64), w.to(DType::f64), dy.to(DType::f64)),
-                            plain = made(gx, gw, gdy);
+  const Tensor gx = x.to(kGpu);
+  const Tensor gw = w.to(kGpu);
+  const Tensor gdy = dy.to(kGpu);
+  const std::vector<Tensor> exact = made(x.to(DType::f64), w.to(DType::f64), dy.to(DType::f64));
+  const std::vector<Tensor> plain = made(gx, gw, gdy);
   const MatmulPrecisionScope scope(MatmulPrecision::tf32);
   const std::vector<Tensor> rounded = made(gx, gw, gdy);
   for (std::size_t i = 0; i < 3; ++i) {

@@ -9,7 +9,9 @@ namespace {
 
 struct Call {
   cublasLtMatmulDescOpaque_t how{};
-  cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
+  cublasLtMatrixLayoutOpaque_t a{};
+  cublasLtMatrixLayoutOpaque_t b{};
+  cublasLtMatrixLayoutOpaque_t c{};
   Call(cudaDataType_t in, cudaDataType_t out, cublasComputeType_t compute = CUBLAS_COMPUTE_32F) {
     cublasLtMatmulDescInit(&how, compute, compute == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F);
     cublasLtMatrixLayoutInit(&a, in, 16, 32, 16);
@@ -60,13 +62,15 @@ TEST_CASE("the emulated library refuses what the documentation forbids") {
   call.how = {};
   cublasLtMatmulDescInit(&call.how, CUBLAS_COMPUTE_32F, CUDA_R_32F);
   call.how.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
-  call.how.aux = memory, call.how.aux_ld = 16;
+  call.how.aux = memory;
+  call.how.aux_ld = 16;
   CHECK(call.ask() == CUBLAS_STATUS_SUCCESS);
   call.how.aux_ld = 20;
   CHECK(call.ask() == CUBLAS_STATUS_INVALID_VALUE);
   call.how.aux_ld = 8;
   CHECK(call.ask() == CUBLAS_STATUS_INVALID_VALUE);
-  call.how.aux_ld = 16, call.how.aux = memory + 1;
+  call.how.aux_ld = 16;
+  call.how.aux = memory + 1;
   CHECK(call.ask() == CUBLAS_STATUS_NOT_SUPPORTED);
   const std::int64_t wide = CUBLAS_OP_T;
   CHECK(cublasLtMatmulDescSetAttribute(&call.how, CUBLASLT_MATMUL_DESC_TRANSA, &wide, sizeof wide) ==

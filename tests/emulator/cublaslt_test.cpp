@@ -44,8 +44,10 @@ template <class F> void afresh(const F& f) {
 // Row-major matrices of a product and where they lie: in rows of `pad` more elements, `shift` elements behind an
 // aligned address, and stored transposed or not.
 struct Where {
-  bool a_transposed = false, b_transposed = false;
-  std::int64_t pad = 0, shift = 0;
+  bool a_transposed = false;
+  bool b_transposed = false;
+  std::int64_t pad = 0;
+  std::int64_t shift = 0;
 };
 struct Product {
   std::int64_t m, n, k, batch;
@@ -60,10 +62,16 @@ struct Product {
     a = (drawn({batch, m, k}, 1) * 0.5).to(dtype).to(kGpu);
     b = (drawn({batch, k, n}, 2) * 0.5).to(dtype).to(kGpu);
     c = full({batch, m, n}, std::numeric_limits<double>::quiet_NaN(), {.dtype = to}).to(kGpu);
-    g.m = m, g.n = n, g.k = k, g.batch = batch;
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.batch = batch;
     g.a = laid_out(a, at.a_transposed, at, room_a);
     g.b = laid_out(b, at.b_transposed, at, room_b);
-    g.c = c.raw(), g.c_dtype = to, g.ldc = n, g.c_batch_stride = m * n;
+    g.c = c.raw();
+    g.c_dtype = to;
+    g.ldc = n;
+    g.c_batch_stride = m * n;
   }
   void add_bias() {
     bias = drawn({n}, 3, g.bias_dtype()).to(kGpu);
@@ -92,12 +100,14 @@ struct Product {
   }
   // a b + bias, in doubles, and the sums of the terms' magnitudes.
   std::pair<std::vector<double>, std::vector<double>> expected(double scale = 1) const {
-    const std::vector<double> x = numbers(a), y = numbers(b),
-                              z = bias.defined() ? numbers(bias) : std::vector<double>();
+    const std::vector<double> x = numbers(a);
+    const std::vector<double> y = numbers(b);
+    const std::vector<double> z = bias.defined() ? numbers(bias) : std::vector<double>();
     std::vector<double> sums, sizes;
     for (std::int64_t i = 0; i < batch * m; ++i)
       for (std::int64_t j = 0; j < n; ++j) {
-        double sum = bias.defined() ? z[static_cast<std::size_t>(j)] : 0, size = std::fabs(sum);
+        double sum = bias.defined() ? z[static_cast<std::size_t>(j)] : 0;
+        double size = std::fabs(sum);
         for (std::int64_t l = 0; l < k; ++l) {
           const double term =
               scale * x[static_cast<std::size_t>(i * k + l)] * y[static_cast<std::size_t>((i / m * k + l) * n + j)];
@@ -162,15 +172,23 @@ TEST_CASE("a batch of more products than a grid has blocks goes in parts") {
 
 TEST_CASE("f8 operands with scales, and a bias in bf16") {
   afresh([] {
-    const Tensor two = full({1}, 2.0).to(kGpu), half = full({1}, 0.25).to(kGpu);
+    const Tensor two = full({1}, 2.0).to(kGpu);
+    const Tensor half = full({1}, 0.25).to(kGpu);
     for (const auto& [a, b] : {std::pair{DType::f8e4m3fn, DType::f8e4m3fn}, std::pair{DType::f8e5m2, DType::f8e4m3fn},
                                std::pair{DType::f8e4m3fn, DType::f8e5m2}}) {
       Product p(5, 32, 48, DType::f8e4m3fn, 1, {.b_transposed = true});
-      if (a != p.a.dtype()) p.a = p.a.to(DType::f32).to(a), p.g.a = Product::laid_out(p.a, false, {}, p.room_a);
-      if (b != p.b.dtype()) p.b = p.b.to(DType::f32).to(b), p.g.b = Product::laid_out(p.b, true, {}, p.room_b);
+      if (a != p.a.dtype()) {
+        p.a = p.a.to(DType::f32).to(a);
+        p.g.a = Product::laid_out(p.a, false, {}, p.room_a);
+      }
+      if (b != p.b.dtype()) {
+        p.b = p.b.to(DType::f32).to(b);
+        p.g.b = Product::laid_out(p.b, true, {}, p.room_b);
+      }
       p.add_bias();
       CHECK(p.bias.dtype() == DType::bf16);
-      p.g.a.scale = static_cast<const float*>(two.raw()), p.g.b.scale = static_cast<const float*>(half.raw());
+      p.g.a.scale = static_cast<const float*>(two.raw());
+      p.g.b.scale = static_cast<const float*>(half.raw());
       REQUIRE(cuda::multiplies_f8(p.g));
       cublaslt().products = 0;
       cuda::gemm(p.g);
@@ -234,10 +252,14 @@ TEST_CASE("a relu that drops NaN is detected, and ours runs after the product") 
       cublaslt().relu_drops_nan = drops;
       for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
         for (const bool biased : {false, true}) {
-          Tensor x = drawn({6, 4}, 1, dtype), w = drawn({24, 4}, 2, dtype), bias;
+          Tensor x = drawn({6, 4}, 1, dtype);
+          Tensor w = drawn({24, 4}, 2, dtype);
+          Tensor bias;
           x.select(0, 2).fill_(std::numeric_limits<double>::quiet_NaN());
           if (biased) bias = drawn({24}, 3, dtype);
-          const Tensor gx = x.to(kGpu), gw = w.to(kGpu), gb = biased ? bias.to(kGpu) : bias;
+          const Tensor gx = x.to(kGpu);
+          const Tensor gw = w.to(kGpu);
+          const Tensor gb = biased ? bias.to(kGpu) : bias;
           const std::vector<double> cpu = numbers(linear_relu(x, w, bias));
           cublaslt().products = 0;
           for (int i = 0; i < 2; ++i) {
@@ -259,7 +281,8 @@ TEST_CASE("a relu that drops NaN is detected, and ours runs after the product") 
 
 TEST_CASE("while a stream is captured no library's relu is looked at") {
   afresh([] {
-    const Tensor x = drawn({8, 16}, 1).to(kGpu), w = drawn({24, 16}, 2).to(kGpu);
+    const Tensor x = drawn({8, 16}, 1).to(kGpu);
+    const Tensor w = drawn({24, 16}, 2).to(kGpu);
     const auto capture = [&] {
       Tensor y;
       cuda::Graph graph;
@@ -322,7 +345,8 @@ TEST_CASE("row sums with the product, where they are f32") {
           if (!trusted) continue;
           CHECK(p.holds(p.c, same));
           CHECK(numbers(p.row_sums).size() == 11);
-          const std::vector<double> sums = numbers(sum(p.a.to(DType::f64), {0, 2})), got = numbers(p.row_sums);
+          const std::vector<double> sums = numbers(sum(p.a.to(DType::f64), {0, 2}));
+          const std::vector<double> got = numbers(p.row_sums);
           for (std::size_t i = 0; i < 11; ++i)
             CHECK(std::fabs(got[i] - sums[i]) <= float_info(dtype).epsilon * std::fabs(sums[i]) + 300 * 0x1p-23 * 150);
           CHECK(cuda::fused_gemm(none.g));  // known by now
@@ -333,7 +357,8 @@ TEST_CASE("row sums with the product, where they are f32") {
 TEST_CASE("a linear layer with gelu and its gradients are three products") {
   afresh([] {
     const auto products = [](DType dtype, Gelu form) {
-      Tensor x = drawn({8, 16}, 1, dtype).to(kGpu).detach(), w = drawn({24, 16}, 2, dtype).to(kGpu).detach();
+      Tensor x = drawn({8, 16}, 1, dtype).to(kGpu).detach();
+      Tensor w = drawn({24, 16}, 2, dtype).to(kGpu).detach();
       Tensor b = drawn({24}, 3, dtype).to(kGpu).detach();
       for (Tensor* t : {&x, &w, &b}) t->set_requires_grad();
       std::vector<std::string> kernels;
@@ -357,7 +382,8 @@ TEST_CASE("a linear layer with gelu and its gradients are three products") {
 TEST_CASE("no fusion under an accumulator, with counts, or for wide dtypes") {
   afresh([] {
     Product p(8, 24, 16, DType::f16, 1, {.b_transposed = true});
-    const Tensor x = p.a.reshape({8, 16}), w = p.b.reshape({16, 24}).t().contiguous();
+    const Tensor x = p.a.reshape({8, 16});
+    const Tensor w = p.b.reshape({16, 24}).t().contiguous();
     const auto kernels = [&](DType dtype, Gelu form) {
       device::Watch watch(kGpu);
       linear_gelu(x.to(dtype), w.to(dtype), {}, form);
@@ -388,8 +414,10 @@ TEST_CASE("row sums that never say anything are given up") {
 TEST_CASE("a bias between multiples of 16 bytes is copied to one") {
   afresh([] {
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-      const Tensor x = drawn({6, 16}, 1, dtype).to(kGpu), w = drawn({24, 16}, 2, dtype).to(kGpu);
-      const Tensor room = drawn({25}, 3, dtype).to(kGpu), bias = room.narrow(0, 1, 24);
+      const Tensor x = drawn({6, 16}, 1, dtype).to(kGpu);
+      const Tensor w = drawn({24, 16}, 2, dtype).to(kGpu);
+      const Tensor room = drawn({25}, 3, dtype).to(kGpu);
+      const Tensor bias = room.narrow(0, 1, 24);
       REQUIRE(reinterpret_cast<std::uintptr_t>(bias.raw()) % 16 != 0);
       cublaslt().products = 0;
       const Tensor y = linear(x, w, bias);
@@ -435,7 +463,8 @@ TEST_CASE("sizes beyond 32 bits are no question for the library") {
 TEST_CASE("a library that chooses nothing in a capture needs a step before it") {
   afresh([] {
     cublaslt().fails_in_capture = true;
-    const Tensor x = drawn({8, 16}, 1).to(kGpu), w = drawn({24, 16}, 2).to(kGpu);
+    const Tensor x = drawn({8, 16}, 1).to(kGpu);
+    const Tensor w = drawn({24, 16}, 2).to(kGpu);
     Tensor y;
     const auto step = [&] { y = linear(x, w); };
     CHECK_THROWS_WITH(cuda::Graph().capture(step), doctest::Contains("run the step once before capture()"));

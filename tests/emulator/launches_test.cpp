@@ -24,7 +24,8 @@ template <class O, class Options> std::vector<std::string> step_of(const Task& t
   O optimizer(task.model->parameters(), options);
   const bool scales = task.dtype == DType::f16;
   optim::GradScaler scaler;
-  const Tensor x = task.x.to(kGpu), y = task.y.to(kGpu);
+  const Tensor x = task.x.to(kGpu);
+  const Tensor y = task.y.to(kGpu);
   const auto step = [&] {
     optimizer.zero_grad();
     Tensor loss;
@@ -38,7 +39,8 @@ template <class O, class Options> std::vector<std::string> step_of(const Task& t
     scaler.step(optimizer);
     scaler.update();
   };
-  step(), step();
+  step();
+  step();
   return kernels_of(step);
 }
 
@@ -75,7 +77,8 @@ TEST_CASE("a step of a transformer in bf16 takes so many launches") {
     return step_of<optim::AdamW>({model, labels(24, {2, 16}), labels(24, {32}), DType::bf16},
                                  optim::AdamWOptions{.lr = 1e-3});
   };
-  const auto one = launches(1), two = launches(2);
+  const auto one = launches(1);
+  const auto two = launches(2);
   CHECK(two.size() - one.size() == 51);  // a layer's
   CHECK(one.size() == 81);
   CHECK(count(one, "cudaMemsetAsync") == 2);  // of the two embeddings' gradients,
@@ -97,7 +100,8 @@ TEST_CASE("the gradient of a packed projection is its three parts, copied") {
         gradients.push_back(drawn({2, 8, 32}, 5, dtype).to(kGpu));
       }
       const auto names = kernels_of([&] { autograd::backward(parts, gradients); });
-      const Tensor zero = zeros({2, 8, 32}, {.dtype = dtype, .device = kGpu}), part = gradients[0];
+      const Tensor zero = zeros({2, 8, 32}, {.dtype = dtype, .device = kGpu});
+      const Tensor part = gradients[0];
       CHECK(same_numbers(packed.grad(), cat({whole ? part : zero, part, part}, -1)));
       return names;
     };
@@ -117,7 +121,8 @@ TEST_CASE("what CUDA copies and clears is counted too") {
   };
   using Names = std::vector<std::string>;
   const Names copy = {"cudaMemcpyAsync"};
-  const Tensor host = drawn({2, 8, 32}, 1), x = host.to(kGpu);
+  const Tensor host = drawn({2, 8, 32}, 1);
+  const Tensor x = host.to(kGpu);
   CHECK(named([&] { x.clone(); }) == copy);
   CHECK(named([&] { x.to(Device::cpu()); }) == copy);
   CHECK(named([&] { host.to(kGpu); }) == copy);

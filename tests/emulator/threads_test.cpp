@@ -31,7 +31,8 @@ void launch(unsigned blocks, unsigned threads, bool together, const std::functio
 }
 // What two launches in a row gave, the smaller first: they run in unlike orders.
 template <class F> auto of_two(const F& f) {
-  auto a = f(), b = f();
+  auto a = f();
+  auto b = f();
   return std::pair(std::min(a, b), std::max(a, b));
 }
 
@@ -41,7 +42,8 @@ TEST_CASE("a missing barrier shows in one of two launches") {
       CAPTURE(meets);
       CAPTURE(writer);
       const auto readers = of_two([&] {
-        std::atomic<int> shared = 0, seen = 0;
+        std::atomic<int> shared = 0;
+        std::atomic<int> seen = 0;
         launch(1, 64, true, [&] {
           if (threadIdx.x == writer) shared = 1;
           if (meets) __syncthreads();
@@ -91,7 +93,10 @@ TEST_CASE("a thread's own error is what a launch ends in, and the next one is no
                                 }),
                          "thrown by thread 40", Error);
     std::atomic<int> met = 0;
-    launch(1, 64, true, [&] { __syncthreads(), ++met; });
+    launch(1, 64, true, [&] {
+      __syncthreads();
+      ++met;
+    });
     CHECK(met == 64);
   }
 }
@@ -111,7 +116,8 @@ void mirror(bool meets_before, bool meets_after) {
 
 // Streams and events as the library has them.
 struct Streams {
-  cudaStream_t a = nullptr, b = nullptr;
+  cudaStream_t a = nullptr;
+  cudaStream_t b = nullptr;
   cudaEvent_t event = nullptr;
   ~Streams() {
     cudaStreamDestroy(a);

@@ -186,7 +186,8 @@ TEST_CASE("the fuzzers' corpora: every input is read or refused, and some of eac
     const std::string archive = std::string(reader.name) + ".tar";
     CAPTURE(archive);
     REQUIRE(archives.erase(archive) == 1);
-    int accepted = 0, all = 0;
+    int accepted = 0;
+    int all = 0;
     for (const fuzz::Input& input : fuzz::inputs_of_tar(read_file(source_dir() + "/tests/fuzz/corpus/" + archive))) {
       CAPTURE(input.name);
       const std::vector<char> exact(input.bytes.begin(), input.bytes.end());

@@ -94,7 +94,10 @@ inline bool text(std::string_view bytes) {
     const std::string_view corpus = bytes.substr(2);
     const gradual::data::TextDataset set = gradual::data::make_text_dataset(corpus, options);
     must(set.vocabulary.decode(set.vocabulary.encode(corpus)) == corpus, "decode(encode(text)) is the text");
-    for (const gradual::data::Dataset* part : {&set.train, &set.test}) touch(part->inputs), touch(part->targets);
+    for (const gradual::data::Dataset* part : {&set.train, &set.test}) {
+      touch(part->inputs);
+      touch(part->targets);
+    }
   });
 }
 
@@ -110,7 +113,8 @@ inline bool recipes(std::string_view bytes) {
 // Equal names and values; of doubles and tensors every bit.
 inline bool same(const gradual::StateDict& a, const gradual::StateDict& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
-    const auto *p = std::get_if<double>(&x.value), *q = std::get_if<double>(&y.value);
+    const auto* p = std::get_if<double>(&x.value);
+    const auto* q = std::get_if<double>(&y.value);
     if (p && q) return x.name == y.name && std::bit_cast<std::uint64_t>(*p) == std::bit_cast<std::uint64_t>(*q);
     return x.name == y.name && x.value.index() == y.value.index() && describe(x.value) == describe(y.value);
   });
@@ -153,7 +157,8 @@ inline bool results(std::string_view bytes) {
 inline bool report(std::string_view bytes) {
   return reads([&] {
     const std::vector<gradual::lab::Result> read = gradual::lab::results_from_json(std::string(bytes), "input");
-    const std::string page = gradual::lab::report_html(read), begin = R"(<script type="application/json" id="data">)";
+    const std::string page = gradual::lab::report_html(read);
+    const std::string begin = R"(<script type="application/json" id="data">)";
     const std::size_t from = page.find(begin) + begin.size();
     const std::string data = page.substr(from, page.find("</script>", from) - from);
     must(data.find('<') == std::string::npos, "no < in the data of a report");

@@ -23,7 +23,8 @@ Quantizer nvfp4(bool square = false) {
 
 // Sum of squares of x - y.
 double error_of(const Tensor& x, const Tensor& y) {
-  const auto a = x.to_vector<float>(), b = y.to_vector<float>();
+  const auto a = x.to_vector<float>();
+  const auto b = y.to_vector<float>();
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
   return sum;
@@ -99,7 +100,8 @@ TEST_CASE("xray: errors, zeros and regret of a block by hand") {
   // 7.5 in e2m1: scale 1 clips it to 6, an error of 2.25; scale 2 makes it 3.75, rounds to 4, an error of 0.25. 0.25 is
   // a tie between 0 and 0.5 and becomes 0; 0.125 of scale 2 too.
   std::vector<float> values(8, 0.0F);
-  values[3] = 7.5F, values[5] = -0.25F;
+  values[3] = 7.5F;
+  values[5] = -0.25F;
   const BlockXray x = xray(from_data(values, {1, 8}), mx("e2m1", ScaleRule::floor, 8));
   const XrayRow& floor = x.running();
   CHECK(floor.rule == "floor");
@@ -121,7 +123,8 @@ TEST_CASE("xray: errors, zeros and regret of a block by hand") {
 TEST_CASE("xray: blocks of zeros and blocks that are not finite are left out") {
   std::vector<float> values(5 * 8, 1.0F);
   std::fill_n(values.begin() + 8, 8, 0.0F);
-  values[17] = NAN, values[26] = INFINITY;
+  values[17] = NAN;
+  values[26] = INFINITY;
   const XrayRow r = xray(from_data(values, {5, 8}), mx("e4m3fn", ScaleRule::rceil, 8)).running();
   CHECK(r.blocks == 2);
   CHECK(r.zero_blocks == 1);
@@ -200,7 +203,8 @@ TEST_CASE("an X-ray of a step has each operand by layer and name, and changes no
     nn::Sequential net(nn::Conv2d(2, 8, 3, {.padding = 1}), nn::ReLU(), nn::Flatten(), nn::Linear(8 * 16, 32),
                        nn::ReLU(), nn::Linear(32, 4));
     amp::RecipeRun run(amp::recipe(recipe), net, optim::AdamWOptions{.lr = 1e-2});
-    const Tensor x = randn({6, 2, 4, 4}), y = zeros({6}, DType::i64);
+    const Tensor x = randn({6, 2, 4, 4});
+    const Tensor y = zeros({6}, DType::i64);
     for (int i = 0; i < 2; ++i) {
       std::optional<ObserverScope> scope;
       if (xrays) scope.emplace(*xrays);
@@ -250,7 +254,8 @@ TEST_CASE("an X-ray as CSV") {
   std::string line;
   std::getline(csv, line);
   CHECK(line.starts_with("layer,operand,quantizer,rule,block,runs,blocks"));
-  int rows = 0, running = 0;
+  int rows = 0;
+  int running = 0;
   for (; std::getline(csv, line); ++rows) running += line.find(",true,") != std::string::npos;
   CHECK(rows == 5 * 4 + 5 * 6);
   CHECK(running == 2);
@@ -267,14 +272,20 @@ TEST_CASE("the X-ray keeps blocks one by one, and without other rules the same r
   Generator generator(5);
   const GeneratorScope scope(generator);
   const Tensor x = randn({40, 100});  // rows of 4 blocks, the last one shorter
-  const BlockXray all = xray(x, mx("e2m1")), own = xray(x, mx("e2m1"), -1, false);
+  const BlockXray all = xray(x, mx("e2m1"));
+  const BlockXray own = xray(x, mx("e2m1"), -1, false);
   REQUIRE(own.rows.size() == 1);
   CHECK(own.rows[0].error == all.running().error);
   CHECK(own.columns == 4);
   REQUIRE(own.blocks.size() == 160);
-  double error = 0, best = 0;
+  double error = 0;
+  double best = 0;
   std::int64_t clipped = 0;
-  for (const BlockXray::Block& b : own.blocks) error += b.error, best += b.best_error, clipped += b.clipped > 0;
+  for (const BlockXray::Block& b : own.blocks) {
+    error += b.error;
+    best += b.best_error;
+    clipped += b.clipped > 0;
+  }
   CHECK(error == doctest::Approx(own.rows[0].error));
   CHECK(best == doctest::Approx(own.rows[0].best_error));
   CHECK(clipped == own.rows[0].clipped_blocks);

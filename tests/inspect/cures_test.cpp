@@ -29,10 +29,12 @@ TEST_CASE("the edit of each cure makes the cured recipe, of the recipe itself an
       const std::string patch = edit(from, c.recipe);
       const amp::Recipe again = edited(from, patch);
       amp::Recipe want = c.recipe;
-      want.name = again.name, want.description = again.description;
+      want.name = again.name;
+      want.description = again.description;
       CHECK(amp::to_json(again) == amp::to_json(want));
       nlohmann::json file = nlohmann::json::parse(patch);
-      file["name"] = again.name, file["base"] = name;
+      file["name"] = again.name;
+      file["base"] = name;
       amp::Recipe read = amp::recipe_from_json(file.dump());
       read.description = want.description;
       CHECK(amp::to_json(read) == amp::to_json(want));
@@ -43,7 +45,8 @@ TEST_CASE("the edit of each cure makes the cured recipe, of the recipe itself an
 }
 
 TEST_CASE("cures that change nothing, or that a recipe does not take, are left out") {
-  const amp::Recipe amp16 = amp::recipe("amp-fp16"), mx = amp::recipe("mxfp4");
+  const amp::Recipe amp16 = amp::recipe("amp-fp16");
+  const amp::Recipe mx = amp::recipe("mxfp4");
   CHECK(cures::valid(amp16, {cures::dynamic_scale(amp16), cures::scales(amp16), cures::masters(amp16)}).empty());
   CHECK(cures::valid(mx, {cures::bf16(mx)}).empty());  // mode full has no dtype but f32
   CHECK(cures::valid(mx, {cures::rceil(mx), cures::fp8(mx)}).size() == 2);

@@ -16,7 +16,8 @@ namespace {
 struct Digits {
   data::Split split = lab::data_for("digits").load(0);
   std::shared_ptr<nn::Module> model = (default_generator().manual_seed(1), lab::model_for("cnn", split.train)());
-  Tensor x = split.train.inputs.narrow(0, 0, 8).contiguous(), y = split.train.targets.narrow(0, 0, 8).contiguous();
+  Tensor x = split.train.inputs.narrow(0, 0, 8).contiguous();
+  Tensor y = split.train.targets.narrow(0, 0, 8).contiguous();
   std::vector<inspect::FormatSite> sites(std::vector<amp::Recipe>& formats) const {
     return inspect::format_sites(
         *model, [&] { return lab::classification_loss((*model)(x), y); }, formats, inspect::Cost::bits);
@@ -104,13 +105,15 @@ TEST_CASE("format_sites: fewer bits harm more, and fp32 not at all") {
 TEST_CASE("knapsack: the least harm within each budget, as trying all assignments finds it") {
   Generator generator(3);
   std::vector<inspect::FormatSite> sites;
-  double least = 0, most = 0;
+  double least = 0;
+  double most = 0;
   for (int i = 0; i < 6; ++i) {
     const std::vector<double> r = rand({6}, {}, generator).to_vector<double>();
     // Whole costs that sum to 4000: their bins are exact.
     const double size = i < 5 ? std::floor(1 + 20 * r[0]) : 0;
     sites.push_back({.cost = {size, 3 * size, 8 * size}, .harm = {1 + r[1], r[2], 0.2 * r[3]}});
-    least += size, most += 8 * size;
+    least += size;
+    most += 8 * size;
   }
   const double rest = std::floor((4000 - most) / 8);
   sites[5].cost = {rest, 3 * rest, 4000 - most};

@@ -34,7 +34,8 @@ struct Problem {
       for (const auto& [name, t] : named)
         for (const double v : t.template to_vector<double>()) all.push_back(std::bit_cast<std::uint64_t>(v));
     };
-    add(model->named_parameters()), add(model->named_buffers());
+    add(model->named_parameters());
+    add(model->named_buffers());
     return all;
   }
 };
@@ -125,18 +126,20 @@ TEST_CASE("gradient_sites: an autocast recipe's layers") {
 TEST_CASE("gradient_sites: operands and stored outputs of an autocast recipe are those of a layer written by hand") {
   default_generator().manual_seed(3);
   nn::Linear model(24, 16);
-  const Tensor x = randn({16, 24}), y = arange(0, 16, 1, {.dtype = DType::i64});
+  const Tensor x = randn({16, 24});
+  const Tensor y = arange(0, 16, 1, {.dtype = DType::i64});
   const inspect::GradientSites all =
       inspect::gradient_sites(amp::recipe("amp-bf16"), model, [&] { return cross_entropy(model(x), y); });
   const auto low = [](const Tensor& t) { return t.to(DType::bf16).to(DType::f32); };
-  const Tensor exact = cross_entropy(linear(x, model.weight, model.bias), y),
-               outputs = cross_entropy(low(linear(x, model.weight, model.bias)), y),
-               operands = cross_entropy(linear(low(x), low(model.weight), low(model.bias)), y);
+  const Tensor exact = cross_entropy(linear(x, model.weight, model.bias), y);
+  const Tensor outputs = cross_entropy(low(linear(x, model.weight, model.bias)), y);
+  const Tensor operands = cross_entropy(linear(low(x), low(model.weight), low(model.bias)), y);
   const Tensor gradient = autograd::grad({exact}, {model.weight})[0];
   const auto error = [&](const Tensor& loss) {
     return norm(autograd::grad({loss}, {model.weight})[0] - gradient).item() / norm(gradient).item();
   };
-  const double of_outputs = error(outputs), of_operands = error(operands);
+  const double of_outputs = error(outputs);
+  const double of_operands = error(operands);
   CHECK(all.exact_loss == exact.item());
   // All but the operands is the stored output alone, and the reverse.
   CHECK(site(all, "", inspect::SiteRole::operands).loss_saved == all.loss - outputs.item());
@@ -177,12 +180,15 @@ TEST_CASE("gradient_sites: pairs of sites are replayed where the sites one by on
     const amp::RecipeScope scope(low, Device::cpu());
     return all.loss - p.loss().item();
   };
-  const double one = saved_without({"1"}), three = saved_without({"3"}), five = saved_without({"5"});
+  const double one = saved_without({"1"});
+  const double three = saved_without({"3"});
+  const double five = saved_without({"5"});
   CHECK(all.rest() == doctest::Approx(all.loss - all.exact_loss - one - three - five));
   REQUIRE(std::abs(all.rest()) > 0.1 * std::abs(all.loss - all.exact_loss));
   REQUIRE(all.pairs.size() == 3);
   for (const inspect::SitePair& pair : all.pairs) {
-    const std::string a = pair.a.substr(0, 1), b = pair.b.substr(0, 1);
+    const std::string a = pair.a.substr(0, 1);
+    const std::string b = pair.b.substr(0, 1);
     CHECK(pair.a == a + " forward x");
     CHECK(pair.loss_saved == saved_without({a, b}));
     CHECK(pair.together == doctest::Approx(saved_without({a, b}) - saved_without({a}) - saved_without({b})));

@@ -16,7 +16,8 @@ using inspect::Ledger, inspect::LedgerRow, inspect::Numbers;
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 std::vector<std::string> lines(const std::string& text) {
   std::istringstream in(text);
@@ -34,8 +35,9 @@ const LedgerRow* row_of(const Ledger& ledger, const std::string& site) {
 
 TEST_CASE("numbers of a tensor: zeros, subnormals of its own dtype, NaN, Inf and the range") {
   const Tensor x = tensor({0.0, -0.0, 0x1p-15, 0x1p-14, -8.0, kInf, -kInf, kNaN});
-  const Numbers f32 = inspect::numbers_of(x), f16 = inspect::numbers_of(x.to(DType::f16)),
-                f64 = inspect::numbers_of(x.to(DType::f64));
+  const Numbers f32 = inspect::numbers_of(x);
+  const Numbers f16 = inspect::numbers_of(x.to(DType::f16));
+  const Numbers f64 = inspect::numbers_of(x.to(DType::f64));
   for (const Numbers& n : {f32, f16, f64}) {
     CHECK(n.elements == 8);
     CHECK(n.zeros == 2);
@@ -67,7 +69,8 @@ TEST_CASE("a ledger has a row for each op of a step, and one for each parameter 
   manual_seed(0);
   nn::Sequential net(nn::Linear(8, 16), nn::ReLU(), nn::Linear(16, 4));
   amp::RecipeRun run(amp::recipe("amp-fp16"), net, optim::AdamWOptions{.lr = 1e-3});
-  const Tensor x = randn({5, 8}), y = zeros({5}, DType::i64);
+  const Tensor x = randn({5, 8});
+  const Tensor y = zeros({5}, DType::i64);
   Ledger ledger(net);
   {
     const ObserverScope scope(ledger);
@@ -93,7 +96,8 @@ TEST_CASE("a ledger has a row for each op of a step, and one for each parameter 
   CHECK(cast->sqnr_db < 90);
   CHECK(ledger.first_nonfinite() == nullptr);
 
-  const auto csv = lines(ledger.to_csv()), jsonl = lines(ledger.to_jsonl());
+  const auto csv = lines(ledger.to_csv());
+  const auto jsonl = lines(ledger.to_jsonl());
   REQUIRE(jsonl.size() == ledger.rows().size());
   CHECK(csv.size() == jsonl.size() + 1);
   CHECK(csv[0].starts_with("number,phase,op,parameter,"));
@@ -108,7 +112,8 @@ TEST_CASE("a cast's SQNR is that of its elements") {
     const ObserverScope scope(ledger);
     static_cast<void>(x.to(DType::f16));
   }
-  const double noise = 0x1p-24, signal = 1 + std::pow(1 + 0x1p-12, 2);
+  const double noise = 0x1p-24;
+  const double signal = 1 + std::pow(1 + 0x1p-12, 2);
   CHECK(ledger.rows()[0].sqnr_db == doctest::Approx(10 * std::log10(signal / noise)));
 }
 
@@ -175,12 +180,16 @@ TEST_CASE("a ledger and a meter change no bit, Adam with weight decay") {
     manual_seed(3);
     nn::Sequential net(nn::Linear(8, 16), nn::Dropout(0.2), nn::ReLU(), nn::Linear(16, 4));
     amp::RecipeRun run(amp::recipe("bf16-pure"), net, optim::AdamWOptions{.lr = 1e-2});
-    const Tensor x = randn({5, 8}), y = zeros({5}, DType::i64);
+    const Tensor x = randn({5, 8});
+    const Tensor y = zeros({5}, DType::i64);
     for (int i = 0; i < 3; ++i) {
       Ledger ledger(net);
       inspect::UpdateMeter meter(net);
       std::optional<ObserverScope> a, b;
-      if (observed) a.emplace(ledger), b.emplace(meter);
+      if (observed) {
+        a.emplace(ledger);
+        b.emplace(meter);
+      }
       run.step([&] { return cross_entropy(net(x), y); });
       if (observed) CHECK(meter.updates().size() == 4);
     }
@@ -209,7 +218,8 @@ TEST_CASE(
   CHECK(masked.first_nonfinite() == nullptr);
   {
     const ObserverScope scope(made);
-    const Tensor harmless = 1 / (x.to(DType::f16) * 60000), large = x.to(DType::f16) * 50000;
+    const Tensor harmless = 1 / (x.to(DType::f16) * 60000);
+    const Tensor large = x.to(DType::f16) * 50000;
     static_cast<void>(harmless + (large - large));
   }
   CHECK(made.first_nonfinite()->number < origin(made).number);  // 2 * 60000 comes to nothing
@@ -227,7 +237,8 @@ TEST_CASE(
 
 TEST_CASE("a ledger tells what a sum drops: against f32 sums, and of an addition in half") {
   Ledger ledger;
-  const Tensor ones64 = ones({1, 64}), wide = full({64, 1}, 1 + 0x1p-4);
+  const Tensor ones64 = ones({1, 64});
+  const Tensor wide = full({64, 1}, 1 + 0x1p-4);
   {
     const ObserverScope scope(ledger);
     const AccumulatorScope narrow(accumulator("e5m2"));
@@ -238,7 +249,8 @@ TEST_CASE("a ledger tells what a sum drops: against f32 sums, and of an addition
   Ledger sums;
   {
     const ObserverScope scope(sums);
-    const Tensor a = tensor({256.0, 256.0, 1.0, 0.0}).to(DType::bf16), b = tensor({0.5, 2.0, 1.0, 1.0}).to(DType::bf16);
+    const Tensor a = tensor({256.0, 256.0, 1.0, 0.0}).to(DType::bf16);
+    const Tensor b = tensor({0.5, 2.0, 1.0, 1.0}).to(DType::bf16);
     static_cast<void>(a + b);
     static_cast<void>(b + 1e-9);  // what an eps is for
   }

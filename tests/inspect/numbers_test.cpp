@@ -17,14 +17,17 @@ Tensor f64(const std::vector<double>& values) {
 }  // namespace
 
 TEST_CASE("errors are summed over the elements that are finite in both, and those that only f64 keeps are counted") {
-  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr std::int64_t kSize = 3 * inspect::kErrorBlock;
   // Only the middle one of three blocks has elements that are not finite.
   std::vector<double> given(kSize, 1.5), exact(kSize, 1), shadow(kSize, 2);
   constexpr std::size_t kAt = inspect::kErrorBlock + 5;
-  given[kAt] = kInf, given[kAt + 1] = kNan;  // lost
-  given[kAt + 2] = exact[kAt + 2] = -kInf;   // not known
-  shadow[kAt + 3] = kNan;                    // known to the op alone
+  // lost
+  given[kAt] = kInf;
+  given[kAt + 1] = kNan;
+  given[kAt + 2] = exact[kAt + 2] = -kInf;  // not known
+  shadow[kAt + 3] = kNan;                   // known to the op alone
   const inspect::Comparison c = inspect::compare(f64(given), f64(exact), f64(shadow), DType::bf16);
   CHECK(c.local.elements == kSize - 3);
   CHECK(c.local.lost == 2);

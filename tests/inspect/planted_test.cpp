@@ -15,7 +15,8 @@ using inspect::Cause;
 
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 data::Split digits() { return data::split(data::digits(), 1437, 0); }
 // With `value` in the first `n` inputs.
@@ -110,7 +111,8 @@ amp::Recipe named(const std::string& base, const std::string& name,
 }
 lab::Options adam(double lr, int epochs = 10) {
   lab::Options o;
-  o.lr = lr, o.epochs = epochs;
+  o.lr = lr;
+  o.epochs = epochs;
   return o;
 }
 lab::Options sgd(double lr, int epochs = 10) {
@@ -335,7 +337,8 @@ TEST_CASE("planted: FLOOR clips the largest of each block") {
 }
 TEST_CASE("planted: a variance as a difference of two means in bf16") {
   check({named("bf16-master", "difference"), between([](const Tensor& x) {
-           const Tensor y = x + 20, m = mean(y, 1, true);
+           const Tensor y = x + 20;
+           const Tensor m = mean(y, 1, true);
            return relu((y - m) / sqrt(mean(square(y), 1, true) - square(m) + 1e-5));
          })},
         {.verdict = "diverged",

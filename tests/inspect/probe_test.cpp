@@ -100,7 +100,8 @@ struct Arithmetic {
       };
       const auto add = [&](const Number& x, const Number& y) -> Number {
         if (!fused || (x.at < 0 && y.at < 0)) return {flushed(value(x) + value(y)), -1};
-        const Number &product = y.at < 0 ? x : y, &other = y.at < 0 ? y : x;
+        const Number& product = y.at < 0 ? x : y;
+        const Number& other = y.at < 0 ? y : x;
         return {flushed(std::fma(factor(a, product.at), factor(b, product.at), value(other))), -1};
       };
       const int n = static_cast<int>(a.size());
@@ -142,7 +143,8 @@ double truncated_to(double x, int bits) { return x == 0 ? 0 : truncated(x, std::
 
 // The sum of a tensor core: each addend keeps `kept` bits from the leading bit of the largest one on, the sum 24.
 double add_at_once(const std::vector<double>& addends, int kept) {
-  double most = 0, sum = 0;
+  double most = 0;
+  double sum = 0;
   for (const double x : addends) most = std::max(most, std::abs(x));
   if (most == 0) return 0;
   for (const double x : addends) sum += truncated(x, std::ilogb(most) - kept + 1);
@@ -270,7 +272,8 @@ TEST_CASE("the probe tells stochastic rounding, exact sums and exact sums of a f
     for (std::size_t i = 0; i < a.size(); ++i) {
       sum += a[i] * b[i];  // of f16: exact but for what is smaller by 29 bits, which rounding here never brings back
       if (sum == 0) continue;
-      const double last = std::ldexp(1.0, std::ilogb(sum) - 10), below = std::floor(sum / last) * last;
+      const double last = std::ldexp(1.0, std::ilogb(sum) - 10);
+      const double below = std::floor(sum / last) * last;
       sum = below + (std::uniform_real_distribution<double>(0, 1)(random) < (sum - below) / last ? last : 0);
     }
     return sum;

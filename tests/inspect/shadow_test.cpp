@@ -45,7 +45,8 @@ struct Setup {
 };
 
 double difference(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.to(DType::f64), y = b.to(DType::f64);
+  const Tensor x = a.to(DType::f64);
+  const Tensor y = b.to(DType::f64);
   return norm(x - y).item() / std::max(1e-300, norm(y).item());
 }
 
@@ -107,7 +108,8 @@ TEST_CASE("shadow: its totals are those of a model trained in f64") {
       const double scale = s.run.loss_scale();
       const Tensor loss = lab::classification_loss((*wide.model)(x), wide.y);
       loss.backward();
-      const auto ours = s.model->named_parameters(), exact = wide.model->named_parameters();
+      const auto ours = s.model->named_parameters();
+      const auto exact = wide.model->named_parameters();
       REQUIRE(ours.size() == exact.size());
       for (std::size_t i = 0; i < ours.size(); ++i) {
         CAPTURE(ours[i].first);
@@ -170,7 +172,8 @@ TEST_CASE("shadow: the loss scale is in no number of the attribution, and SGD's 
   CHECK(a.exact_loss == doctest::Approx(loss.item()).epsilon(1e-9));
   CHECK(a.loss == doctest::Approx(loss.item()).epsilon(1e-2));
   CHECK(norm(wide.model->parameters()[0]).item() != before);
-  const auto ours = s.model->named_parameters(), exact = wide.model->named_parameters();
+  const auto ours = s.model->named_parameters();
+  const auto exact = wide.model->named_parameters();
   for (std::size_t i = 0; i < ours.size(); ++i) CHECK(difference(shadow.exact(ours[i].second), exact[i].second) < 1e-9);
 }
 
@@ -238,14 +241,16 @@ TEST_CASE("shadow: the parts of a quantised contraction are its local error") {
 }
 
 TEST_CASE("shadow: the parts of a quantised product are those of f64, beyond the range of f32 too") {
-  const Tensor x = randn({16, 64}), w = randn({32, 64}).set_requires_grad();
+  const Tensor x = randn({16, 64});
+  const Tensor w = randn({32, 64}).set_requires_grad();
   const auto squares = [](const Tensor& error) { return square(error).sum().item(); };
   for (const char* name : {"fp8-current", "mxfp4", "mx:e3m2"})
     for (const double size : {1.0, 1e22}) {  // products of 1e44 are Inf in f32
       CAPTURE(std::string(name));
       CAPTURE(size);
       const amp::Recipe recipe = amp::recipe(name);
-      const Tensor a = x * size, b = (w.detach() * size).set_requires_grad();
+      const Tensor a = x * size;
+      const Tensor b = (w.detach() * size).set_requires_grad();
       inspect::Shadow shadow;
       Tensor local;
       shadow.tensors = [&](const inspect::ShadowRow&, const Tensor& error, const Tensor&, const Tensor&) {
@@ -263,9 +268,12 @@ TEST_CASE("shadow: the parts of a quantised product are those of f64, beyond the
       const auto rounded = [](const Tensor& t, const std::optional<Quantizer>& q) {
         return fake_quantize(t.detach(), *q, {.axis = -1}).to(DType::f64);
       };
-      const Tensor a64 = a.to(DType::f64), b64 = b.detach().to(DType::f64);
-      const Tensor aq = rounded(a, recipe.quantization->forward_x), bq = rounded(b, recipe.quantization->forward_w);
-      const Tensor of_x = linear(aq - a64, b64), of_w = linear(aq, bq - b64);
+      const Tensor a64 = a.to(DType::f64);
+      const Tensor b64 = b.detach().to(DType::f64);
+      const Tensor aq = rounded(a, recipe.quantization->forward_x);
+      const Tensor bq = rounded(b, recipe.quantization->forward_w);
+      const Tensor of_x = linear(aq - a64, b64);
+      const Tensor of_w = linear(aq, bq - b64);
       CHECK(parts[0].squares == doctest::Approx(squares(of_x)).epsilon(1e-5));
       CHECK(parts[1].squares == doctest::Approx(squares(of_w)).epsilon(1e-5));
       if (size == 1) CHECK(difference(local, y.detach().to(DType::f64) - linear(a64, b64)) < 1e-5);
@@ -273,7 +281,8 @@ TEST_CASE("shadow: the parts of a quantised product are those of f64, beyond the
 }
 
 TEST_CASE("shadow: a rewrite whose product is not linear in its operands") {
-  const Tensor x = randn({16, 64}), w = randn({32, 64}).set_requires_grad();
+  const Tensor x = randn({16, 64});
+  const Tensor w = randn({32, 64}).set_requires_grad();
   const Quantizer e3m2 = *amp::recipe("mx:e3m2").quantization->forward_x;
   const auto quantised = [&e3m2](const Tensor& t) { return fake_quantize(t, e3m2, {.axis = -1}); };
   amp::PolicyTable table;
@@ -329,7 +338,8 @@ TEST_CASE("shadow: a step after one that an exception left is observed as any ot
 }
 
 TEST_CASE("shadow: what another observer saw recorded makes no later op a recorded one") {
-  const Tensor w = full({8, 8}, 0.3, {.dtype = DType::bf16}).set_requires_grad(), x = full({8, 8}, 0.7, {});
+  const Tensor w = full({8, 8}, 0.3, {.dtype = DType::bf16}).set_requires_grad();
+  const Tensor x = full({8, 8}, 0.7, {});
   Observer other;
   {
     const ObserverScope scope(other);

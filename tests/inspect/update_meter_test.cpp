@@ -116,7 +116,8 @@ TEST_CASE("update meter: weight decay vanishes alone") {
   const Update& whole = meter.updates().at(0);
   CHECK(whole.vanished == 0);
   CHECK(whole.arriving() == doctest::Approx(0x1p-5 / (0x1p-5 - 0x1p-11)));
-  const Update *step = part_of(meter, UpdatePart::gradient_step), *decay = part_of(meter, UpdatePart::weight_decay);
+  const Update* step = part_of(meter, UpdatePart::gradient_step);
+  const Update* decay = part_of(meter, UpdatePart::weight_decay);
   REQUIRE(step);
   REQUIRE(decay);
   CHECK(step->arriving() == 1);
@@ -244,7 +245,8 @@ TEST_CASE("update meter: batch statistics that stand still") {
     const ObserverScope scope(meter);
     net(x);
   }
-  const Update *mean = part_of(meter, UpdatePart::running_mean), *var = part_of(meter, UpdatePart::running_variance);
+  const Update* mean = part_of(meter, UpdatePart::running_mean);
+  const Update* var = part_of(meter, UpdatePart::running_variance);
   REQUIRE(mean);
   REQUIRE(var);
   CHECK(mean->parameter == "0");
@@ -296,7 +298,10 @@ TEST_CASE("update meter: stored weights that flip back and forth") {
   UpdateMeter meter(layer);
   for (const double g : {-0x1p-7, 0x1p-7, -0x1p-7, 0.0, -0x1p-7}) run(sgd, layer, meter, g, 1);
   std::vector<std::int64_t> moved, flipped;
-  for (const Update& u : meter.updates()) moved.push_back(u.moved), flipped.push_back(u.flipped);
+  for (const Update& u : meter.updates()) {
+    moved.push_back(u.moved);
+    flipped.push_back(u.flipped);
+  }
   CHECK(moved == std::vector<std::int64_t>{0, 64, 64, 64, 0});
   CHECK(flipped == std::vector<std::int64_t>{0, 0, 64, 64, 0});
   CHECK(meter.updates()[2].flipped_percent() == 100);
@@ -331,7 +336,8 @@ TEST_CASE("update meter: codes that flip while the weight hardly moves") {
   std::vector<std::int64_t> moved, flipped;
   for (const Update& u : meter.updates()) {
     CHECK(u.vanished == 0);
-    moved.push_back(u.moved), flipped.push_back(u.flipped);
+    moved.push_back(u.moved);
+    flipped.push_back(u.flipped);
   }
   CHECK(moved == std::vector<std::int64_t>{0, 31 * 32, 31 * 32, 31 * 32});
   CHECK(flipped == std::vector<std::int64_t>{0, 0, 31 * 32, 31 * 32});

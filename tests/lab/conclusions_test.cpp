@@ -24,7 +24,10 @@ lab::Result run(const std::string& recipe, const lab::Outcome& outcome, double a
   r.status = lab::Status::ok;
   r.verdict = {outcome};
   r.definition = amp::to_json(amp::recipe(recipe));
-  if (recipe != "fp32") r.difference = {accuracy - 0.98, 0.01}, r.loss_difference = {loss - 0.1, 0.01};
+  if (recipe != "fp32") {
+    r.difference = {accuracy - 0.98, 0.01};
+    r.loss_difference = {loss - 0.1, 0.01};
+  }
   return r;
 }
 
@@ -36,8 +39,9 @@ std::vector<lab::Effect> effects(const std::vector<lab::Result>& results) {
 
 using Effects = std::vector<lab::Effect>;
 
-constexpr lab::Outcome kBaseline{.kind = VerdictKind::baseline}, kNoLearning{.kind = VerdictKind::no_learning},
-    kDiverged{.kind = VerdictKind::diverged, .step = 1};
+constexpr lab::Outcome kBaseline{.kind = VerdictKind::baseline};
+constexpr lab::Outcome kNoLearning{.kind = VerdictKind::no_learning};
+constexpr lab::Outcome kDiverged{.kind = VerdictKind::diverged, .step = 1};
 constexpr lab::Outcome matches(double points = 0) {
   return {.kind = VerdictKind::matches, .points = points, .interval = 1};
 }
@@ -46,7 +50,8 @@ constexpr lab::Outcome worse(double points) { return {.kind = VerdictKind::worse
 }  // namespace
 
 TEST_CASE("scales: two recipes of the same bits, one with scales, that differ by more than their intervals") {
-  const lab::Result fp32 = run("fp32", kBaseline, 0.98, 0.1), mx = run("mxfp6", matches(), 0.98, 0.1);
+  const lab::Result fp32 = run("fp32", kBaseline, 0.98, 0.1);
+  const lab::Result mx = run("mxfp6", matches(), 0.98, 0.1);
   CHECK(effects({fp32, mx, run("e3m2", worse(30), 0.68, 0.9)}) == Effects{lab::Effect::scale, lab::Effect::narrowest});
   CHECK(effects({fp32, mx, run("e3m2", matches(), 0.975, 0.1)}) == Effects{lab::Effect::narrowest});
   const auto told = lab::conclusions({fp32, mx, run("e3m2", worse(30), 0.68, 0.9)});
@@ -57,8 +62,10 @@ TEST_CASE("scales: two recipes of the same bits, one with scales, that differ by
 }
 
 TEST_CASE("range: as many bits without scales, parted otherwise") {
-  lab::Result wide = run("e5m2", matches(), 0.98, 0.1), fine = run("e4m3", worse(8), 0.9, 0.5);
-  wide.zero_percent = 60, fine.zero_percent = 97;
+  lab::Result wide = run("e5m2", matches(), 0.98, 0.1);
+  lab::Result fine = run("e4m3", worse(8), 0.9, 0.5);
+  wide.zero_percent = 60;
+  fine.zero_percent = 97;
   const auto told = lab::conclusions({run("fp32", kBaseline, 0.98, 0.1), wide, fine});
   REQUIRE(told.size() == 2);
   CHECK(told[0].effect == lab::Effect::range);

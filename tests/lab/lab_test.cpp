@@ -145,7 +145,8 @@ TEST_CASE("a recipe that rounds no gradient has a dash for what it lost, and a t
   REQUIRE(peak != std::string::npos);
   CHECK(table.find('%', peak) == std::string::npos);
   CHECK(nlohmann::json::parse(lab::results_json(results, false))["runs"][0]["underflow_percent"].is_null());
-  lab::Result tiny = results[0], none = results[0];
+  lab::Result tiny = results[0];
+  lab::Result none = results[0];
   tiny.underflow_percent = 1e-4;
   none.underflow_percent = 0;
   CHECK(lab::table({tiny}).find(" <0.001%") != std::string::npos);
@@ -285,7 +286,9 @@ TEST_CASE("what the report shades as lost is what was lost") {
   for (const lab::Result& r : lab::compare(mlp, small_digits(), recipes({"fp32", "mxfp4", "e4m2"}), "", o)) {
     CAPTURE(r.recipe);
     const lab::Histogram& errors = r.histograms[2];
-    double underflow = 0, shaded = 0, next = 0;
+    double underflow = 0;
+    double shaded = 0;
+    double next = 0;
     for (const lab::CastRow& c : r.casts)
       if (c.role == amp::Role::error) underflow += c.underflow_percent / 100 * static_cast<double>(c.elements);
     for (std::size_t i = 0; i < errors.counts.size(); ++i) {
@@ -309,8 +312,11 @@ TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of h
       if (c.role == role && c.layer == layer) return c;
     return lab::CastRow{};
   };
-  const std::string first = "1", last = "5";  // of flatten, linear, relu, linear, relu, linear
-  constexpr std::int64_t kSteps = 5, kBatch = 32;
+  // of flatten, linear, relu, linear, relu, linear
+  const std::string first = "1";
+  const std::string last = "5";
+  constexpr std::int64_t kSteps = 5;
+  constexpr std::int64_t kBatch = 32;
   for (const lab::Result& r : results) {
     CAPTURE(r.recipe);
     const bool quantised = r.recipe == "fp8-current" || r.recipe == "mxfp8";
@@ -319,7 +325,8 @@ TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of h
                                     : r.recipe == "mxfp8"                      ? 2 * 64
                                                                                : 64;
     CHECK(row(r, amp::Role::activation, first).elements == kSteps * kBatch * per_sample);
-    const std::int64_t bias = quantised ? 0 : 128, forward_and_dgrad = r.recipe == "mxfp8" ? 2 : 1;
+    const std::int64_t bias = quantised ? 0 : 128;
+    const std::int64_t forward_and_dgrad = r.recipe == "mxfp8" ? 2 : 1;
     // Blocks run along another axis in dgrad: W is quantised anew, but for the first layer, whose input wants no
     // gradient.
     CHECK(row(r, amp::Role::weight, first).elements == kSteps * (64 * 128 + bias));
@@ -328,7 +335,8 @@ TEST_CASE("casts are counted by role and layer: as if in f16, in the stores of h
     CHECK(row(r, amp::Role::error, last).elements == kSteps * kBatch * (quantised ? 2 * 10 : 128));
     if (quantised) CHECK(row(r, amp::Role::weight_gradient, last).elements == 0);
     else CHECK(row(r, amp::Role::weight_gradient, last).elements == kSteps * (128 * 10 + 10));
-    double lost = 0, all = 0;
+    double lost = 0;
+    double all = 0;
     for (const lab::CastRow& c : r.casts) {
       if (c.role != amp::Role::error && c.role != amp::Role::weight_gradient) continue;
       lost += c.underflow_percent * static_cast<double>(c.elements);

@@ -39,7 +39,8 @@ double value(const lab::Loss& loss, const lab::Metric& metric, const Tensor& out
   return lab::metric_of(evaluated(loss, metric, outputs, targets));
 }
 double mean_score(const lab::Result& r) {
-  double score = 0, counted = 0;
+  double score = 0;
+  double counted = 0;
   for (std::size_t i = 0; i < r.samples.size(); ++i) {
     score += r.samples.score[i];
     counted += r.samples.counted[i];
@@ -67,7 +68,8 @@ std::vector<double> losses(const lab::Options& options, const char* recipe = "fp
 }  // namespace
 
 TEST_CASE("metrics of numbers: mse, rmse, mae, r2, and their samples have the metric as mean") {
-  const Tensor x = numbers({1, 2, 3, 5}, {4, 1}), y = numbers({1, 3, 3, 2}, {4, 1});
+  const Tensor x = numbers({1, 2, 3, 5}, {4, 1});
+  const Tensor y = numbers({1, 3, 3, 2}, {4, 1});
   CHECK(value("mse", "mse", x, y) == doctest::Approx(2.5));
   CHECK(value("mse", "rmse", x, y) == doctest::Approx(std::sqrt(2.5)));
   CHECK(value("l1", {}, x, y) == doctest::Approx(1.0));
@@ -83,7 +85,8 @@ TEST_CASE("metrics of numbers: mse, rmse, mae, r2, and their samples have the me
 }
 
 TEST_CASE("metrics of classes: accuracy, top5, perplexity, bits and f1") {
-  const Tensor x = numbers({2, 0, 0, 0, 3, 0, 1, 0, 0, 0, 0, 4}, {4, 3}), y = classes({0, 1, 2, 2}, {4});
+  const Tensor x = numbers({2, 0, 0, 0, 3, 0, 1, 0, 0, 0, 0, 4}, {4, 3});
+  const Tensor y = classes({0, 1, 2, 2}, {4});
   CHECK(value("cross_entropy", {}, x, y) == 0.75);
   const lab::Result perplexity = evaluated("cross_entropy", "perplexity", x, y);
   CHECK(perplexity.test_metric == doctest::Approx(std::exp(perplexity.test_loss)));
@@ -99,7 +102,8 @@ TEST_CASE("metrics of classes: accuracy, top5, perplexity, bits and f1") {
 }
 
 TEST_CASE("metrics of logits of one class: accuracy and f1 of their signs") {
-  const Tensor x = numbers({3, -1, 2, -2}, {4, 1}), y = numbers({1, 1, 0, 0}, {4, 1});
+  const Tensor x = numbers({3, -1, 2, -2}, {4, 1});
+  const Tensor y = numbers({1, 1, 0, 0}, {4, 1});
   CHECK(value("bce", {}, x, y) == 0.5);
   CHECK(evaluated("bce", {}, x, y).test_accuracy == 0.5);
   CHECK(value("bce", "f1", x, y) == doctest::Approx(0.5));
@@ -122,7 +126,8 @@ TEST_CASE("a loss and a metric of the user") {
   const lab::Loss cubes("cubes", [](const Tensor& x, const Tensor& y) { return mean(abs(pow(x - y, 3))); });
   const lab::Metric worst({"worst", "", lab::Direction::lower},
                           [](const Tensor& x, const Tensor& y) { return max(abs(x - y)).item(); });
-  const Tensor x = numbers({1, 2, 3, 5}, {4, 1}), y = numbers({1, 3, 3, 2}, {4, 1});
+  const Tensor x = numbers({1, 2, 3, 5}, {4, 1});
+  const Tensor y = numbers({1, 3, 3, 2}, {4, 1});
   const lab::Result r = evaluated(cubes, worst, x, y);
   CHECK(r.test_loss == doctest::Approx(7.0));
   CHECK(r.test_metric == 3);
@@ -251,7 +256,8 @@ TEST_CASE("each option of the training changes it, and is a part of the settings
 }
 
 TEST_CASE("gradients of parts add up to that of the batch; in half they lose terms") {
-  const std::vector<double> whole = losses({}), parts = losses({.training = {.accumulate = 4}});
+  const std::vector<double> whole = losses({});
+  const std::vector<double> parts = losses({.training = {.accumulate = 4}});
   REQUIRE(whole.size() == parts.size());
   CHECK(whole != parts);
   for (std::size_t i = 0; i < whole.size(); ++i) CHECK(parts[i] == doctest::Approx(whole[i]).epsilon(1e-4));
@@ -272,7 +278,8 @@ TEST_CASE("gradients of parts add up to that of the batch; in half they lose ter
     values.push_back(step.loss.item());
     return values;
   };
-  const std::vector<double> one = gradient(1), three = gradient(3);
+  const std::vector<double> one = gradient(1);
+  const std::vector<double> three = gradient(3);
   for (std::size_t i = 0; i < one.size(); ++i) CHECK(three[i] == doctest::Approx(one[i]).epsilon(1e-5));
 }
 
@@ -285,7 +292,8 @@ TEST_CASE("averaged parameters are evaluated and saved; the training stays as it
   };
   for (const std::string recipe : {"fp32", "fp16-master", "pure:e8m7"}) {
     CAPTURE(recipe);
-    const lab::Result plain = run(0, recipe), averaged = run(0.9, recipe);
+    const lab::Result plain = run(0, recipe);
+    const lab::Result averaged = run(0.9, recipe);
     CHECK(plain.curve.loss == averaged.curve.loss);
     CHECK(plain.test_loss != averaged.test_loss);
   }

@@ -16,7 +16,8 @@ namespace {
 const data::Split& few_digits() {
   static const data::Split split = [] {
     data::Dataset few = data::digits();
-    few.inputs = few.inputs.narrow(0, 0, 400), few.targets = few.targets.narrow(0, 0, 400);
+    few.inputs = few.inputs.narrow(0, 0, 400);
+    few.targets = few.targets.narrow(0, 0, 400);
     return data::split(few, 320, 0);
   }();
   return split;
@@ -87,7 +88,10 @@ TEST_CASE("search: a format that trains nothing is found in no layer") {
 
 TEST_CASE("search: random assignments cost what the found one does, also where that is little") {
   lab::SearchOptions o = quick();
-  o.formats = {"e3m0", "e3m1", "e8m7", "fp32"}, o.within = 100, o.noise = 0;  // the cheapest format in every layer
+  // the cheapest format in every layer
+  o.formats = {"e3m0", "e3m1", "e8m7", "fp32"};
+  o.within = 100;
+  o.noise = 0;
   o.random = 2;
   const lab::Search s = searched(o);
   REQUIRE(s.found);
@@ -100,7 +104,10 @@ TEST_CASE("search: random assignments cost what the found one does, also where t
 
 TEST_CASE("search: a proof trains with all its seeds, even if the first of them fails") {
   lab::SearchOptions o = quick();
-  o.formats = {"e2m0", "e3m0", "e8m7"}, o.within = 100, o.noise = 0.01, o.unseen = 3;
+  o.formats = {"e2m0", "e3m0", "e8m7"};
+  o.within = 100;
+  o.noise = 0.01;
+  o.unseen = 3;
   o.run.seeds = 1;  // so that the loss counts in the proof alone
   const lab::Search s = searched(o);
   const auto proof = std::ranges::find(s.trials, "proof", &lab::Trial::why);
@@ -138,7 +145,8 @@ TEST_CASE("search: a stop leaves the trials so far") {
 
 TEST_CASE("search: the path of trials and the picture") {
   lab::Search s;
-  s.formats = {"mxfp4", "fp32"}, s.bf16_cost = 10;
+  s.formats = {"mxfp4", "fp32"};
+  s.bf16_cost = 10;
   s.sites = {{.layer = "a", .cost = {1, 8}}, {.layer = "b,c", .cost = {2, 16}}};
   s.found = inspect::Assignment{0, 1};
   s.trials = {{.why = "fp32", .cost = 2, .accuracy = {0.9}, .loss = {0.5}, .fp32_loss = 0.5, .passes = true},
@@ -178,9 +186,11 @@ TEST_CASE("search: bad options are named") {
   CHECK(message([&] { searched(o); }) == "search: at least two formats are needed");
   o.formats = {"mxfp4", "fp32", "mxfp4"};
   CHECK(message([&] { searched(o); }) == "search: the format mxfp4 is given twice");
-  o = quick(), o.trainings = 7;
+  o = quick();
+  o.trainings = 7;
   CHECK(message([&] { searched(o); }) == "search: 7 trainings are too few; fp32, one trial and the proof take 8");
-  o = quick(), o.within = -1;
+  o = quick();
+  o.within = -1;
   CHECK(message([&] { searched(o); }) ==
         "search: within is -1, noise 1, unseen 2 and random 1; they must be at least 0");
 }

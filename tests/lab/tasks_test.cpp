@@ -11,8 +11,9 @@ namespace gradual::test {
 TEST_CASE("data come from arrays of NumPy and from safetensors") {
   const Folder folder("arrays");
   fs::create_directories(folder.path);
-  const std::string x = (folder.path / "x.npy").string(), y = (folder.path / "y.npy").string(),
-                    both = (folder.path / "both.safetensors").string();
+  const std::string x = (folder.path / "x.npy").string();
+  const std::string y = (folder.path / "y.npy").string();
+  const std::string both = (folder.path / "both.safetensors").string();
   const data::Dataset digits = data::digits();
   save_npy(x, digits.inputs);
   save_npy(y, digits.targets.to(DType::i32));
@@ -22,7 +23,9 @@ TEST_CASE("data come from arrays of NumPy and from safetensors") {
   save_safetensors(both, state);
   for (const std::string& spec : {"npy:" + x + "," + y, "safetensors:" + both}) {
     const lab::LabData data = lab::data_for(spec);
-    const data::Split split = data.load(3), want = data::split(digits, 1437, 3);  // four fifths of 1797
+    // four fifths of 1797
+    const data::Split split = data.load(3);
+    const data::Split want = data::split(digits, 1437, 3);
     CHECK(data.name == spec);
     CHECK(split.train.classes == 10);
     CHECK(split.train.size() == 1437);
@@ -60,7 +63,10 @@ TEST_CASE("cifar10 trains on augmented batches, the same ones after a resume and
   CHECK(split.test.size() == 40);
   int augmented = 0;
   const lab::MakeModel model = [] { return lab::make_mlp(3072, 10); };
-  data.augment = [&augmented, own = data.augment](const data::Batch& b) { return ++augmented, own(b); };
+  data.augment = [&augmented, own = data.augment](const data::Batch& b) {
+    ++augmented;
+    return own(b);
+  };
   const lab::Options options{.epochs = 2, .batch = 10};
   const auto both = lab::compare(model, data, recipes({"fp32", "amp-bf16"}), "", options);
   CHECK(augmented >= 16);

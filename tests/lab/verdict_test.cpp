@@ -149,8 +149,10 @@ TEST_CASE("a run diverges at the step from which on no loss is finite") {
 }
 
 TEST_CASE("the first words of a verdict are those of the documented list") {
-  lab::Result stopped = run("a", 0, kNaN), skipped = run("b", 0, 0.5), flat = run("c", 0, 0.1),
-              blamed = run("d", 0, 0.5);
+  lab::Result stopped = run("a", 0, kNaN);
+  lab::Result skipped = run("b", 0, 0.5);
+  lab::Result flat = run("c", 0, 0.1);
+  lab::Result blamed = run("d", 0, 0.5);
   stopped.status = lab::Status::interrupted;
   skipped.skipped_steps = 2;
   flat.train_loss = 2.3;
@@ -172,9 +174,12 @@ TEST_CASE("the first words of a verdict are those of the documented list") {
 }
 
 TEST_CASE("without fp32 among the recipes it is trained for the verdicts, and left out of the results") {
-  int runs = 0, most = 0;
-  lab::Options o{.epochs = 3,
-                 .progress = [&](const lab::Progress& p) { runs += p.finished, most = std::max(most, p.runs); }};
+  int runs = 0;
+  int most = 0;
+  lab::Options o{.epochs = 3, .progress = [&](const lab::Progress& p) {
+                   runs += p.finished;
+                   most = std::max(most, p.runs);
+                 }};
   const auto results = lab::compare(mlp, digits(), {amp::recipe("amp-bf16"), amp::recipe("fp16-pure")}, "", o);
   REQUIRE(results.size() == 2);
   CHECK(to_string(results[0].verdict).starts_with("cannot tell yet"));  // one seed
@@ -215,14 +220,17 @@ TEST_CASE("more seeds are trained until it is decided, of the undecided recipes 
 TEST_CASE("a stop while a run is explained leaves it to --resume") {
   const std::string folder = (fs::temp_directory_path() / "gradual-verdict-test").string();
   auto list = std::vector{amp::recipe("fp32"), amp::recipe("fp16-master")};
-  list[1].name = "state", list[1].optimizer_state = DType::f16;  // diverges after some steps
+  // diverges after some steps
+  list[1].name = "state";
+  list[1].optimizer_state = DType::f16;
   const auto compare = [&](const std::string& out, bool resume, int stop_at, int& asked) {
     lab::Options o{.epochs = 2, .resume = resume};
     o.stop = [&asked, stop_at] { return ++asked >= stop_at; };
     return lab::compare(mlp, digits(), list, out, o);
   };
   constexpr int kNever = std::numeric_limits<int>::max();
-  int all = 0, asked = 0;
+  int all = 0;
+  int asked = 0;
   const auto whole = compare("", false, kNever, all);
   REQUIRE(!whole[1].findings.empty());
   fs::remove_all(folder);
@@ -252,7 +260,9 @@ TEST_CASE("a stop before fp32 is trained leaves verdicts and findings to --resum
   CHECK(to_string(stopped[0].verdict) == "interrupted: fp32 was not trained");
   CHECK(to_string(stopped[1].verdict) == "diverged at step 1");
   CHECK(stopped[1].findings.empty());
-  o.progress = {}, o.stop = {}, o.resume = true;
+  o.progress = {};
+  o.stop = {};
+  o.resume = true;
   const auto resumed = lab::compare(mlp, digits(), list, folder, o);
   CHECK(to_string(resumed[0].verdict).starts_with("cannot tell yet"));
   CHECK(resumed[0].curve.loss == stopped[0].curve.loss);

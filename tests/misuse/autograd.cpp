@@ -20,7 +20,8 @@ struct Says : Function {
 };
 std::vector<Tensor> run(const std::vector<Tensor>& ahead, const std::vector<Tensor>& back) {
   const auto f = std::make_shared<Says>();
-  f->ahead = ahead, f->back = back;
+  f->ahead = ahead;
+  f->back = back;
   std::vector<Tensor> y = apply(f, {leaf()});
   if (y[0].requires_grad()) sum(y[0]).backward();
   return y;
@@ -51,7 +52,8 @@ Misuses autograd_misuses() {
        "= f32: 2 2"},
       {"backward twice",
        [] {
-         const Tensor x = leaf(), y = sum(x * x);
+         const Tensor x = leaf();
+         const Tensor y = sum(x * x);
          y.backward();
          y.backward();
        },
@@ -72,7 +74,9 @@ Misuses autograd_misuses() {
        "backward: 1 outputs and 2 gradients"},
       {"a saved tensor written before backward",
        [] {
-         const Tensor x = leaf(), y = x * 2, z = sum(y * y);
+         const Tensor x = leaf();
+         const Tensor y = x * 2;
+         const Tensor z = sum(y * y);
          y.add_(1);
          z.backward();
        },
@@ -188,7 +192,8 @@ Misuses autograd_misuses() {
        "an undefined tensor was used; it has no dtype, shape or numbers"},
       {"a step of backward beyond the last",
        [] {
-         const Tensor x = leaf(), y = sum(x);
+         const Tensor x = leaf();
+         const Tensor y = sum(x);
          Tape::Stepper s(y);
          while (!s.done()) s.next();
          s.next();

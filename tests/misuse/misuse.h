@@ -34,8 +34,10 @@ class Misuse {
   template <class F>
   Misuse(std::string name, F f, std::string expected) : name_(std::move(name)), expected_(std::move(expected)) {
     run_ = [f]() -> std::string {
-      if constexpr (std::is_void_v<decltype(f())>) return f(), "= done";
-      else return "= " + text(f());
+      if constexpr (std::is_void_v<decltype(f())>) {
+        f();
+        return "= done";
+      } else return "= " + text(f());
     };
   }
   const std::string& name() const { return name_; }

@@ -123,7 +123,8 @@ Misuses optim_misuses() {
       {"parameters that share memory",
        [] {
          const Tensor all = ones({4});
-         Tensor a = all.narrow(0, 0, 3), b = all.narrow(0, 2, 2);
+         Tensor a = all.narrow(0, 0, 3);
+         Tensor b = all.narrow(0, 2, 2);
          SGD({a.set_requires_grad(), b.set_requires_grad()});
        },
        "optimizer: a parameter [2] shares memory with 'parameter 0' [3]: both would be updated at once;"},
@@ -134,7 +135,8 @@ Misuses optim_misuses() {
        "optimizer: none of its 2 parameters requires a gradient; call set_requires_grad() first"},
       {"some parameters that require no gradient",
        [] {
-         const Tensor w = with_gradient(), frozen = ones({2});
+         const Tensor w = with_gradient();
+         const Tensor frozen = ones({2});
          SGD optimizer({w, frozen}, {.lr = 0.5});
          optimizer.step();
          return cat({w.detach(), frozen});

@@ -7,7 +7,9 @@ using namespace nn_test;
 
 namespace {
 
-constexpr std::int64_t kEmbed = 6, kHeads = 2, kHead = 3;
+constexpr std::int64_t kEmbed = 6;
+constexpr std::int64_t kHeads = 2;
+constexpr std::int64_t kHead = 3;
 
 // softmax(q k^T / sqrt(head) + bias) v for each head, then the output projection. x [L, E], bias [L, S].
 Tensor reference(const nn::MultiheadAttention& m, const Tensor& query, const Tensor& key, const Tensor& value,
@@ -16,7 +18,9 @@ Tensor reference(const nn::MultiheadAttention& m, const Tensor& query, const Ten
     return matmul(x, m.in_proj_weight.narrow(0, part * kEmbed, kEmbed).t()) +
            m.in_proj_bias.narrow(0, part * kEmbed, kEmbed);
   };
-  const Tensor q = projected(query, 0), k = projected(key, 1), v = projected(value, 2);
+  const Tensor q = projected(query, 0);
+  const Tensor k = projected(key, 1);
+  const Tensor v = projected(value, 2);
   std::vector<Tensor> heads;
   for (std::int64_t h = 0; h < kHeads; ++h) {
     const auto own = [&](const Tensor& t) { return t.narrow(1, h * kHead, kHead); };
@@ -65,8 +69,9 @@ TEST_CASE("MultiheadAttention has PyTorch's parameters and initialisation") {
 
 TEST_CASE("self-attention and cross-attention against the reference") {
   nn::MultiheadAttention m = attention();
-  const Tensor x = noise({5, kEmbed}, 1, DType::f64), y = noise({4, kEmbed}, 2, DType::f64),
-               z = noise({4, kEmbed}, 3, DType::f64);
+  const Tensor x = noise({5, kEmbed}, 1, DType::f64);
+  const Tensor y = noise({4, kEmbed}, 2, DType::f64);
+  const Tensor z = noise({4, kEmbed}, 3, DType::f64);
   CHECK(distance(m(x), reference(m, x, x, x)) < 1e-14);
   CHECK(distance(m(x, y, y), reference(m, x, y, y)) < 1e-14);
   CHECK(distance(m(x, y, z), reference(m, x, y, z)) < 1e-14);
@@ -78,7 +83,8 @@ TEST_CASE("self-attention and cross-attention against the reference") {
 }
 
 TEST_CASE("causal attention and masks against the reference") {
-  nn::MultiheadAttention plain = attention(), causal = attention({.causal = true});
+  nn::MultiheadAttention plain = attention();
+  nn::MultiheadAttention causal = attention({.causal = true});
   causal.load_state_dict(plain.state_dict());
   const Tensor x = noise({2, 5, kEmbed}, 1, DType::f64);
   const Tensor out = causal(x);
@@ -102,7 +108,8 @@ TEST_CASE("causal attention and masks against the reference") {
 
 TEST_CASE("gradients reach every parameter of attention as in the reference") {
   nn::MultiheadAttention m = attention();
-  const Tensor x = noise({5, kEmbed}, 1, DType::f64), weights = noise({5, kEmbed}, 2, DType::f64);
+  const Tensor x = noise({5, kEmbed}, 1, DType::f64);
+  const Tensor weights = noise({5, kEmbed}, 2, DType::f64);
   sum(m(x) * weights).backward();
   std::vector<Tensor> grads;
   for (const Tensor& p : m.parameters()) grads.push_back(p.grad());
@@ -133,11 +140,13 @@ TEST_CASE("TransformerBlock drops and adds in one op, with the bits of two") {
     const GeneratorScope scope(generator);
     return nn::TransformerBlock(8, 2, {.dropout = 0.3, .causal = true});
   };
-  nn::TransformerBlock together = make(), apart = make();
+  nn::TransformerBlock together = make();
+  nn::TransformerBlock apart = make();
   for (nn::Dropout* layer : {&apart.dropout1, &apart.dropout2})
     layer->register_forward_hook([](nn::Module&, const Tensor&, const Tensor&) {});
   for (const bool training : {true, false}) {
-    together.train(training), apart.train(training);
+    together.train(training);
+    apart.train(training);
     Tensor y[2], x[2];
     for (const bool fused : {false, true}) {
       Generator generator(9);
@@ -149,9 +158,11 @@ TEST_CASE("TransformerBlock drops and adds in one op, with the bits of two") {
     }
     CHECK(same_bits(y[0], y[1]));
     CHECK(same_bits(x[0].grad(), x[1].grad()));
-    const auto mine = together.named_parameters(), theirs = apart.named_parameters();
+    const auto mine = together.named_parameters();
+    const auto theirs = apart.named_parameters();
     for (std::size_t i = 0; i < mine.size(); ++i) CHECK(same_bits(mine[i].second.grad(), theirs[i].second.grad()));
-    together.zero_grad(), apart.zero_grad();
+    together.zero_grad();
+    apart.zero_grad();
   }
   together.train();
   Profile profile;

@@ -33,7 +33,8 @@ inline std::vector<double> values(const Tensor& t) { return t.to_vector<double>(
 // The largest |a - b|; shapes must agree. NaN anywhere gives NaN, which no bound accepts.
 inline double distance(const Tensor& a, const Tensor& b) {
   REQUIRE(a.sizes() == b.sizes());
-  const std::vector<double> x = values(a), y = values(b);
+  const std::vector<double> x = values(a);
+  const std::vector<double> y = values(b);
   double worst = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double d = std::abs(x[i] - y[i]);

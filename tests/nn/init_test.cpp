@@ -9,14 +9,22 @@ using namespace nn_test;
 namespace {
 
 struct Moments {
-  double mean = 0, variance = 0, low = INFINITY, high = -INFINITY, n = 0;
+  double mean = 0;
+  double variance = 0;
+  double low = INFINITY;
+  double high = -INFINITY;
+  double n = 0;
 };
 
 Moments moments(const Tensor& t) {
   Moments m;
   const std::vector<double> v = values(t);
   m.n = static_cast<double>(v.size());
-  for (double x : v) m.mean += x / m.n, m.low = std::min(m.low, x), m.high = std::max(m.high, x);
+  for (double x : v) {
+    m.mean += x / m.n;
+    m.low = std::min(m.low, x);
+    m.high = std::max(m.high, x);
+  }
   for (double x : v) m.variance += (x - m.mean) * (x - m.mean) / m.n;
   return m;
 }

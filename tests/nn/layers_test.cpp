@@ -12,12 +12,14 @@ struct Statistics {
   std::vector<double> mean, biased, unbiased;
 };
 Statistics statistics(const Tensor& x) {
-  const std::int64_t channels = x.size(1), inner = x.numel() / x.size(0) / channels;
+  const std::int64_t channels = x.size(1);
+  const std::int64_t inner = x.numel() / x.size(0) / channels;
   const double n = static_cast<double>(x.numel() / channels);
   const std::vector<double> v = values(x);
   Statistics s;
   for (std::int64_t c = 0; c < channels; ++c) {
-    double sum = 0, squares = 0;
+    double sum = 0;
+    double squares = 0;
     const auto each = [&](auto&& f) {
       for (std::int64_t b = 0; b < x.size(0); ++b)
         for (std::int64_t i = 0; i < inner; ++i) f(v[static_cast<std::size_t>((b * channels + c) * inner + i)]);
@@ -127,14 +129,16 @@ TEST_CASE("BatchNorm moves its running statistics in one op with the bits of com
     for (const DType of_input : {DType::f64, DType::f32, DType::bf16}) {
       CAPTURE(to_string(dtype));
       CAPTURE(to_string(of_input));
-      const double m = 0.3, eps = 1e-4;
+      const double m = 0.3;
+      const double eps = 1e-4;
       nn::BatchNorm2d bn(67, {.eps = eps, .momentum = m, .affine = false});
       bn.to(dtype);
       for (int step = 0; step < 3; ++step) {
         Tensor x = noise({3, 67, 2, 5}, static_cast<std::uint64_t>(step)).to(of_input);
         x.narrow(1, 3, 1).fill_(0.5);  // a channel without variance
         const BatchNormResult batch = batch_norm(x, {}, {}, {}, {}, true, eps);
-        const Tensor mean = bn.running_mean.clone(), var = bn.running_var.clone();
+        const Tensor mean = bn.running_mean.clone();
+        const Tensor var = bn.running_var.clone();
         const Tensor biased = clamp(reciprocal(square(batch.invstd)) - eps, 0, INFINITY);
         mean.mul_(1 - m).add_(batch.mean.to(dtype), m);
         var.mul_(1 - m).add_(biased.to(dtype), m * 30 / 29);
@@ -200,7 +204,8 @@ TEST_CASE("a checkpointed segment moves running statistics once and drops the sa
     manual_seed(1);
     return nn::Sequential{nn::Linear(3, 4), nn::BatchNorm1d(4), nn::Dropout(0.5), nn::Linear(4, 2)};
   };
-  nn::Sequential plain = make(), kept = make();
+  nn::Sequential plain = make();
+  nn::Sequential kept = make();
   Tensor x = noise({6, 3});
   x.set_requires_grad();
   manual_seed(2);
@@ -210,9 +215,11 @@ TEST_CASE("a checkpointed segment moves running statistics once and drops the sa
   manual_seed(2);
   sum(square(checkpoint([&](const Tensor& t) { return kept(t); }, x))).backward();
   CHECK(same_bits(x.grad(), expected));
-  const std::vector<Tensor> a = plain.parameters(), b = kept.parameters();
+  const std::vector<Tensor> a = plain.parameters();
+  const std::vector<Tensor> b = kept.parameters();
   for (std::size_t i = 0; i < a.size(); ++i) CHECK(same_bits(a[i].grad(), b[i].grad()));
-  const StateDict before = plain.state_dict(), after = kept.state_dict();
+  const StateDict before = plain.state_dict();
+  const StateDict after = kept.state_dict();
   CHECK(after.tensor("1.num_batches_tracked").item() == 1);
   CHECK(same_bits(after.tensor("1.running_mean"), before.tensor("1.running_mean")));
   CHECK(same_bits(after.tensor("1.running_var"), before.tensor("1.running_var")));
@@ -305,7 +312,9 @@ TEST_CASE("Sequential runs in order and names by position") {
   model.push_back(nn::Sigmoid());
   CHECK(same_bits(model(x), sigmoid(last(relu(first(x))))));
   CHECK(contains(message_of([&] { model[4]; }), "no module 4; there are 4"));
-  nn::Sequential one{nn::ReLU()}, nested{nn::Sequential{nn::ReLU()}, nn::ReLU()}, none;
+  nn::Sequential one{nn::ReLU()};
+  nn::Sequential nested{nn::Sequential{nn::ReLU()}, nn::ReLU()};
+  nn::Sequential none;
   CHECK(one.size() == 1);
   CHECK(nested.size() == 2);
   CHECK(nested[0].kind() == "Sequential");
@@ -320,24 +329,30 @@ TEST_CASE("Sequential runs a layer and its ReLU as one op, with the same bits") 
                           nn::BatchNorm1d(8), nn::ReLU(), nn::Linear(8, 5), nn::ReLU(), nn::Linear(5, 3),
                           nn::Sigmoid());
   };
-  nn::Sequential together = make(), apart = make();
+  nn::Sequential together = make();
+  nn::Sequential apart = make();
   apart[1].set_hook([](nn::Module&) { return std::shared_ptr<void>(); });
   apart[6].register_forward_hook([](nn::Module&, const Tensor&, const Tensor&) {});
   apart[7].register_forward_hook([](nn::Module&, const Tensor&, const Tensor&) {});
   const Tensor x = noise({6, 2, 6, 6});
   for (const bool training : {true, true, false}) {
-    together.train(training), apart.train(training);
-    const Tensor a = together(x), b = apart(x);
+    together.train(training);
+    apart.train(training);
+    const Tensor a = together(x);
+    const Tensor b = apart(x);
     CHECK(same_bits(a, b));
     CHECK(on_tape(a, "linear_relu"));
     CHECK_FALSE(on_tape(a, "relu"));
     CHECK_FALSE(on_tape(b, "linear_relu"));
     CHECK(on_tape(b, "relu"));
     for (nn::Sequential* model : {&together, &apart}) model->zero_grad();
-    sum(square(a)).backward(), sum(square(b)).backward();
-    const auto mine = together.named_parameters(), theirs = apart.named_parameters();
+    sum(square(a)).backward();
+    sum(square(b)).backward();
+    const auto mine = together.named_parameters();
+    const auto theirs = apart.named_parameters();
     for (std::size_t i = 0; i < mine.size(); ++i) CHECK(same_bits(mine[i].second.grad(), theirs[i].second.grad()));
-    const auto buffers = together.named_buffers(), others = apart.named_buffers();
+    const auto buffers = together.named_buffers();
+    const auto others = apart.named_buffers();
     for (std::size_t i = 0; i < buffers.size(); ++i) CHECK(same_bits(buffers[i].second, others[i].second));
   }
   const Tape tape = Tape::of(together(x));
@@ -352,14 +367,19 @@ TEST_CASE("Sequential runs a Linear and its GELU as one op, with the same bits")
       const GeneratorScope scope(generator);
       return nn::Sequential(nn::Linear(6, 8), nn::GELU(form), nn::Linear(8, 3));
     };
-    nn::Sequential together = make(), apart = make();
+    nn::Sequential together = make();
+    nn::Sequential apart = make();
     apart[1].register_forward_hook([](nn::Module&, const Tensor&, const Tensor&) {});
-    const Tensor x = noise({6, 6}), a = together(x), b = apart(x);
+    const Tensor x = noise({6, 6});
+    const Tensor a = together(x);
+    const Tensor b = apart(x);
     CHECK(same_bits(a, b));
     CHECK(on_tape(a, "linear_gelu"));
     CHECK_FALSE(on_tape(b, "linear_gelu"));
-    sum(square(a)).backward(), sum(square(b)).backward();
-    const auto mine = together.named_parameters(), theirs = apart.named_parameters();
+    sum(square(a)).backward();
+    sum(square(b)).backward();
+    const auto mine = together.named_parameters();
+    const auto theirs = apart.named_parameters();
     for (std::size_t i = 0; i < mine.size(); ++i) CHECK(same_bits(mine[i].second.grad(), theirs[i].second.grad()));
   }
 }
@@ -390,8 +410,10 @@ TEST_CASE("an observer sees the fused op that runs; under UnfusedScope, and in a
 }
 
 TEST_CASE("losses are the ops of their names") {
-  const Tensor x = noise({4, 3}), y = noise({4, 3}, 2);
-  const Tensor p = sigmoid(x), q = sigmoid(y);
+  const Tensor x = noise({4, 3});
+  const Tensor y = noise({4, 3}, 2);
+  const Tensor p = sigmoid(x);
+  const Tensor q = sigmoid(y);
   const Tensor classes = from_data(std::vector<std::int64_t>{0, 2, 1, 2}, {4});
   CHECK(same_bits(nn::CrossEntropyLoss()(x, classes), cross_entropy(x, classes)));
   CHECK(same_bits(nn::CrossEntropyLoss({.label_smoothing = 0.1})(x, classes),

@@ -63,7 +63,8 @@ double largest_difference(const nlohmann::json& golden, nn::Module& m, DType dty
     INFO(name);
     REQUIRE(p.grad().defined());
     const std::vector<double> g = values(p.grad());
-    double sum = 0, squares = 0;
+    double sum = 0;
+    double squares = 0;
     for (std::size_t i = 0; i < g.size(); ++i) {
       sum += g[i] * std::cos(static_cast<double>(i) + 1);
       squares += g[i] * g[i];

@@ -171,7 +171,8 @@ TEST_CASE("transposed convolutions are lowered, and quantised, as conv2d is") {
     amp::RecipeRun recipe(amp::recipe(name), layer, optim::SGDOptions{.lr = 0.1});
     const Tensor loss = recipe.forward([&] { return square(layer(x)).mean(); });
     recipe.backward(loss);
-    const Tensor got = layer.weight.grad().clone(), y = recipe.evaluate([&] { return layer(x); });
+    const Tensor got = layer.weight.grad().clone();
+    const Tensor y = recipe.evaluate([&] { return layer(x); });
     layer.zero_grad();
     square(layer(x)).mean().backward();
     const Tensor exact = layer.weight.grad();

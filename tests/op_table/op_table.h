@@ -100,8 +100,14 @@ struct Row {
   int written = 1;                           // of an in-place row: the first n inputs
   std::vector<BadInput> bad{};
   // Reasons for holes; empty means there is none.
-  std::string no_samples{}, no_kernel{}, no_gradient{}, no_double_gradient{}, no_empty{}, no_scalar{}, no_large{},
-      no_bad{};
+  std::string no_samples{};
+  std::string no_kernel{};
+  std::string no_gradient{};
+  std::string no_double_gradient{};
+  std::string no_empty{};
+  std::string no_scalar{};
+  std::string no_large{};
+  std::string no_bad{};
 
   // A bad input that must be an error whose message contains `message`.
   void refuses(std::string label, std::string message, std::function<void()> run) {

@@ -19,7 +19,8 @@ TEST_CASE("every op gives values of the format, as floats of any dtype; in-place
   for (const char* name : {"pure:e4m3fn", "pure:e5m2:stochastic", "pure:posit8"}) {
     const amp::Recipe recipe = amp::recipe(name);
     const Format& f = recipe.quantization->result->format;
-    int ops = 0, changed = 0;
+    int ops = 0;
+    int changed = 0;
     for (const Row* row : rows_under_test()) {
       if (op_info(row->op).kind == OpKind::View || !row->no_samples.empty()) continue;
       ++ops;

@@ -28,9 +28,13 @@ using ValueAndSize = std::pair<double, double>;
 
 // A sum that remembers the size of its terms.
 struct Sum {
-  double value = 0, size = 0;
+  double value = 0;
+  double size = 0;
   void add(double term) { add(term, std::fabs(term)); }
-  void add(double term, double magnitude) { value += term, size += magnitude; }
+  void add(double term, double magnitude) {
+    value += term;
+    size += magnitude;
+  }
   operator ValueAndSize() const { return {value, size}; }  // NOLINT(google-explicit-constructor)
 };
 

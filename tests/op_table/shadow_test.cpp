@@ -18,7 +18,8 @@ Array reference_of(const Sample& sample) {
 }
 
 TEST_CASE("the shadow's local error of every row is that of an independent f64 reference") {
-  int compared = 0, rows = 0;
+  int compared = 0;
+  int rows = 0;
   for (const Row* row : rows_under_test()) {
     if (!row->samples || op_info(row->op).kind == OpKind::View || op_info(row->op).kind == OpKind::Custom) continue;
     const int before = compared;
@@ -30,7 +31,8 @@ TEST_CASE("the shadow's local error of every row is that of an independent f64 r
         inspect::Shadow shadow;
         Tensor local, inherited;
         shadow.tensors = [&](const inspect::ShadowRow&, const Tensor& l, const Tensor& i, const Tensor&) {
-          local = l, inherited = i;
+          local = l;
+          inherited = i;
         };
         Tensors outputs;
         {
@@ -43,7 +45,9 @@ TEST_CASE("the shadow's local error of every row is that of an independent f64 r
         // Composite rows run as their parts, whose last one need not be the output.
         if (op_info(row->op).kind == OpKind::Composite || !local.defined() || !outputs[0].is_floating()) continue;
         if (local.sizes() != outputs[0].sizes()) continue;
-        const Array got = to_array(outputs[0]), error = to_array(local), rest = to_array(inherited);
+        const Array got = to_array(outputs[0]);
+        const Array error = to_array(local);
+        const Array rest = to_array(inherited);
         for (std::int64_t i = 0; i < got.numel(); ++i) {
           if (!std::isfinite(got[i]) || !std::isfinite(want[i])) continue;
           const double size = std::max({std::abs(want[i]), std::abs(got[i]), want.magnitude.empty() ? 0 : want.mag(i)});

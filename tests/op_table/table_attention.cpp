@@ -10,7 +10,9 @@ using Index = std::vector<std::int64_t>;
 // softmax(q k^T scale + mask) v. Every intermediate of a half run is rounded to half but the softmax: the
 // error of a score s (product, scaled q, sum) shows as a relative error of its weight.
 Array attention_reference(const Arrays& in, bool causal, double scale) {
-  const Array &q = in[0], &k = in[1], &v = in[2];
+  const Array& q = in[0];
+  const Array& k = in[1];
+  const Array& v = in[2];
   const int last = q.sizes.size() - 1;
   const std::int64_t head = q.sizes[last];
   const std::int64_t keys = k.sizes[last - 1];
@@ -86,13 +88,18 @@ std::vector<Sample> attention_samples(Draw& d) {
 
 // q [heads, queries, size], k [heads, keys, size], v [heads, keys, values].
 struct Heads {
-  const Array &q, &k, &v;
+  const Array& q;
+  const Array& k;
+  const Array& v;
   std::int64_t queries, keys, size, values, heads;
   double scale;
   bool causal;
   Heads(const Array& qs, const Array& ks, const Array& vs, const AttentionAttrs& a) : q(qs), k(ks), v(vs) {
     const int n = q.sizes.size();
-    queries = q.sizes[n - 2], size = q.sizes[n - 1], keys = k.sizes[n - 2], values = v.sizes[n - 1];
+    queries = q.sizes[n - 2];
+    size = q.sizes[n - 1];
+    keys = k.sizes[n - 2];
+    values = v.sizes[n - 1];
     heads = numel(q.sizes.first(n - 2));
     scale = attention_scale(a, size);
     causal = a.causal;
@@ -113,7 +120,10 @@ Array sums_like(const Shape& sizes, DType dtype, double length) {
   a.length = length;
   return a;
 }
-void put(Array& a, std::int64_t i, const Sum& s) { a[i] = s.value, a.mag(i) = s.size; }
+void put(Array& a, std::int64_t i, const Sum& s) {
+  a[i] = s.value;
+  a.mag(i) = s.size;
+}
 
 Arrays forward(const Array& q, const Array& k, const Array& v, const AttentionAttrs& attrs) {
   const Heads h(q, k, v, attrs);
@@ -124,7 +134,9 @@ Arrays forward(const Array& q, const Array& k, const Array& v, const AttentionAt
   for (std::int64_t row = 0; row < h.heads * h.queries; ++row) {
     const std::int64_t first = row / h.queries * h.keys;
     std::vector<double> scores;
-    double top = -INFINITY, rough = 0, total = 0;
+    double top = -INFINITY;
+    double rough = 0;
+    double total = 0;
     for (std::int64_t j = 0; j < h.keys && h.sees(row % h.queries, j); ++j) {
       const Sum s = h.score(row, first + j);
       scores.push_back(s.value);
@@ -148,11 +160,18 @@ Arrays forward(const Array& q, const Array& k, const Array& v, const AttentionAt
 
 // in: dy, q, k, v, y, logsumexp.
 Arrays backward(const Arrays& in, const AttentionAttrs& attrs) {
-  const Array &dy = in[0], &y = in[4], &logsumexp = in[5];
+  const Array& dy = in[0];
+  const Array& y = in[4];
+  const Array& logsumexp = in[5];
   const Heads h(in[1], in[2], in[3], attrs);
   const auto zeros_like = [&](const Array& a) { return sums_like(a.sizes, h.q.dtype, h.length()); };
-  Array dq = zeros_like(h.q), dk = zeros_like(h.k), dv = zeros_like(h.v);
-  const auto add = [](Array& to, std::int64_t i, double term, double size) { to[i] += term, to.mag(i) += size; };
+  Array dq = zeros_like(h.q);
+  Array dk = zeros_like(h.k);
+  Array dv = zeros_like(h.v);
+  const auto add = [](Array& to, std::int64_t i, double term, double size) {
+    to[i] += term;
+    to.mag(i) += size;
+  };
   for (std::int64_t row = 0; row < h.heads * h.queries; ++row) {
     const std::int64_t first = row / h.queries * h.keys;
     Sum along;
@@ -164,7 +183,8 @@ Arrays backward(const Arrays& in, const AttentionAttrs& attrs) {
       const double rough = 1 + 4 * (s.size + std::fabs(s.value) + std::fabs(logsumexp[row]));
       Sum dp;
       for (std::int64_t f = 0; f < h.values; ++f) dp.add(dy[row * h.values + f] * h.v[key * h.values + f]);
-      const double ds = p * (dp.value - along.value) * h.scale, size = p * (dp.size + along.size) * h.scale * rough;
+      const double ds = p * (dp.value - along.value) * h.scale;
+      const double size = p * (dp.size + along.size) * h.scale * rough;
       for (std::int64_t f = 0; f < h.values; ++f) {
         const double term = p * dy[row * h.values + f];
         add(dv, key * h.values + f, term, std::fabs(term) * rough);

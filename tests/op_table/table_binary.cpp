@@ -12,8 +12,12 @@ using OpFn = Tensor (*)(const Operand&, const Operand&);
 struct Binary {
   OpFn op;
   Fn reference;
-  double low = -3, high = 3;    // of the first
-  double low2 = -3, high2 = 3;  // of the second
+  // of the first
+  double low = -3;
+  double high = 3;
+  // of the second
+  double low2 = -3;
+  double high2 = 3;
   std::vector<double> kinks{};  // of the second
   double scalar = 2;
   DType (*out)(DType) = [](DType d) { return d; };

@@ -176,8 +176,10 @@ std::vector<Sample> linear_backward_weight_samples(Draw& d) {
                      return {both[0], both[1]};
                    },
                    [](const Arrays& t) -> Arrays {
-                     const std::int64_t n = t[0].sizes[0], o = t[0].sizes[1];
-                     Array turned = make_array({o, n}, t[0].dtype), sums = make_array({o}, t[0].dtype);
+                     const std::int64_t n = t[0].sizes[0];
+                     const std::int64_t o = t[0].sizes[1];
+                     Array turned = make_array({o, n}, t[0].dtype);
+                     Array sums = make_array({o}, t[0].dtype);
                      sums.magnitude.resize(sums.v.size());
                      sums.length = static_cast<double>(n);
                      for (std::int64_t i = 0; i < n * o; ++i) {

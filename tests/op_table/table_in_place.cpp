@@ -87,7 +87,8 @@ std::vector<Sample> running_samples(Draw& d) {
          [=](const Arrays& in) -> Arrays {
            const auto moved = [=](const Array& running, const Array& batch, double rate, auto value) {
              return tabulate_sums(running.sizes, running.dtype, 2, [=](const auto& at) -> ValueAndSize {
-               const double old = at_broadcast(running, at), now = at_broadcast(batch, at);
+               const double old = at_broadcast(running, at);
+               const double now = at_broadcast(batch, at);
                const auto [v, size] = value(now);
                return {(1 - momentum) * old + rate * v, std::fabs((1 - momentum) * old) + std::fabs(rate) * size};
              });

@@ -69,7 +69,10 @@ Arrays norm_reference(const Arrays& in, const Groups& g, const Shape& stats, boo
     return c * c;
   });
   const Array size = m;  // of the terms of the mean
-  if (mean_given) m.v = mean_given->v, v.v = var_given->v;
+  if (mean_given) {
+    m.v = mean_given->v;
+    v.v = var_given->v;
+  }
   Array y = make_array(x.sizes, x.dtype);
   y.magnitude.resize(y.v.size());
   y.length = g.size + 4;
@@ -157,7 +160,8 @@ std::vector<Sample> batch_norm_samples(Draw& d) {
         for (const auto& [x, large] : batch_shapes()) {
           if (x[0] == 0 && training) continue;  // no statistics of nothing
           const std::string how = parameters_and;
-          const bool affine = !how.empty(), relu = how == "affine, relu";
+          const bool affine = !how.empty();
+          const bool relu = how == "affine, relu";
           Draw parameters = d.with(p);
           Draw running = d.with(statistics_of(d.dtype));
           const Shape c{x[1]};

@@ -116,7 +116,8 @@ std::vector<Sample> max_backward_samples(Draw& d) {
   std::vector<Sample> all;
   for (const PoolShape& s : pool_shapes()) {
     PoolAttrs a = s.attrs;
-    a.size[0] = s.x[2], a.size[1] = s.x[3];
+    a.size[0] = s.x[2];
+    a.size[1] = s.x[3];
     const Tensor at = indices_for(d, s);
     all.push_back({s.label,
                    {d.uniform(at.sizes(), -2, 2), at},
@@ -146,7 +147,10 @@ std::vector<Sample> average_samples(Draw& d, bool adaptive, bool backward) {
     const Shape x = s.x;
     const Shape y = pooled(x, a, adaptive);
     const WindowFn window = adaptive ? adaptive_window(x, a) : window_of(x, a);
-    if (backward) a.size[0] = x[2], a.size[1] = x[3];
+    if (backward) {
+      a.size[0] = x[2];
+      a.size[1] = x[3];
+    }
     const Call call = one([=](const Tensor& t) {
       if (adaptive) return backward ? adaptive_avg_pool2d_backward(t, a) : adaptive_avg_pool2d(t, a.size[0], a.size[1]);
       return backward ? avg_pool2d_backward(t, a) : avg_pool2d(t, a);

@@ -13,7 +13,8 @@ template <class F> Array along(const Array& x, const Array* second, int dim, F f
   y.magnitude.resize(y.v.size());
   if (x.sizes.empty()) {
     const auto [value, size] = f(Line{x[0]}, Line{second ? (*second)[0] : 0});
-    y[0] = value[0], y.mag(0) = size[0];
+    y[0] = value[0];
+    y.mag(0) = size[0];
     return y;
   }
   if (dim < 0) dim += x.sizes.size();

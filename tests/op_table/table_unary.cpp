@@ -9,7 +9,8 @@ constexpr double kInf = INFINITY;
 struct Unary {
   Call call;
   double (*reference)(double) = nullptr;
-  double low = -3, high = 3;
+  double low = -3;
+  double high = 3;
   std::vector<double> kinks{};
   double (*size)(double) = nullptr;  // magnitude of the terms where they cancel
   DType (*out)(DType) = float_of;

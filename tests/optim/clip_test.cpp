@@ -9,7 +9,9 @@ using namespace gradual::test;
 
 TEST_CASE("clip_grad_norm_ scales all gradients by one factor and returns the norm before") {
   for (DType dtype : {DType::f32, DType::f64}) {
-    const Tensor a = leaf({0, 0}, dtype), b = leaf({0}, dtype), none = leaf({0}, dtype);
+    const Tensor a = leaf({0, 0}, dtype);
+    const Tensor b = leaf({0}, dtype);
+    const Tensor none = leaf({0}, dtype);
     SGD sgd({a, b, none});
     const auto reset = [&] {
       set_gradient(a, {3, 0});
@@ -32,7 +34,8 @@ TEST_CASE("clip_grad_norm_ scales all gradients by one factor and returns the no
     CHECK(clip_grad_norm_({a}, 1) == doctest::Approx(3));
     CHECK(b.grad().to_vector<double>()[0] == -4);
   }
-  const Tensor a = leaf({0}, DType::f64), b = leaf({0}, DType::f64);
+  const Tensor a = leaf({0}, DType::f64);
+  const Tensor b = leaf({0}, DType::f64);
   set_gradient(a, {3e150});
   set_gradient(b, {4e100 + 1e88});
   CHECK(clip_grad_norm_({a, b}, 1e300) == 3e150);  // no f32 in between
@@ -100,7 +103,8 @@ TEST_CASE("a norm beyond f16 is clipped in FP32, and the step takes the clipped 
 }
 
 TEST_CASE("frozen groups are not clipped") {
-  const Tensor a = leaf({0}), b = leaf({0});
+  const Tensor a = leaf({0});
+  const Tensor b = leaf({0});
   SGD sgd(std::vector<ParamGroup>{{.params = {a}}, {.params = {b}, .frozen = true}});
   set_gradient(a, {1});
   set_gradient(b, {100});

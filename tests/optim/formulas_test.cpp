@@ -63,7 +63,8 @@ TEST_CASE("SGD follows its formula") {
 
 TEST_CASE("momentum that decays to subnormal numbers has the bits of one multiplication after another") {
   constexpr std::size_t kNumbers = 300;  // whole runs of the kernel and a rest
-  constexpr float kRate = 0.5F, kMomentum = 0.9F;
+  constexpr float kRate = 0.5F;
+  constexpr float kMomentum = 0.9F;
   const auto gradient = [](std::size_t i, int step) {  // every third weight has none after the first step
     const float x = static_cast<float>(i % 7) - 2.5F;
     return i % 3 != 0 ? x : step > 0 ? 0 : std::ldexp(x, -100 - static_cast<int>(i % 48));
@@ -149,7 +150,8 @@ TEST_CASE("f16 and bf16 parameters: f32 arithmetic, one rounding") {
         return std::make_unique<SGD>(std::vector<Tensor>{t}, SGDOptions{.lr = 0.03, .momentum = 0.9});
       };
       wide.detach().copy_(p.detach());
-      auto low_optimizer = make(p), wide_optimizer = make(wide);
+      auto low_optimizer = make(p);
+      auto wide_optimizer = make(wide);
       set_gradient(p, g);
       set_gradient(wide, g);
       low_optimizer->step();
@@ -160,7 +162,10 @@ TEST_CASE("f16 and bf16 parameters: f32 arithmetic, one rounding") {
 }
 
 TEST_CASE("groups: own rates, inherited rates, frozen, missing gradients") {
-  const Tensor a = leaf({1, 2}), b = leaf({1, 2}), c = leaf({1, 2}), d = leaf({1, 2});
+  const Tensor a = leaf({1, 2});
+  const Tensor b = leaf({1, 2});
+  const Tensor c = leaf({1, 2});
+  const Tensor d = leaf({1, 2});
   std::vector<ParamGroup> groups = {
       {.params = {a}, .lr = 0.5}, {.params = {b}, .weight_decay = 0.1}, {.params = {c}, .frozen = true}};
   SGD sgd(groups, {.lr = 0.25});
@@ -191,7 +196,8 @@ TEST_CASE("a step writes through any layout and leaves gradients of any layout a
   const Tensor straight = base.clone().set_requires_grad();
   const Tensor turned = base.t().contiguous().t().detach().set_requires_grad();
   REQUIRE(!turned.is_contiguous());
-  SGD a({straight}, {.lr = 0.1, .momentum = 0.9}), b({turned}, {.lr = 0.1, .momentum = 0.9});
+  SGD a({straight}, {.lr = 0.1, .momentum = 0.9});
+  SGD b({turned}, {.lr = 0.1, .momentum = 0.9});
   for (int i = 0; i < 3; ++i) {
     const Tensor gradient = randn({6, 5}, {}, g);
     straight.set_grad(gradient);
@@ -238,7 +244,8 @@ TEST_CASE("state is counted as optimizer state, and its dtype is a choice") {
 }
 
 TEST_CASE("after the first step nothing is allocated") {
-  const Tensor p = leaf(numbers(3000, 8)), q = leaf(numbers(3000, 9), DType::f16);
+  const Tensor p = leaf(numbers(3000, 8));
+  const Tensor q = leaf(numbers(3000, 9), DType::f16);
   SGD sgd({p, q}, {.lr = 0.1, .momentum = 0.9, .precision = {.update = LowPrecisionUpdate::masters}});
   set_gradient(p, numbers(3000, 10));
   set_gradient(q, numbers(3000, 11));
@@ -250,7 +257,8 @@ TEST_CASE("after the first step nothing is allocated") {
 }
 
 TEST_CASE("many threads, the same bits") {
-  const Values start = numbers(200000, 12), gradient = numbers(200000, 13);
+  const Values start = numbers(200000, 12);
+  const Values gradient = numbers(200000, 13);
   Tensor results[2];
   for (int threads : {1, 4}) {
     const ThreadsScope scope(threads);
@@ -293,7 +301,9 @@ TEST_CASE("errors of groups and rates") {
   const auto view = [&](const Shape& sizes, const Shape& strides, std::int64_t offset) {
     return as_strided(both, sizes, strides, offset).set_requires_grad();
   };
-  const Tensor left = view({4}, {2}, 0), right = view({4}, {2}, 1), row = view({2}, {1}, 2);
+  const Tensor left = view({4}, {2}, 0);
+  const Tensor right = view({4}, {2}, 1);
+  const Tensor row = view({2}, {1}, 2);
   CHECK_NOTHROW(SGD({left, right}));  // columns between each other
   CHECK_NOTHROW(SGD({row, view({2}, {1}, 4)}));
   CHECK(error_of([&] { SGD({left, row}); }).find("[2] shares memory with 'parameter 0' [4]") != std::string::npos);

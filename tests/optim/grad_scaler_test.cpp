@@ -104,7 +104,8 @@ Tensor penalised(const Training& t, const Tensor& loss, double scale, const std:
 void run(Training& t, Variant variant, GradScaler* scaler) {
   Generator g(2);
   for (int batch = 0; batch < 4; ++batch) {
-    const Tensor x = rand({8, 8}, {}, g), y = rand({8, 8}, {}, g);
+    const Tensor x = rand({8, 8}, {}, g);
+    const Tensor y = rand({8, 8}, {}, g);
     const bool poisoned = batch == 2;
     if (!scaler && poisoned) continue;
     const auto apply = [&](const Tensor& l) { return scaler ? scaler->scale(l) : l; };
@@ -146,8 +147,10 @@ TEST_CASE("training with a scaler equals training without, the overflowing batch
 }
 
 TEST_CASE("of two optimizers only the one with an overflow skips, and the scale backs off once") {
-  const Tensor a = leaf({1}), b = leaf({1});
-  SGD good({a}, {.lr = 1}), bad({b}, {.lr = 1});
+  const Tensor a = leaf({1});
+  const Tensor b = leaf({1});
+  SGD good({a}, {.lr = 1});
+  SGD bad({b}, {.lr = 1});
   GradScaler scaler({.init_scale = 16});
   scaler.scale(scalar(1));
   set_gradient(a, {16});
@@ -257,7 +260,8 @@ TEST_CASE("f16 gradients need an FP32 path, bf16 ones do not") {
 }
 
 TEST_CASE("an optimizer that cannot unscale one gradient leaves all of them") {
-  const Tensor a = leaf({1}), b = leaf({1}, DType::f16);
+  const Tensor a = leaf({1});
+  const Tensor b = leaf({1}, DType::f16);
   SGD sgd({a, b});
   GradScaler scaler({.init_scale = 4});
   scaler.scale(scalar(1));
@@ -311,7 +315,8 @@ TEST_CASE("an explicit unscale_ and the division within the step give the same b
 TEST_CASE("a skipped step touches nothing: no weights, moments, step counts, masters, gradients") {
   for (DType dtype : {DType::f32, DType::f16}) {
     for (bool unscale : {false, true}) {
-      const Tensor p = leaf({1, 2}, dtype), q = leaf({3, 4}, dtype);
+      const Tensor p = leaf({1, 2}, dtype);
+      const Tensor q = leaf({3, 4}, dtype);
       AdamW adam({p, q}, {.lr = 0.1, .weight_decay = 0.5, .precision = {.update = LowPrecisionUpdate::masters}});
       GradScaler scaler({.init_scale = 2});
       scaler.scale(scalar(1));
@@ -323,7 +328,8 @@ TEST_CASE("a skipped step touches nothing: no weights, moments, step counts, mas
       for (const auto& [name, value] : adam.state_dict())
         std::holds_alternative<Tensor>(value) ? before.set(name, std::get<Tensor>(value).clone())
                                               : before.set(name, value);
-      const Tensor p0 = p.detach().clone(), q0 = q.detach().clone();
+      const Tensor p0 = p.detach().clone();
+      const Tensor q0 = q.detach().clone();
       const auto version = p.version();
       for (int i = 0; i < 3; ++i) {
         set_gradient(p, {1, 1});
@@ -385,7 +391,8 @@ TEST_CASE("disabled, everything is the identity") {
 }
 
 TEST_CASE("frozen groups are neither divided nor looked at") {
-  const Tensor a = leaf({1}), b = leaf({1});
+  const Tensor a = leaf({1});
+  const Tensor b = leaf({1});
   SGD sgd(std::vector<ParamGroup>{{.params = {a}}, {.params = {b}, .frozen = true}}, {.lr = 1});
   GradScaler scaler({.init_scale = 2});
   scaler.scale(scalar(1));
@@ -429,7 +436,8 @@ TEST_CASE("what note() counts skips the step and shrinks the scale, once") {
   GradScaler scaler({.init_scale = 4});
   for (const bool unscale : {false, true})
     for (const std::int64_t hidden : {3, 0}) {
-      const double before = p.item(), scale = scaler.scale();
+      const double before = p.item();
+      const double scale = scaler.scale();
       scaler.scale(p.sum()).backward();
       scaler.note(full({1}, static_cast<double>(hidden), {.dtype = DType::i64}));
       if (unscale) scaler.unscale_(sgd);

@@ -68,7 +68,8 @@ inline double max_difference(const Values& a, const Values& b) {
 }
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
+  const Tensor x = a.detach().contiguous();
+  const Tensor y = b.detach().contiguous();
   return x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
          std::equal(static_cast<char*>(x.raw()), static_cast<char*>(x.raw()) + x.nbytes(), static_cast<char*>(y.raw()));
 }
@@ -82,7 +83,10 @@ inline std::string error_of(const std::function<void()>& f) {
 
 // One parameter's update by SGD, Adam or AdamW, in double.
 struct ReferenceSGD {
-  double lr, momentum = 0, dampening = 0, decay = 0;
+  double lr;
+  double momentum = 0;
+  double dampening = 0;
+  double decay = 0;
   bool nesterov = false;
   Values m = {};
   int t = 0;
@@ -102,9 +106,14 @@ struct ReferenceSGD {
 };
 
 struct ReferenceAdam {
-  double lr, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, decay = 0;
+  double lr;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double decay = 0;
   bool decoupled = false;
-  Values m = {}, v = {};
+  Values m = {};
+  Values v = {};
   int t = 0;
 
   void step(Values& w, const Values& g) {

@@ -97,7 +97,8 @@ TEST_CASE("masters are counted as masters, and f32 parameters lose theirs at the
   const std::int64_t before = memory_stats()[Category::masters].current;
   const auto held = [&] { return memory_stats()[Category::masters].current - before; };
   for (bool flat : {false, true}) {
-    const Tensor p = leaf(numbers(1000, 1)), q = leaf(numbers(500, 2));
+    const Tensor p = leaf(numbers(1000, 1));
+    const Tensor q = leaf(numbers(500, 2));
     auto optimizer = make(false, {p, q}, {.update = LowPrecisionUpdate::masters, .flat_masters = flat});
     CHECK(held() == 6000);
     cast_in_place(p, DType::f16);
@@ -203,7 +204,8 @@ TEST_CASE("Kahan compensation follows an f32 run within the pair's own precision
     none->step();
   }
   // Weights stay below 2: the parameter's own rounding is at most 2^-8, and that of the compensation 2^-17 a step.
-  const double pair = 30 * 0x1p-17, own = 0x1p-8;
+  const double pair = 30 * 0x1p-17;
+  const double own = 0x1p-8;
   CHECK(max_difference(p.to_vector<double>(), control.to_vector<double>()) <= own + pair);
   CHECK(max_difference(uncured.to_vector<double>(), control.to_vector<double>()) > 2 * own);
   const Tensor c = kahan->state_dict().tensor("params.0.compensation");
@@ -216,7 +218,8 @@ TEST_CASE("Kahan compensation follows an f32 run within the pair's own precision
 
 TEST_CASE("stochastic rounding depends on seed, step, parameter and element, and on nothing else") {
   const auto run = [](std::uint64_t seed) {
-    const Tensor p = leaf(numbers(64, 1), DType::bf16), q = leaf(numbers(64, 1), DType::bf16);
+    const Tensor p = leaf(numbers(64, 1), DType::bf16);
+    const Tensor q = leaf(numbers(64, 1), DType::bf16);
     SGD sgd({p, q}, {.lr = 1e-3, .precision = {.update = LowPrecisionUpdate::stochastic, .seed = seed}});
     set_gradient(p, numbers(64, 2));
     set_gradient(q, numbers(64, 2));
@@ -257,7 +260,8 @@ TEST_CASE("pure arithmetic is the update composed of ops in the parameter's dtyp
     CAPTURE(to_string(dtype));
     const Tensor p = leaf(numbers(kSize, 1), dtype);
     SGD sgd({p}, {.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1, .precision = {.pure_arithmetic = true}});
-    Tensor w = p.detach().clone(), m = zeros_like(w);
+    Tensor w = p.detach().clone();
+    Tensor m = zeros_like(w);
     for (std::uint64_t step = 0; step < 5; ++step) {
       set_gradient(p, numbers(kSize, 5 + step));
       sgd.step();
@@ -293,8 +297,10 @@ TEST_CASE("pure Adam rounds after every operation") {
       const Values g = rounded(numbers(kSize, 30 + static_cast<std::uint64_t>(t)), dtype);
       set_gradient(p, g);
       optimizer->step();
-      const auto new1 = static_cast<float>(1 - 0.9), old2 = static_cast<float>(0.999);
-      const auto new2 = static_cast<float>(1 - 0.999), keep = static_cast<float>(1 - 0.01 * 0.1);
+      const auto new1 = static_cast<float>(1 - 0.9);
+      const auto old2 = static_cast<float>(0.999);
+      const auto new2 = static_cast<float>(1 - 0.999);
+      const auto keep = static_cast<float>(1 - 0.01 * 0.1);
       const auto rate = static_cast<float>(0.01 / (1 - std::pow(0.9, t)));
       const auto root = static_cast<float>(std::sqrt(1 - std::pow(0.999, t)));
       for (std::size_t i = 0; i < kSize; ++i) {

@@ -19,7 +19,8 @@ const Quantizer kTwoLevels{.format = format("e3m2"), .scaling = {.kind = Scaling
 
 UpdateOptions coded(const Quantizer& first, const Quantizer& second) {
   UpdateOptions o;
-  o.moments[0] = first, o.moments[1] = second;
+  o.moments[0] = first;
+  o.moments[1] = second;
   return o;
 }
 
@@ -40,7 +41,10 @@ StateDict copied(const StateDict& state) {
 }  // namespace
 
 TEST_CASE("a step decodes the moments, updates and encodes them again") {
-  const Tensor p = matrix(20, 35, 1), q = matrix(20, 35, 1), bias = leaf(numbers(35, 2)), other = leaf(numbers(35, 2));
+  const Tensor p = matrix(20, 35, 1);
+  const Tensor q = matrix(20, 35, 1);
+  const Tensor bias = leaf(numbers(35, 2));
+  const Tensor other = leaf(numbers(35, 2));
   Adam codes({p, bias}, {.lr = 0.01, .precision = coded(kE4m3, kFp16)});
   Adam plain({q, other}, {.lr = 0.01});
   for (std::uint64_t step = 0; step < 6; ++step) {
@@ -73,7 +77,8 @@ TEST_CASE("codes are what the optimizer holds, one parameter's moments at a time
   constexpr std::int64_t kNumel = 256 * 256;
   const std::vector<Tensor> params = {matrix(256, 256, 1), matrix(256, 256, 2), matrix(256, 256, 3)};
   for (const Tensor& p : params) set_gradient(p, numbers(kNumel, 4));
-  const std::int64_t before = bytes(Category::optimizer, false), workspace = bytes(Category::workspace, false);
+  const std::int64_t before = bytes(Category::optimizer, false);
+  const std::int64_t workspace = bytes(Category::workspace, false);
   Adam adam(params, {.precision = coded(kE4m3, kFp16)});
   reset_peak_memory();
   adam.step();
@@ -89,7 +94,8 @@ TEST_CASE("codes are what the optimizer holds, one parameter's moments at a time
 
 TEST_CASE("an optimizer with coded moments resumes to the bit, from its own state and from that of numbers") {
   for (const auto& pair : {std::pair(kE4m3, kFp16), {kBlocks, kBlocks}, {kTwoLevels, kTwoLevels}}) {
-    const Quantizer &first = pair.first, &second = pair.second;
+    const Quantizer& first = pair.first;
+    const Quantizer& second = pair.second;
     CAPTURE(describe(first));
     const auto steps = [](Optimizer& optimizer, const Tensor& p, std::uint64_t from, std::uint64_t to) {
       for (; from < to; ++from) {
@@ -133,9 +139,11 @@ TEST_CASE("moments in codes of checkpoints with the former words load: one power
 }
 
 TEST_CASE("codes that do not fit and moments that cannot be coded are named") {
-  const Tensor p = matrix(4, 4, 1), q = matrix(4, 5, 1);
+  const Tensor p = matrix(4, 4, 1);
+  const Tensor q = matrix(4, 5, 1);
   Adam codes({p}, {.precision = coded(kE4m3, kFp16)}), plain({p});
-  Adam halves({p}, {.precision = coded(kFp16, kFp16)}), wide({q}, {.precision = coded(kE4m3, kFp16)});
+  Adam halves({p}, {.precision = coded(kFp16, kFp16)});
+  Adam wide({q}, {.precision = coded(kE4m3, kFp16)});
   set_gradient(p, numbers(16, 2));
   set_gradient(q, numbers(20, 2));
   codes.step();

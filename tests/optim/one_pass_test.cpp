@@ -110,8 +110,10 @@ TEST_CASE("one call for all parameters gives the bits and counts of one call eac
     for (const auto& update : updates()) {
       CAPTURE(kind.name);
       CAPTURE(update.first);
-      const std::vector<Tensor> together = mixed_parameters(), apart = mixed_parameters();
-      const auto all = kind.make(together, update.second), each = kind.make(apart, update.second);
+      const std::vector<Tensor> together = mixed_parameters();
+      const std::vector<Tensor> apart = mixed_parameters();
+      const auto all = kind.make(together, update.second);
+      const auto each = kind.make(apart, update.second);
       for (std::uint64_t step = 0; step < 3; ++step) {
         set_gradients(together, step);
         set_gradients(apart, step);
@@ -147,7 +149,8 @@ TEST_CASE("one call for all parameters gives the bits and counts of one call eac
 TEST_CASE("one call for all parameters gives the bits of an optimizer each") {
   for (const Kind& kind : kKinds) {
     CAPTURE(kind.name);
-    const std::vector<Tensor> together = mixed_parameters(), apart = mixed_parameters();
+    const std::vector<Tensor> together = mixed_parameters();
+    const std::vector<Tensor> apart = mixed_parameters();
     const auto all = kind.make(together, {.update = LowPrecisionUpdate::masters});
     std::vector<std::unique_ptr<Optimizer>> each;
     for (const Tensor& p : apart) each.push_back(kind.make({p}, {.update = LowPrecisionUpdate::masters}));
@@ -198,11 +201,13 @@ TEST_CASE("parameters of a group and an age share a call") {
 
 TEST_CASE("one look at all gradients counts for each what is not finite") {
   for (const bool write : {false, true}) {
-    const std::vector<Tensor> together = mixed_parameters(), apart = mixed_parameters();
+    const std::vector<Tensor> together = mixed_parameters();
+    const std::vector<Tensor> apart = mixed_parameters();
     SGD all(together, {.precision = {.update = LowPrecisionUpdate::masters}});
     SGD each(apart, {.precision = {.update = LowPrecisionUpdate::masters}});
     const auto n = static_cast<std::int64_t>(together.size());
-    const Tensor found = zeros({n + 1}, {.dtype = DType::i64}), one_by_one = zeros({n + 1}, {.dtype = DType::i64});
+    const Tensor found = zeros({n + 1}, {.dtype = DType::i64});
+    const Tensor one_by_one = zeros({n + 1}, {.dtype = DType::i64});
     for (const auto* params : {&together, &apart}) {
       set_gradients(*params, 1);
       for (const std::size_t i : {2, 8, 18, 38, 42}) (*params)[i].grad().copy_(full({}, i % 4 ? INFINITY : NAN));
@@ -224,7 +229,9 @@ TEST_CASE("one look at all gradients counts for each what is not finite") {
 }
 
 TEST_CASE("a call of an optimizer's row takes whole parameters") {
-  const Tensor p = ones({3}), g = ones({3}), none;
+  const Tensor p = ones({3});
+  const Tensor g = ones({3});
+  const Tensor none;
   const auto call = [&](OpId op, std::initializer_list<const Tensor*> in, const Attrs& attrs) {
     return error_of([&] { dispatch(op, in, attrs, SourceLocation::current()); });
   };
@@ -235,7 +242,8 @@ TEST_CASE("a call of an optimizer's row takes whole parameters") {
   CHECK(names(call(OpId::adam_step_, {&p, &g, &none, &none, &p, &none}, AdamAttrs{}), "needs two moments"));
   CHECK(names(call(OpId::sgd_step_, {&p, &g, &none, &none, &none, &p, &none, &none, &none, &none}, SgdAttrs{}),
               "needs a gradient"));
-  const Tensor longer = ones({4}), found = zeros({2}, {.dtype = DType::i64});
+  const Tensor longer = ones({4});
+  const Tensor found = zeros({2}, {.dtype = DType::i64});
   CHECK(names(call(OpId::sgd_step_, {&p, &g, &none, &none, &none, &p, &longer, &none, &none, &none}, SgdAttrs{}),
               "every tensor must be [3], given [4]"));
   CHECK(names(call(OpId::unscale_, {&found, &g, &none, &g, &none}, UnscaleAttrs{}),

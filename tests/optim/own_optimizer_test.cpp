@@ -101,7 +101,8 @@ TEST_CASE("an update written with ops has the fused row's bits under masters, Ka
       CAPTURE(to_string(dtype));
       CAPTURE(to_string(update));
       const Values start = numbers(300, 1);
-      const Tensor a = leaf(start, dtype), b = leaf(start, dtype);
+      const Tensor a = leaf(start, dtype);
+      const Tensor b = leaf(start, dtype);
       Momentum own(group_of(a), 3e-3, 0.9, {.update = update});
       SGD fused(group_of(b), {.lr = 3e-3, .momentum = 0.9, .precision = {.update = update}});
       for (std::uint64_t step = 0; step < 8; ++step) {
@@ -175,8 +176,10 @@ TEST_CASE("an own optimizer resumes from its state dict to the bit, and refuses 
   const auto make = [](const Tensor& p) {
     return std::make_unique<Momentum>(group_of(p), 1e-2, 0.9, UpdateOptions{.update = LowPrecisionUpdate::kahan});
   };
-  const Tensor p = leaf(numbers(50, 1), DType::bf16), q = leaf(Values(50, 0.0), DType::bf16);
-  const auto own = make(p), other = make(q);
+  const Tensor p = leaf(numbers(50, 1), DType::bf16);
+  const Tensor q = leaf(Values(50, 0.0), DType::bf16);
+  const auto own = make(p);
+  const auto other = make(q);
   const auto step = [](Optimizer& o, const Tensor& w, std::uint64_t t) {
     set_gradient(w, numbers(50, t), DType::bf16);
     o.step();
@@ -187,7 +190,10 @@ TEST_CASE("an own optimizer resumes from its state dict to the bit, and refuses 
     q.copy_(p);
   }
   other->load_state_dict(own->state_dict());
-  for (std::uint64_t t = 3; t < 6; ++t) step(*own, p, t), step(*other, q, t);
+  for (std::uint64_t t = 3; t < 6; ++t) {
+    step(*own, p, t);
+    step(*other, q, t);
+  }
   CHECK(same_bits(p, q));
   SGD sgd({leaf({1})}, {.lr = 1});
   CHECK(error_of([&] { sgd.load_state_dict(own->state_dict()); }) ==
@@ -213,7 +219,10 @@ namespace {
 struct Swaps : Optimizer {
   explicit Swaps(const Tensor& p) : Optimizer("swaps", {"a", "b"}, group_of(p), {.lr = 1}, {}) {}
   Tensor update(const Update& u) override {
-    if (u.step == 1) u.state[0] = u.gradient, u.state[1] = 2 * u.gradient;
+    if (u.step == 1) {
+      u.state[0] = u.gradient;
+      u.state[1] = 2 * u.gradient;
+    }
     const Tensor old = u.state[1];
     std::swap(u.state[0], u.state[1]);
     return old;

@@ -76,7 +76,8 @@ TEST_CASE("a resumed optimizer repeats to the bit") {
         straight.steps(0, 5);
         const StateDict saved = copied(straight.optimizer->state_dict());
         const StateDict schedule = straight.scheduler->state_dict();
-        const Tensor p = straight.p.detach().clone(), q = straight.q.detach().clone();
+        const Tensor p = straight.p.detach().clone();
+        const Tensor q = straight.q.detach().clone();
         straight.steps(5, 10);
 
         UpdateOptions other = precision;
@@ -102,7 +103,8 @@ TEST_CASE("a resumed optimizer repeats to the bit") {
 }
 
 TEST_CASE("an optimizer's state that does not fit changes nothing") {
-  const Tensor p = leaf({1, 2}), q = leaf({1, 2, 3});
+  const Tensor p = leaf({1, 2});
+  const Tensor q = leaf({1, 2, 3});
   SGD sgd({p}, {.momentum = 0.9});
   Adam adam({p});
   SGD wider({q}, {.lr = 7, .momentum = 0.9});
@@ -124,8 +126,10 @@ TEST_CASE("an optimizer's state that does not fit changes nothing") {
 }
 
 TEST_CASE("a loaded state is a copy") {
-  const Tensor p = leaf({1, 2}), q = leaf({1, 2});
-  SGD a({p}, {.lr = 1, .momentum = 0.9}), b({q}, {.lr = 1, .momentum = 0.9});
+  const Tensor p = leaf({1, 2});
+  const Tensor q = leaf({1, 2});
+  SGD a({p}, {.lr = 1, .momentum = 0.9});
+  SGD b({q}, {.lr = 1, .momentum = 0.9});
   set_gradient(p, {1, 1});
   set_gradient(q, {1, 1});
   a.step();
@@ -158,7 +162,9 @@ TEST_CASE("schedules") {
   CHECK(linear_warmup(4)(7) == 1);
   CHECK_THROWS_AS(cosine(0), Error);
 
-  const Tensor p = leaf({1}), q = leaf({1}), r = leaf({1});
+  const Tensor p = leaf({1});
+  const Tensor q = leaf({1});
+  const Tensor r = leaf({1});
   SGD sgd(std::vector<ParamGroup>{{.params = {p}, .lr = 1}, {.params = {q}, .lr = 4}});
   Scheduler scheduler(sgd, both);
   CHECK(sgd.param_groups()[1].lr == doctest::Approx(0.8));

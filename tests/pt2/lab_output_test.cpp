@@ -14,7 +14,8 @@ TEST_CASE("a model of torch.export that returns its loss, by the names of its ar
   const std::string model = source_dir() + "/tests/golden/pt2/gpt.pt2";
   const auto net = pt2::load(model);
   REQUIRE(net->inputs().size() == 2);
-  const std::string first = net->inputs()[0].name, second = net->inputs()[1].name;
+  const std::string first = net->inputs()[0].name;
+  const std::string second = net->inputs()[1].name;
   Generator generator(0);
   const Tensor tokens = randint(0, 11, {60, 6}, {.dtype = DType::i64}, generator);
   data::Dataset all{tokens, tokens, 0, "tokens"};

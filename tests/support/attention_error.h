@@ -40,7 +40,9 @@ struct AttentionRun {
   // y, dq, dk, dv on the CPU in f64, computed in `dtype`.
   std::array<Tensor, 4> run(DType dtype, Device device) const {
     const auto leaf = [&](const Tensor& t) { return t.to(dtype).to(device).detach().set_requires_grad(true); };
-    const Tensor a = leaf(q), b = leaf(k), c = leaf(v);
+    const Tensor a = leaf(q);
+    const Tensor b = leaf(k);
+    const Tensor c = leaf(v);
     const Tensor y = scaled_dot_product_attention(a, b, c, mask.defined() ? mask.to(device) : mask, {.causal = causal});
     CHECK(y.dtype() == dtype);
     y.backward(dy.to(dtype).to(device));
@@ -70,14 +72,21 @@ inline AttentionRun attention_run(const AttentionCase& c, DType dtype) {
 inline std::array<Tensor, 4> attention_bounds(const AttentionRun& r, DType dtype, const std::array<Tensor, 4>& exact) {
   const double u = std::ldexp(1.0, -24);
   const auto f64 = [](const Tensor& t) { return t.to(DType::f64); };
-  const Tensor q = f64(r.q), k = f64(r.k), v = f64(r.v), dy = abs(f64(r.dy));
-  const auto size = static_cast<double>(q.size(-1)), keys = static_cast<double>(k.size(-2)),
-             queries = static_cast<double>(q.size(-2));
+  const Tensor q = f64(r.q);
+  const Tensor k = f64(r.k);
+  const Tensor v = f64(r.v);
+  const Tensor dy = abs(f64(r.dy));
+  const auto size = static_cast<double>(q.size(-1));
+  const auto keys = static_cast<double>(k.size(-2));
+  const auto queries = static_cast<double>(q.size(-2));
   const double scale = 1 / std::sqrt(size);
   Tensor scores = matmul(q, transpose(k, -2, -1)) * scale;
   Tensor rough = matmul(abs(q), transpose(abs(k), -2, -1)) * scale;
   const bool added = r.mask.defined() && r.mask.dtype() != DType::bool_;
-  if (added) scores = scores + f64(r.mask), rough = rough + abs(f64(r.mask));
+  if (added) {
+    scores = scores + f64(r.mask);
+    rough = rough + abs(f64(r.mask));
+  }
   Tensor seen = ones({q.size(-2), k.size(-2)}, {.dtype = DType::f64});
   if (r.causal) seen = tril(seen);
   if (r.mask.defined() && !added) seen = where(r.mask, seen, 0);
@@ -99,7 +108,8 @@ inline void check_attention_in_half(const AttentionCase& c, DType dtype, Device 
   CAPTURE(c.label);
   CAPTURE(to_string(dtype));
   const AttentionRun r = attention_run(c, dtype);
-  const std::array<Tensor, 4> exact = r.run(DType::f64, Device::cpu()), given = r.run(dtype, device);
+  const std::array<Tensor, 4> exact = r.run(DType::f64, Device::cpu());
+  const std::array<Tensor, 4> given = r.run(dtype, device);
   const std::array<Tensor, 4> bounds = attention_bounds(r, dtype, exact);
   for (std::size_t i = 0; i < 4; ++i) {
     CAPTURE(i);
@@ -114,7 +124,8 @@ inline void check_cancelling_attention(DType dtype, Device device) {
   r.v = full({1, 2, 24, 64}, 4, {.dtype = dtype});
   r.v.narrow(2, 5, 1).fill_(4.0625);
   r.dy = full({1, 2, 24, 64}, 4, {.dtype = dtype});
-  const std::array<Tensor, 4> exact = r.run(DType::f64, Device::cpu()), given = r.run(dtype, device);
+  const std::array<Tensor, 4> exact = r.run(DType::f64, Device::cpu());
+  const std::array<Tensor, 4> given = r.run(dtype, device);
   for (std::size_t i = 0; i < 4; ++i) {
     CAPTURE(i);
     CHECK((max(abs(given[i] - exact[i])) / max(abs(exact[i]))).item() <= float_info(dtype).epsilon);

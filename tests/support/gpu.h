@@ -45,7 +45,8 @@ inline Tensor drawn(const Shape& sizes, std::uint64_t seed, DType dtype = DType:
 
 // Of tensors on any device.
 inline bool same_numbers(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.detach().to(Device::cpu()).contiguous(), y = b.detach().to(Device::cpu()).contiguous();
+  const Tensor x = a.detach().to(Device::cpu()).contiguous();
+  const Tensor y = b.detach().to(Device::cpu()).contiguous();
   return x.dtype() == y.dtype() && x.sizes() == y.sizes() &&
          std::equal(static_cast<char*>(x.raw()), static_cast<char*>(x.raw()) + x.nbytes(), static_cast<char*>(y.raw()));
 }

@@ -19,7 +19,9 @@ inline constexpr float kUntouched = -7;
 
 struct ProductCase {
   std::int64_t m, n, k;
-  bool a_transposed = false, b_transposed = false, bias = false;
+  bool a_transposed = false;
+  bool b_transposed = false;
+  bool bias = false;
   std::int64_t gap = 0;  // between rows (columns) of each matrix
 };
 
@@ -56,7 +58,11 @@ inline std::vector<float> falling_bias(std::int64_t n) {
 // linear, matmul of a matrix and of a batch have the same bits on any number of threads, in that dtype.
 inline void check_threads(std::int64_t m, std::int64_t n, std::int64_t k, DType dtype, Generator& g) {
   const auto draw = [&](const Shape& sizes) { return randn(sizes, {}, g).to(dtype); };
-  const Tensor x = draw({m, k}), w = draw({n, k}), bias = draw({n}), batch = draw({3, m, k}), others = draw({3, k, n});
+  const Tensor x = draw({m, k});
+  const Tensor w = draw({n, k});
+  const Tensor bias = draw({n});
+  const Tensor batch = draw({3, m, k});
+  const Tensor others = draw({3, k, n});
   const auto all = [&](int threads) {
     const ThreadsScope scope(threads);
     return std::vector<Tensor>{linear(x, w, bias),

@@ -126,7 +126,11 @@ inline Answer answer(const Truth& truth, std::uint64_t number, int seeds, int un
 }
 
 struct AnswerCounts {
-  int comparisons = 0, matches = 0, worse = 0, better = 0, undecided = 0;
+  int comparisons = 0;
+  int matches = 0;
+  int worse = 0;
+  int better = 0;
+  int undecided = 0;
   double seeds = 0;  // on average
 };
 inline AnswerCounts rates(const Truth& truth, int comparisons, int seeds, int until = 0) {

@@ -16,7 +16,8 @@ namespace gradual::cpu {
 namespace {
 
 // Both kernels read tiles in the layout of AMX: 16 rows of a, or columns of b, by 32 values of k.
-inline constexpr int kSide = 16, kDepth = 32;
+inline constexpr int kSide = 16;
+inline constexpr int kDepth = 32;
 inline constexpr std::int64_t kTile = kSide * kDepth;  // elements of a tile of a or b, 1 KiB
 inline constexpr std::int64_t kPair = 2 * kSide;       // rows of c computed together: two tiles of a
 inline constexpr std::int64_t kOf = kSide * kSide;     // elements of a tile of c
@@ -59,14 +60,17 @@ template <int kC, int kA, int kB> [[gnu::always_inline]] inline void add_product
 
 // Eight tile registers with 16 rows of 64 bytes. Registers 0 to 3 hold c, 4 and 5 hold a, 6 and 7 hold b.
 struct alignas(64) Configuration {
-  std::uint8_t palette = 1, start = 0, reserved[14] = {};
+  std::uint8_t palette = 1;
+  std::uint8_t start = 0;
+  std::uint8_t reserved[14] = {};
   std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
 class Amx : Pinned {
  public:
-  static constexpr std::int64_t kColumns = kPair, kBlockColumns = 256;  // columns of c: of a multiply, of a block
+  static constexpr std::int64_t kColumns = kPair;     // columns of c: of a multiply
+  static constexpr std::int64_t kBlockColumns = 256;  // of a block
   // Tiles along k: two columns of tiles of b fill 2/3 of the L1 cache.
   static constexpr std::int64_t kBlockTiles = 512 / kDepth;
   Amx() {
@@ -77,7 +81,8 @@ class Amx : Pinned {
   static std::int64_t columns(std::int64_t rest) { return std::min(rest, kColumns); }
   static void multiply(const Tiles& a, const Tiles& b, const Sums& s) {
     const std::int64_t tiles = pieces(s.k, kDepth);
-    const bool high = s.rows > kSide, wide = s.columns > kSide;
+    const bool high = s.rows > kSide;
+    const bool wide = s.columns > kSide;
     if (high && wide) multiply<2, 2>(a, b, tiles, s.first, s.c);
     else if (high) multiply<2, 1>(a, b, tiles, s.first, s.c);
     else if (wide) multiply<1, 2>(a, b, tiles, s.first, s.c);
@@ -96,7 +101,8 @@ class Amx : Pinned {
     if constexpr (kC > 1) load<1>(from + (first ? kSide : kOf), step);
     if constexpr (kR > 1) load<2>(first ? first : c + 2 * kOf, step);
     if constexpr (kR > 1 && kC > 1) load<3>(first ? first + kSide : c + 3 * kOf, step);
-    const BFloat16 *at_a = a.data, *at_b = b.data;
+    const BFloat16* at_a = a.data;
+    const BFloat16* at_b = b.data;
     for (std::int64_t t = 0; t < tiles; ++t, at_a += kTile, at_b += kTile) {
       load<6>(at_b, kRow);
       load_passing<4>(at_a, kRow);
@@ -121,7 +127,8 @@ class Amx : Pinned {
 // VDPBF16PS adds two products to each of 16 sums. Eight rows of a and three columns of tiles of b have 24 vectors of
 // sums: 24 instructions for 11 loads, and enough independent sums for two instructions per cycle.
 struct Dots {
-  static constexpr std::int64_t kColumns = 3 * kSide, kBlockColumns = 384;
+  static constexpr std::int64_t kColumns = 3 * kSide;
+  static constexpr std::int64_t kBlockColumns = 384;
   static constexpr std::int64_t kBlockTiles = 256 / kDepth;  // three columns of tiles of b fill half of the L1 cache
   // 49 to 64 columns are cut after 32, not after 48: 16 columns need more loads than multiply-adds.
   static std::int64_t columns(std::int64_t rest) {
@@ -148,13 +155,15 @@ struct Dots {
   [[gnu::target("avx512f")]] static void multiply(const Tiles& a, const Tiles& b, std::int64_t row, const Sums& s) {
     float* const c = s.c + row / kSide * (kColumns / kSide) * kOf + row % kSide * kSide;
     const float* const from = s.first ? s.first : c;
-    const std::int64_t down = s.first ? 0 : kSide, right = s.first ? kSide : kOf;
+    const std::int64_t down = s.first ? 0 : kSide;
+    const std::int64_t right = s.first ? kSide : kOf;
     __m512 sums[kRows][kC];
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 3
       for (int j = 0; j < kC; ++j) sums[i][j] = _mm512_loadu_ps(from + i * down + j * right);
-    const BFloat16 *at_a = a.at(row, 0).data + row % kSide * kDepth, *at_b = b.data;
+    const BFloat16* at_a = a.at(row, 0).data + row % kSide * kDepth;
+    const BFloat16* at_b = b.data;
     for (std::int64_t rest = pieces(s.k, 2); rest > 0; rest -= kSide, at_a += kTile - kDepth) {
       for (std::int64_t p = std::min<std::int64_t>(rest, kSide); p > 0; --p, at_a += 2, at_b += kDepth) {
         __m512i columns[kC];
@@ -234,7 +243,8 @@ template <bool kOfB>
 #pragma GCC unroll 16
     for (int i = 0; i < kSide; ++i) {
       const BFloat16* const at = from.data + 2 * i * from.place;
-      __m512i even = _mm512_setzero_si512(), odd = even;
+      __m512i even = _mm512_setzero_si512();
+      __m512i odd = even;
       if (2 * i < places) even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, at));
       if (2 * i + 1 < places) odd = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, at + from.place));
       rows[i] = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
@@ -250,11 +260,13 @@ template <bool kOfB>
 template <bool kOfB>
 [[gnu::target("avx512f,avx512bw,avx512vl")]] void pack(const Lines& from, std::int64_t lines, std::int64_t k,
                                                        BFloat16* to) {
-  const std::int64_t tiles = pieces(k, kDepth), pairs = pieces(lines, kPair);
+  const std::int64_t tiles = pieces(k, kDepth);
+  const std::int64_t pairs = pieces(lines, kPair);
   const bool along = from.place == 1;
   for (std::int64_t outer = 0; outer < (along ? pairs : tiles); ++outer)
     for (std::int64_t inner = 0; inner < (along ? tiles : pairs); ++inner) {
-      const std::int64_t t = along ? inner : outer, pair = (along ? outer : inner) * kPair;
+      const std::int64_t t = along ? inner : outer;
+      const std::int64_t pair = (along ? outer : inner) * kPair;
       for (std::int64_t i = pair; i < std::min(lines, pair + kPair); i += kSide)
         pack_tile<kOfB>({from.data + i * from.line + t * kDepth * from.place, from.line, from.place}, lines - i,
                         k - t * kDepth, to + (i * tiles / kSide + t) * kTile);
@@ -269,11 +281,13 @@ template <class Tc>
                                                                    std::int64_t across, bool relu) {
   for (std::int64_t j = 0; j < columns; j += kPair) {
     const auto some = static_cast<__mmask32>((std::uint64_t{1} << std::min(kPair, columns - j)) - 1);
-    const auto left = static_cast<__mmask16>(some), right = static_cast<__mmask16>(some >> kSide);
+    const auto left = static_cast<__mmask16>(some);
+    const auto right = static_cast<__mmask16>(some >> kSide);
     for (std::int64_t i = 0; i < rows; ++i) {
       const float* const row = sums + i / kSide * next + i % kSide * kSide + j * kSide;
       Tc* const to = c + i * across + j;
-      __m512 low = _mm512_load_ps(row), high = _mm512_maskz_load_ps(right, row + kOf);
+      __m512 low = _mm512_load_ps(row);
+      __m512 high = _mm512_maskz_load_ps(right, row + kOf);
       if (relu) {
         low = _mm512_max_ps(_mm512_setzero_ps(), low);  // max(0, NaN) is the second operand, NaN
         high = _mm512_max_ps(_mm512_setzero_ps(), high);
@@ -292,7 +306,8 @@ template <class Tc>
 template <class Kernel> struct Room {
   std::int64_t rows, b, sums, bias, all;  // rows of a packed at once; offsets of b, sums and bias; size in bytes
   template <class Tc> explicit Room(const Bf16Product<Tc>& p) {
-    const std::int64_t tiles = pieces(p.k, kDepth), line = tiles * kDepth * 2;
+    const std::int64_t tiles = pieces(p.k, kDepth);
+    const std::int64_t line = tiles * kDepth * 2;
     // If all columns fit in a block, each row of a is needed once: then only kBlockRows rows are packed at a time,
     // which stay in the L2 cache.
     rows = p.n <= Kernel::kBlockColumns ? kBlockRows : std::max(kBlockRows, kPackedA / line / kBlockRows * kBlockRows);
@@ -308,7 +323,8 @@ template <class Kernel> struct Room {
 // Computes a block of c. The sums stay in `sums` until all of k is added.
 template <class Kernel, class Tc>
 void block(const Bf16Product<Tc>& p, const Tiles& a, const Tiles& b, const float* bias, float* sums) {
-  constexpr std::int64_t kBlock = Kernel::kBlockTiles, kSums = kPair * Kernel::kColumns;
+  constexpr std::int64_t kBlock = Kernel::kBlockTiles;
+  constexpr std::int64_t kSums = kPair * Kernel::kColumns;
   const std::int64_t tiles = pieces(p.k, kDepth);
   for (std::int64_t t = 0; t < tiles; t += kBlock) {
     const std::int64_t k = std::min(kBlock * kDepth, p.k - t * kDepth);
@@ -329,8 +345,10 @@ template <class Kernel, class Tc> void multiply(const Bf16Product<Tc>& p) {
   const Room<Kernel> room(p);
   const Scratch scratch(static_cast<std::size_t>(room.all));
   char* const own = scratch.as<char>();
-  auto *const a = reinterpret_cast<BFloat16*>(own), *const b = reinterpret_cast<BFloat16*>(own + room.b);
-  auto *const sums = reinterpret_cast<float*>(own + room.sums), *const bias = reinterpret_cast<float*>(own + room.bias);
+  auto* const a = reinterpret_cast<BFloat16*>(own);
+  auto* const b = reinterpret_cast<BFloat16*>(own + room.b);
+  auto* const sums = reinterpret_cast<float*>(own + room.sums);
+  auto* const bias = reinterpret_cast<float*>(own + room.bias);
   std::fill_n(bias, Kernel::kBlockColumns, 0.0F);
   [[maybe_unused]] const Kernel kernel{};
   const std::int64_t line = pieces(p.k, kDepth) * kTile;

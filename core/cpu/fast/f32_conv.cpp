@@ -23,7 +23,8 @@ namespace {
 
 using Offsets = std::vector<std::int32_t>;
 
-inline constexpr int kLanes = Avx2::kLanes, kColumns = 2 * kLanes;
+inline constexpr int kLanes = Avx2::kLanes;
+inline constexpr int kColumns = 2 * kLanes;
 inline constexpr std::int64_t kOutputs = 8;        // output channels of a group, at least
 inline constexpr std::int64_t kPixels = 256;       // pixels of a block, about
 inline constexpr std::int64_t kCopied = 1 << 16;   // elements of a block's padded copy, about: half of an L2 cache
@@ -33,7 +34,8 @@ inline constexpr std::int64_t kPartial = 1 << 21;  // elements of the sums of al
 // The unfolded x [taps, pixels] as an operand of tile(): element (i, p) is data[taps[i] + pixels[p]].
 struct Taps {
   const float* data;
-  const std::int32_t *taps, *pixels;
+  const std::int32_t* taps;
+  const std::int32_t* pixels;
   template <int kR> struct Cursor {
     const float* at[kR];
     const std::int32_t* pixel;
@@ -53,7 +55,8 @@ void add_product(std::int64_t m, std::int64_t k, const Taps& x, const float* b, 
   for (std::int64_t q = 0; q < k; q += kBlockDepth) {
     const Taps part{x.data, x.taps, x.pixels + q};
     const std::int64_t depth = std::min(kBlockDepth, k - q);
-    const Panel from{b + q * kColumns, kColumns}, start{c, kColumns};
+    const Panel from{b + q * kColumns, kColumns};
+    const Panel start{c, kColumns};
     if (columns > kLanes) strip<Avx2, 2>(m, depth, part, from, start, c, kColumns);
     else strip<Avx2, 1>(m, depth, part, from, start, c, kColumns);
   }
@@ -143,7 +146,9 @@ struct Block {
 
 // Copies channels [first, first + channels) of x, with padding, for the block's images and rows.
 void copy_inputs(const Problem& p, const Block& block, std::int64_t first, std::int64_t channels, float* to) {
-  const std::int64_t height = p.x.t.sizes()[2], width = p.x.t.sizes()[3], edge = p.attrs.padding[1];
+  const std::int64_t height = p.x.t.sizes()[2];
+  const std::int64_t width = p.x.t.sizes()[3];
+  const std::int64_t edge = p.attrs.padding[1];
   for (std::int64_t image = 0; image < block.images; ++image) {
     float* row = to + image * p.copied_image();
     for (std::int64_t channel = first; channel < first + channels; ++channel)
@@ -172,14 +177,19 @@ void copy_outputs(const Problem& p, const Block& block, std::int64_t first, std:
 }
 
 void weight_gradient(const Problem& p, Tensor& out) {
-  const Offsets taps = p.tap_offsets(), pixels = p.pixel_offsets();
+  const Offsets taps = p.tap_offsets();
+  const Offsets pixels = p.pixel_offsets();
   const Result<float> dw(out);
   // Sums [parts, groups, strips][depth][kColumns]. A task computes those of one part, one group and one block of input
   // channels.
-  const std::int64_t strips = (p.outputs + kColumns - 1) / kColumns, depth = p.inputs * p.taps();
-  const std::int64_t size = depth * kColumns, groups = p.attrs.groups, numbers = groups * strips * size;
+  const std::int64_t strips = (p.outputs + kColumns - 1) / kColumns;
+  const std::int64_t depth = p.inputs * p.taps();
+  const std::int64_t size = depth * kColumns;
+  const std::int64_t groups = p.attrs.groups;
+  const std::int64_t numbers = groups * strips * size;
   const std::int64_t most = std::clamp<std::int64_t>(kPartial / numbers, 1, kParts);
-  const std::int64_t each = (p.blocks() + most - 1) / most, parts = (p.blocks() + each - 1) / each;
+  const std::int64_t each = (p.blocks() + most - 1) / most;
+  const std::int64_t parts = (p.blocks() + each - 1) / each;
   const std::int64_t chunks = (p.inputs + p.block_inputs - 1) / p.block_inputs;
   const Scratch partial(static_cast<std::size_t>(parts * numbers) * sizeof(float));
   auto* const total = partial.as<float>();
@@ -190,10 +200,14 @@ void weight_gradient(const Problem& p, Tensor& out) {
     const std::int64_t copied = p.block_images * p.copied_image();
     const Scratch memory(static_cast<std::size_t>(copied + 2 * kColumns * p.block_pixels()) * sizeof(float));
     auto* const images = memory.as<float>();
-    float *const rows = images + copied, *const b = rows + kColumns * p.block_pixels();
+    float* const rows = images + copied;
+    float* const b = rows + kColumns * p.block_pixels();
     for (; i < end; ++i) {
-      const std::int64_t input = i % chunks * p.block_inputs, group = i / chunks % groups, part = i / chunks / groups;
-      const std::int64_t inputs = std::min(p.block_inputs, p.inputs - input), m = inputs * p.taps();
+      const std::int64_t input = i % chunks * p.block_inputs;
+      const std::int64_t group = i / chunks % groups;
+      const std::int64_t part = i / chunks / groups;
+      const std::int64_t inputs = std::min(p.block_inputs, p.inputs - input);
+      const std::int64_t m = inputs * p.taps();
       float* const sums = total + part * numbers + group * strips * size + input * p.taps() * kColumns;
       for (std::int64_t j = 0; j < strips; ++j) std::fill_n(sums + j * size, m * kColumns, 0.0F);
       for (std::int64_t n = part * each; n < std::min(p.blocks(), (part + 1) * each); ++n) {

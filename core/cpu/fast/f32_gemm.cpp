@@ -13,12 +13,15 @@
 namespace gradual::cpu {
 namespace {
 
-inline constexpr std::int64_t kSmall = 1 << 19, kDepth = 1024;  // a small product: multiplications, k, at most
-inline constexpr std::int64_t kSide = 8;                        // rows and columns, at least
+// a small product: multiplications, k, at most
+inline constexpr std::int64_t kSmall = 1 << 19;
+inline constexpr std::int64_t kDepth = 1024;
+inline constexpr std::int64_t kSide = 8;  // rows and columns, at least
 
 // Block sizes of larger products (Goto and van de Geijn 2008): a block of b stays in the last-level cache, a block of a
 // in the L2 cache. kBlockRows is a multiple of a tile's rows.
-inline constexpr std::int64_t kBlockRows = 96, kBlockColumns = 2048;
+inline constexpr std::int64_t kBlockRows = 96;
+inline constexpr std::int64_t kBlockColumns = 2048;
 
 bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDepth && m * n * k <= kSmall; }
 
@@ -45,7 +48,8 @@ bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDep
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __m512d a = _mm512_castps_pd(pairs[i / 2]), b = _mm512_castps_pd(pairs[i / 2 + 2]);
+      const __m512d a = _mm512_castps_pd(pairs[i / 2]);
+      const __m512d b = _mm512_castps_pd(pairs[i / 2 + 2]);
       const __m512d row = i % 2 ? _mm512_unpackhi_pd(a, b) : _mm512_unpacklo_pd(a, b);
       _mm512_storeu_ps(to + (p + i) * across, _mm512_castpd_ps(row));
     }
@@ -56,7 +60,8 @@ bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDep
 
 // A tile of c has Isa::kRows rows of two vectors.
 template <class Isa> struct Kernel {
-  static constexpr int kLanes = Isa::kLanes, kColumns = 2 * kLanes;
+  static constexpr int kLanes = Isa::kLanes;
+  static constexpr int kColumns = 2 * kLanes;
 
   // c = start + a b for the first `columns` columns of c, at most kColumns; b is a strip. If there are fewer than
   // kColumns, they are computed in `edge` and copied.
@@ -73,7 +78,9 @@ template <class Isa> struct Kernel {
 
   // `room` has space for the bias of a strip, a strip of b and a strip of c.
   static void small(const F32Product& p, float* room) {
-    float *const bias = room, *const panel = bias + kColumns, *const edge = panel + p.k * kColumns;
+    float* const bias = room;
+    float* const panel = bias + kColumns;
+    float* const edge = panel + p.k * kColumns;
     F32Product part = p;
     for (std::int64_t j = 0; j < p.n; j += kColumns, part.c += kColumns) {
       const std::int64_t columns = std::min<std::int64_t>(kColumns, p.n - j);
@@ -107,12 +114,15 @@ template <class Isa> struct Kernel {
   }
 
   static void large(const F32Product& p, float* room) {
-    float *const bias = room, *const edge = bias + kColumns, *const own_b = edge + kBlockRows * kColumns;
+    float* const bias = room;
+    float* const edge = bias + kColumns;
+    float* const own_b = edge + kBlockRows * kColumns;
     std::fill_n(edge, kBlockRows * kColumns, 0.0F);
     F32Product part = p;
     for (std::int64_t j = 0; j < p.n; j += kBlockColumns)
       for (std::int64_t q = 0; q < p.k; q += kBlockDepth) {
-        part.n = std::min(kBlockColumns, p.n - j), part.k = std::min(kBlockDepth, p.k - q);
+        part.n = std::min(kBlockColumns, p.n - j);
+        part.k = std::min(kBlockDepth, p.k - q);
         part.bias = p.bias ? p.bias + j : nullptr;
         const float* const b = p.b.data + q * p.b.row_stride + j * p.b.col_stride;
         for (std::int64_t i = 0; i < part.n; i += kColumns)

@@ -20,7 +20,8 @@ inline constexpr std::int64_t kBlockDepth = 256;
 // callers have them only once everything is inlined.
 struct Avx2 {
   using Vector = __m256;
-  static constexpr int kLanes = 8, kRows = 6;  // lanes of a vector, rows of a tile; its sums take 12 of 16 registers
+  static constexpr int kLanes = 8;  // lanes of a vector
+  static constexpr int kRows = 6;   // rows of a tile; its sums take 12 of 16 registers
   [[gnu::target("avx2,fma")]] static void load(Vector& v, const float* from) { v = _mm256_loadu_ps(from); }
   [[gnu::target("avx2,fma")]] static void store(float* to, const Vector& v) { _mm256_storeu_ps(to, v); }
   [[gnu::target("avx2,fma")]] static void repeat(Vector& v, const float* from) { v = _mm256_broadcast_ss(from); }
@@ -30,7 +31,9 @@ struct Avx2 {
 };
 struct Avx512 {
   using Vector = __m512;
-  static constexpr int kLanes = 16, kRows = 8;  // the sums take 16 of 32 registers
+  // the sums take 16 of 32 registers
+  static constexpr int kLanes = 16;
+  static constexpr int kRows = 8;
   [[gnu::target("avx512f")]] static void load(Vector& v, const float* from) { v = _mm512_loadu_ps(from); }
   [[gnu::target("avx512f")]] static void store(float* to, const Vector& v) { _mm512_storeu_ps(to, v); }
   [[gnu::target("avx512f")]] static void repeat(Vector& v, const float* from) { v = _mm512_set1_ps(*from); }
@@ -148,10 +151,13 @@ inline void transpose(const float* from, std::int64_t stride, float* to, std::in
 template <class Isa>
 void pack_columns(const MatrixRef<float>& b, std::int64_t k, std::int64_t columns, float* __restrict to) {
   using Vector = typename Isa::Vector;
-  constexpr int kLanes = Isa::kLanes, kColumns = 2 * kLanes;
+  constexpr int kLanes = Isa::kLanes;
+  constexpr int kColumns = 2 * kLanes;
   const float* const from = b.data;
-  const std::int64_t stride = b.col_stride, row = b.row_stride;
-  const std::int64_t squares = row == 1 ? k / 8 * 8 : 0, whole = columns / 8 * 8;
+  const std::int64_t stride = b.col_stride;
+  const std::int64_t row = b.row_stride;
+  const std::int64_t squares = row == 1 ? k / 8 * 8 : 0;
+  const std::int64_t whole = columns / 8 * 8;
   for (std::int64_t p = 0; p < squares; p += 8)
     for (std::int64_t j = 0; j < whole; j += 8)
       transpose(from + p + j * stride, stride, to + p * kColumns + j, kColumns);

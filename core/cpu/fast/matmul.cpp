@@ -46,10 +46,12 @@ bool run(const Product& p, const char* a, const char* b, char* c, const float* b
 // A check before anything is converted: true if the product may suit, as one matrix of a batch or with the rows of the
 // whole batch.
 bool may_suit(const OpCall& call, bool linear) {
-  const Tensor &a = call[0], &b = call[1];
+  const Tensor& a = call[0];
+  const Tensor& b = call[1];
   if (a.dtype() == DType::f64 || a.numel() == 0 || b.numel() == 0) return false;
   const DType in = dtype_for(a.dtype());
-  const std::int64_t k = a.size(-1), n = linear ? b.size(0) : b.dim() == 1 ? 1 : b.size(-1);
+  const std::int64_t k = a.size(-1);
+  const std::int64_t n = linear ? b.size(0) : b.dim() == 1 ? 1 : b.size(-1);
   return suits_sizes(in, a.dim() == 1 ? 1 : a.size(-2), n, k) || suits_sizes(in, a.numel() / k, n, k);
 }
 

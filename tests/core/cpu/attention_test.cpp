@@ -42,7 +42,9 @@ Results run(const Inputs& in, bool causal, double scale = 0) {
     own.set_requires_grad(true);
     return own;
   };
-  const Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
+  const Tensor q = leaf(in.q);
+  const Tensor k = leaf(in.k);
+  const Tensor v = leaf(in.v);
   const Tensor y = scaled_dot_product_attention(q, k, v, {}, {.causal = causal, .scale = scale});
   const bool fused = Tape::of(y).to_string().find("flash_attention") != std::string::npos;
   y.backward(in.dy);
@@ -51,13 +53,15 @@ Results run(const Inputs& in, bool causal, double scale = 0) {
 
 // The largest difference as a share of the largest number.
 double apart(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.to(DType::f64), y = b.to(DType::f64);
+  const Tensor x = a.to(DType::f64);
+  const Tensor y = b.to(DType::f64);
   return (x - y).abs().max().item() / y.abs().max().item();
 }
 
 bool same_bits(const Results& a, const Results& b) {
   for (std::size_t i = 0; i < a.all.size(); ++i) {
-    const Tensor x = a.all[i].contiguous(), y = b.all[i].contiguous();
+    const Tensor x = a.all[i].contiguous();
+    const Tensor y = b.all[i].contiguous();
     if (std::memcmp(x.raw(), y.raw(), x.nbytes()) != 0) return false;
   }
   return true;
@@ -69,8 +73,14 @@ class Watch final : public Observer {
   explicit Watch(bool counts) : counts_(counts) {}
   bool wants_counts() const override { return counts_; }
   void after(const OpCall& call, const Outputs&, const CallRecord& record) override {
-    if (call.op == OpId::flash_attention) forward = record.counts, ++seen;
-    if (call.op == OpId::flash_attention_backward) backward = record.counts, ++seen;
+    if (call.op == OpId::flash_attention) {
+      forward = record.counts;
+      ++seen;
+    }
+    if (call.op == OpId::flash_attention_backward) {
+      backward = record.counts;
+      ++seen;
+    }
   }
   CastCounts forward, backward;
   int seen = 0;
@@ -96,7 +106,9 @@ TEST_CASE("attention by blocks has the results of its parts") {
     for (const double scale : {0.0, -0.5})
       for (const auto& lengths :
            {std::pair<std::int64_t, std::int64_t>{150, 170}, {170, 90}, {128, 128}, {130, 1100}}) {
-        const std::int64_t queries = lengths.first, keys = lengths.second;  // clang captures no structured bindings
+        // clang captures no structured bindings
+        const std::int64_t queries = lengths.first;
+        const std::int64_t keys = lengths.second;
         CAPTURE(to_string(dtype));
         CAPTURE(scale);
         CAPTURE(queries);
@@ -158,7 +170,8 @@ TEST_CASE("attention by blocks has the same bits with and without observers") {
 
 // The results alone: probabilities and the gradients of scores stay f32.
 TEST_CASE("attention by blocks counts what it rounds to bf16") {
-  constexpr std::int64_t kLength = 150, kSize = 8;
+  constexpr std::int64_t kLength = 150;
+  constexpr std::int64_t kSize = 8;
   constexpr std::uint64_t kNumbers = 2 * 3 * kLength * kSize;
   const Inputs in = draw(kLength, kLength, kSize, kSize, DType::bf16);
   for_each_product([&](DType dtype) {

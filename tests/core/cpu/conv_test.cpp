@@ -33,7 +33,11 @@ ConvAttrs attrs(std::int64_t stride, std::int64_t pad, std::int64_t dilation = 1
 }
 ConvAttrs uneven() {
   ConvAttrs a = attrs(1, 0);
-  a.stride[0] = 3, a.stride[1] = 2, a.padding[0] = 1, a.padding[1] = 4, a.dilation[0] = 2;
+  a.stride[0] = 3;
+  a.stride[1] = 2;
+  a.padding[0] = 1;
+  a.padding[1] = 4;
+  a.dilation[0] = 2;
   return a;
 }
 ConvAttrs sideways() {
@@ -75,7 +79,8 @@ Problem make(const Case& c, DType dtype) {
   return p;
 }
 ConvAttrs sized(ConvAttrs a, const Tensor& t) {
-  a.size[0] = t.size(2), a.size[1] = t.size(3);
+  a.size[0] = t.size(2);
+  a.size[1] = t.size(3);
   return a;
 }
 
@@ -92,8 +97,10 @@ struct Reference {
   Sums y, dx, dw;
 };
 Reference reference(const Problem& p) {
-  const auto x = p.x.to_vector<double>(), w = p.w.to_vector<double>(), b = p.bias.to_vector<double>(),
-             g = p.dy.to_vector<double>();
+  const auto x = p.x.to_vector<double>();
+  const auto w = p.w.to_vector<double>();
+  const auto b = p.bias.to_vector<double>();
+  const auto g = p.dy.to_vector<double>();
   Reference r{Sums(p.dy.numel()), Sums(p.x.numel()), Sums(p.w.numel())};
   const std::int64_t per = p.w.size(0) / p.attrs.groups;
   std::int64_t yi = 0;
@@ -127,11 +134,15 @@ void check_near(const Tensor& got, const Sums& want, std::int64_t n) {
                                                    : 0;
   const std::vector<double> values = got.to_vector<double>();
   REQUIRE(values.size() == want.value.size());
-  std::size_t wrong = 0, first = 0;
+  std::size_t wrong = 0;
+  std::size_t first = 0;
   for (std::size_t i = values.size(); i-- > 0;) {
     const double bound =
         static_cast<double>(n + 1) * step * want.size[i] + last * 1.01 * std::abs(want.value[i]) + 1e-300;
-    if (!(std::abs(values[i] - want.value[i]) <= bound)) ++wrong, first = i;
+    if (!(std::abs(values[i] - want.value[i]) <= bound)) {
+      ++wrong;
+      first = i;
+    }
   }
   CAPTURE(first);
   REQUIRE(wrong == 0);
@@ -313,7 +324,8 @@ TEST_CASE("convolutions of a batch in parts: f16, f8 and TF32 give the bits of f
         }
         CHECK(counted == expected);
 
-        const Tensor x8 = half.x.to(DType::f8e5m2), w8 = half.w.to(DType::f8e5m2);
+        const Tensor x8 = half.x.to(DType::f8e5m2);
+        const Tensor w8 = half.w.to(DType::f8e5m2);
         const Tensor y8 = conv2d(x8.to(DType::bf16), w8.to(DType::bf16), {}, half.attrs);
         CHECK(same_bits(conv2d(x8, w8, {}, half.attrs).to(DType::bf16), y8));
 

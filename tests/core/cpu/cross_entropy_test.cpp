@@ -53,7 +53,8 @@ Expected expected(const Tensor& x, const Tensor& y, double smoothing, std::int64
 
 // The same bits, whatever those of a NaN.
 bool same_but_for_nan(const Tensor& a, const Tensor& b) {
-  const std::vector<double> x = a.to_vector<double>(), y = b.to_vector<double>();
+  const std::vector<double> x = a.to_vector<double>();
+  const std::vector<double> y = b.to_vector<double>();
   return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](double p, double q) {
     return std::bit_cast<std::uint64_t>(p) == std::bit_cast<std::uint64_t>(q) || (std::isnan(p) && std::isnan(q));
   });
@@ -149,8 +150,8 @@ TEST_CASE("cross_entropy: many short rows have the bits of each alone") {
           const Tensor x = (randn({rows, n}, {.dtype = DType::f64}, g) * 5.0).to(dtype);
           narrow(narrow(x, 0, 1, 1), 1, 0, (n + 1) / 2).fill_(-INFINITY);
           narrow(narrow(x, 0, rows / 2, 1), 1, n / 2, 1).fill_(NAN);
-          const Tensor y = randint(0, n, {rows}, {.dtype = DType::i64}, g),
-                       dy = randn({rows}, {.dtype = DType::f64}, g).to(dtype);
+          const Tensor y = randint(0, n, {rows}, {.dtype = DType::i64}, g);
+          const Tensor dy = randn({rows}, {.dtype = DType::f64}, g).to(dtype);
           const CrossEntropyAttrs attrs{{.reduction = Reduction::none, .label_smoothing = 0.1, .ignore_index = 1}};
           const auto run = [&](std::int64_t from, std::int64_t to) {
             const auto part = [&](const Tensor& t) { return narrow(t, 0, from, to - from).contiguous(); };

@@ -379,7 +379,8 @@ TEST_CASE("in-place sums are computed in the wider dtype and rounded once") {
 
 TEST_CASE("relu's gradient in f16 and bf16 has the bits of one that is converted, for all patterns") {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    Tensor all = empty({1 << 16}, {.dtype = dtype}), ones_of = full({1 << 16}, 1, {.dtype = dtype});
+    Tensor all = empty({1 << 16}, {.dtype = dtype});
+    Tensor ones_of = full({1 << 16}, 1, {.dtype = dtype});
     for (std::size_t i = 0; i < 1 << 16; ++i) static_cast<std::uint16_t*>(all.raw())[i] = static_cast<std::uint16_t>(i);
     const auto gradient = [](const Tensor& dy, const Tensor& y) { return call_row(OpId::relu_backward, {}, dy, y)[0]; };
     for (const auto& [dy, y] : {std::pair{all, ones_of}, {ones_of, all}, {all, all}}) {

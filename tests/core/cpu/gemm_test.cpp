@@ -23,12 +23,16 @@ Tensor random(const Shape& sizes, DType dtype, std::uint64_t seed) {
 // c [m, n] against start + a b in long double: k + 1 roundings of sums of this size, in any order. f32 where c is not
 // f64.
 void check_product(const Tensor& a, const Tensor& b, const Tensor& c, const Tensor& start = {}) {
-  const std::int64_t m = a.size(0), k = a.size(1), n = b.size(1);
+  const std::int64_t m = a.size(0);
+  const std::int64_t k = a.size(1);
+  const std::int64_t n = b.size(1);
   REQUIRE(c.sizes() == Shape{m, n});
   const auto at = [](const std::vector<double>& v, std::int64_t i) {
     return static_cast<long double>(v[static_cast<std::size_t>(i)]);
   };
-  const auto av = a.to_vector<double>(), bv = b.to_vector<double>(), cv = c.to_vector<double>();
+  const auto av = a.to_vector<double>();
+  const auto bv = b.to_vector<double>();
+  const auto cv = c.to_vector<double>();
   const auto first = start.defined() ? start.to_vector<double>() : std::vector<double>(static_cast<std::size_t>(n));
   const long double step = static_cast<long double>(k + 1) * std::ldexp(1.0L, c.dtype() == DType::f64 ? -53 : -24);
   bool near = true;
@@ -185,11 +189,13 @@ TEST_CASE("the number of threads does not change a bit") {
   Tensor one[2], many[2];
   {
     const ThreadsScope threads(1);
-    one[0] = matmul(a, b), one[1] = matmul(batch, b.t().transpose(0, 1));
+    one[0] = matmul(a, b);
+    one[1] = matmul(batch, b.t().transpose(0, 1));
   }
   {
     const ThreadsScope threads(5);
-    many[0] = matmul(a, b), many[1] = matmul(batch, b);
+    many[0] = matmul(a, b);
+    many[1] = matmul(batch, b);
   }
   CHECK(same_bits(one[0], many[0]));
   CHECK(same_bits(one[1], many[1]));

@@ -31,7 +31,8 @@ void check_near(const Tensor& got, const Tensor& want, double size, double steps
   const double last = got.dtype() == DType::f16    ? std::ldexp(1, -11)
                       : got.dtype() == DType::bf16 ? std::ldexp(1, -8)
                                                    : 0;
-  const std::vector<double> a = got.to_vector<double>(), b = want.to_vector<double>();
+  const std::vector<double> a = got.to_vector<double>();
+  const std::vector<double> b = want.to_vector<double>();
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i)
     REQUIRE(std::abs(a[i] - b[i]) <= steps * inner * size + 1.01 * last * std::abs(b[i]) + (last > 0 ? 1e-7 : 0));
@@ -116,8 +117,10 @@ TEST_CASE("batch_norm of channels-last images in half formats has the bits of f3
       CAPTURE(dtype);
       CAPTURE(channels);
       const Shape sizes{9, channels, 14, 15};
-      const Tensor x = channels_last(random(sizes, dtype, 1, 3, 2)), dy = channels_last(random(sizes, dtype, 2));
-      const Tensor w = random({channels}, DType::f32, 3), b = random({channels}, DType::f32, 4);
+      const Tensor x = channels_last(random(sizes, dtype, 1, 3, 2));
+      const Tensor dy = channels_last(random(sizes, dtype, 2));
+      const Tensor w = random({channels}, DType::f32, 3);
+      const Tensor b = random({channels}, DType::f32, 4);
       const auto [y, mean, invstd] = batch_norm(x, w, b, {}, {}, true);
       const auto [wide_y, wide_mean, wide_invstd] = batch_norm(x.to(DType::f32), w, b, {}, {}, true);
       CHECK(same_bits(y, wide_y.to(dtype)));
@@ -136,8 +139,10 @@ TEST_CASE("batch_norm: the same bits where rounding is counted") {
     for (const Shape& sizes : {Shape{16, 64, 7, 7}, Shape{9, 5, 33, 31}, Shape{70, 6, 2, 1}, Shape{33, 40}}) {
       CAPTURE(to_string(sizes));
       CAPTURE(dtype);
-      const Tensor x = random(sizes, dtype, 1, 0.5), dy = random(sizes, dtype, 2);
-      const Tensor w = random({sizes[1]}, DType::f32, 3), b = random({sizes[1]}, DType::f32, 4);
+      const Tensor x = random(sizes, dtype, 1, 0.5);
+      const Tensor dy = random(sizes, dtype, 2);
+      const Tensor w = random({sizes[1]}, DType::f32, 3);
+      const Tensor b = random({sizes[1]}, DType::f32, 4);
       const auto all = [&] {
         const NormAttrs attrs{.training = true, .relu = true};
         const auto [y, mean, invstd] = batch_norm(x, w, b, {}, {}, true);
@@ -155,7 +160,8 @@ TEST_CASE("batch_norm: the same bits where rounding is counted") {
 
 TEST_CASE("batch_norm of no channels and of no images") {
   for (const Shape& sizes : {Shape{4, 0}, Shape{4, 0, 3, 3}, Shape{0, 4, 3, 3}}) {
-    const Tensor x = zeros(sizes), w = ones({sizes[1]});
+    const Tensor x = zeros(sizes);
+    const Tensor w = ones({sizes[1]});
     const auto [y, mean, invstd] = batch_norm(x, w, w, zeros({sizes[1]}), ones({sizes[1]}), false);
     CHECK(y.sizes() == sizes);
     CHECK(batch_norm_backward(x, x, w, mean, invstd, {.training = false})[0].sizes() == sizes);
@@ -166,8 +172,10 @@ TEST_CASE("batch_norm: the same bits for any number of threads") {
   for (const Shape& s : {Shape{7, 24, 17, 9}, Shape{64, 5, 33, 32}, Shape{4000, 30}}) {
     CAPTURE(to_string(s));
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const Tensor x = random(s, dtype, 1, 3, 2), dy = random(s, dtype, 2);
-      const Tensor w = random({s[1]}, DType::f32, 3), b = random({s[1]}, DType::f32, 4);
+      const Tensor x = random(s, dtype, 1, 3, 2);
+      const Tensor dy = random(s, dtype, 2);
+      const Tensor w = random({s[1]}, DType::f32, 3);
+      const Tensor b = random({s[1]}, DType::f32, 4);
       const auto run = [&](int threads) {
         const ThreadsScope scope(threads);
         const auto [y, mean, invstd] = batch_norm(x, w, b, {}, {}, true);
@@ -219,8 +227,16 @@ TEST_CASE("layer_norm and rms_norm over one and two dims") {
     for (int dims : {1, 2}) {
       for (DType parameters : {p, dtype}) {
         const Shape s{70, 6, 9};
-        Shape normalized{9}, over{2}, others{0, 1}, lead{70, 6};
-        if (dims == 2) normalized = {6, 9}, over = {1, 2}, others = {0}, lead = {70};
+        Shape normalized{9};
+        Shape over{2};
+        Shape others{0, 1};
+        Shape lead{70, 6};
+        if (dims == 2) {
+          normalized = {6, 9};
+          over = {1, 2};
+          others = {0};
+          lead = {70};
+        }
         const Tensor x = random(s, dtype, 1, 1, 2);
         const Tensor dy = random(s, dtype, 2);
         const Tensor w = random(normalized, parameters, 3);

@@ -30,13 +30,16 @@ PoolAttrs attrs(std::int64_t kernel, std::int64_t stride, std::int64_t pad) {
 }
 PoolAttrs uneven() {
   PoolAttrs a = attrs(3, 2, 1);
-  a.kernel[1] = 2, a.stride[1] = 1, a.padding[1] = 0;
+  a.kernel[1] = 2;
+  a.stride[1] = 1;
+  a.padding[1] = 0;
   return a;
 }
 // Windows of two columns.
 PoolAttrs pairs(std::int64_t height, std::int64_t row_stride) {
   PoolAttrs a = attrs(2, 2, 0);
-  a.kernel[0] = height, a.stride[0] = row_stride;
+  a.kernel[0] = height;
+  a.stride[0] = row_stride;
   return a;
 }
 PoolAttrs tall() { return pairs(3, 1); }
@@ -57,7 +60,8 @@ bool same_bits(const Tensor& a, const Tensor& b) {
   return x.dtype() == y.dtype() && x.sizes() == y.sizes() && std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
 }
 PoolAttrs sized(PoolAttrs a, const Tensor& x) {
-  a.size[0] = x.size(2), a.size[1] = x.size(3);
+  a.size[0] = x.size(2);
+  a.size[1] = x.size(3);
   return a;
 }
 
@@ -89,7 +93,10 @@ TEST_CASE("max_pool2d: values, indices, their gradient and its adjoint") {
         windows(c, y.size(2), y.size(3), [&](std::int64_t o, std::int64_t i) {
           const auto at = static_cast<std::size_t>(p * out + o);
           const double v = xs[static_cast<std::size_t>(p * in + i)];
-          if (v > want[at]) want[at] = v, want_index[at] = i;
+          if (v > want[at]) {
+            want[at] = v;
+            want_index[at] = i;
+          }
         });
       CHECK(y.to_vector<double>() == want);
       CHECK(index.to_vector<std::int64_t>() == want_index);
@@ -138,7 +145,8 @@ TEST_CASE("max_pool2d: NaN, infinities and equals in wide rows, read in pairs or
       std::vector<std::int64_t> want(static_cast<std::size_t>(y.numel()), -1);
       windows(c, y.size(2), y.size(3), [&](std::int64_t o, std::int64_t i) {
         std::int64_t& best = want[static_cast<std::size_t>(o)];
-        const float v = x[static_cast<std::size_t>(i)], most = best < 0 ? 0 : x[static_cast<std::size_t>(best)];
+        const float v = x[static_cast<std::size_t>(i)];
+        const float most = best < 0 ? 0 : x[static_cast<std::size_t>(best)];
         if (best < 0 || v > most || (std::isnan(v) && !std::isnan(most))) best = i;
       });
       CHECK(index.to_vector<std::int64_t>() == want);
@@ -187,7 +195,8 @@ TEST_CASE("max_pool2d of windows in pairs of columns: the same bits by every ins
 
 TEST_CASE("max_pool2d_backward refuses indices that no pooling gave") {
   PoolAttrs wide = attrs(2, 2, 0);
-  wide.size[0] = 4, wide.size[1] = 40;
+  wide.size[0] = 4;
+  wide.size[1] = 40;
   for (const std::int64_t wrong : {std::int64_t{160}, std::int64_t{-1}, std::int64_t{1} << 32}) {
     Tensor indices = max_pool2d_with_indices(ones({1, 2, 4, 40}), attrs(2, 2, 0)).second;
     indices.data<std::int64_t>()[20] = wrong;  // of the first plane's second row
@@ -211,14 +220,16 @@ TEST_CASE("avg_pool2d counts padding as zeros, its gradient is the transpose") {
     const std::int64_t in = c.sizes[2] * c.sizes[3];
     const std::int64_t out = y.size(2) * y.size(3);
     const auto divisor = static_cast<double>(c.attrs.kernel[0] * c.attrs.kernel[1]);
-    const std::vector<double> xs = x.to_vector<double>(), g = dy.to_vector<double>();
+    const std::vector<double> xs = x.to_vector<double>();
+    const std::vector<double> g = dy.to_vector<double>();
     std::vector<double> want(g.size()), want_dx(xs.size());
     for (std::int64_t p = 0; p < c.sizes[0] * c.sizes[1]; ++p)
       windows(c, y.size(2), y.size(3), [&](std::int64_t o, std::int64_t i) {
         want[static_cast<std::size_t>(p * out + o)] += xs[static_cast<std::size_t>(p * in + i)] / divisor;
         want_dx[static_cast<std::size_t>(p * in + i)] += g[static_cast<std::size_t>(p * out + o)] / divisor;
       });
-    const std::vector<double> ys = y.to_vector<double>(), dxs = dx.to_vector<double>();
+    const std::vector<double> ys = y.to_vector<double>();
+    const std::vector<double> dxs = dx.to_vector<double>();
     for (std::size_t i = 0; i < want.size(); ++i) REQUIRE(std::abs(ys[i] - want[i]) < 1e-12);
     for (std::size_t i = 0; i < want_dx.size(); ++i) REQUIRE(std::abs(dxs[i] - want_dx[i]) < 1e-12);
     CHECK(same_bits(avg_pool2d(channels_last(x), c.attrs), y));
@@ -236,7 +247,8 @@ TEST_CASE("adaptive_avg_pool2d covers floor to ceil, its gradient is the transpo
   CHECK(y == std::vector<double>{1.5, 14.0 / 3, 12});
   CHECK(adaptive_avg_pool2d(row, 2, 5).to_vector<double>() == std::vector<double>{1, 2, 4, 8, 16, 1, 2, 4, 8, 16});
   PoolAttrs a;
-  a.size[0] = 1, a.size[1] = 5;
+  a.size[0] = 1;
+  a.size[1] = 5;
   const Tensor dy = from_data(std::vector<double>{2, 3, 4}, {1, 1, 1, 3}, {.dtype = DType::f64});
   CHECK(adaptive_avg_pool2d_backward(dy, a).to_vector<double>() == std::vector<double>{1, 2, 1, 3, 2});
   CHECK(adaptive_avg_pool2d(zeros({0, 2, 3, 3}), 1, 1).sizes() == Shape{0, 2, 1, 1});
@@ -267,7 +279,8 @@ TEST_CASE(
         CAPTURE(i);
         const Tensor plain = randn({3, channels, 7, 9}, {}, g).to(dtype).set_requires_grad();
         const Tensor last = channels_last(plain.detach()).set_requires_grad();
-        const Tensor want = pools[i](plain), dy = randn(want.sizes(), {}, g).to(dtype);
+        const Tensor want = pools[i](plain);
+        const Tensor dy = randn(want.sizes(), {}, g).to(dtype);
         want.backward(dy);
         reference::for_each_isa([&](CpuIsa isa) {
           CAPTURE(to_string(isa));
@@ -292,7 +305,8 @@ TEST_CASE("pooling gives the same bits on any number of threads") {
     const auto [y, index] = max_pool2d_with_indices(x, attrs(3, 2, 1));
     return std::vector<Tensor>{y, index, avg_pool2d(x, attrs(3, 1, 1))};
   };
-  const auto one = on(1), five = on(5);
+  const auto one = on(1);
+  const auto five = on(5);
   for (std::size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], five[i]));
 }
 

@@ -40,13 +40,28 @@ std::vector<std::vector<double>> groups(const Tensor& x, const Shape& dims) {
 }
 
 struct Summary {
-  double sum = 0, magnitude = 0, mean = NAN, var = NAN, max = -kInf, min = kInf, logsumexp = -kInf, norm1 = 0,
-         norm2 = 0, norm3 = 0, nonzero = 0, largest = 0;
+  double sum = 0;
+  double magnitude = 0;
+  double mean = NAN;
+  double var = NAN;
+  double max = -kInf;
+  double min = kInf;
+  double logsumexp = -kInf;
+  double norm1 = 0;
+  double norm2 = 0;
+  double norm3 = 0;
+  double nonzero = 0;
+  double largest = 0;
 };
 // In long double, so that the reference's own error does not count.
 Summary summarize(const std::vector<double>& v) {
   Summary s;
-  long double total = 0, one = 0, two = 0, three = 0, squares = 0, exponentials = 0;
+  long double total = 0;
+  long double one = 0;
+  long double two = 0;
+  long double three = 0;
+  long double squares = 0;
+  long double exponentials = 0;
   for (double x : v) {
     const long double m = std::fabs(x);
     total += x;
@@ -128,9 +143,17 @@ TEST_CASE("reductions match sums in double over every geometry") {
       CAPTURE(to_string(x.strides()));
       CAPTURE(to_string(dims));
       const auto all = groups(x, dims);
-      const Tensor s = sum(x, dims), m = mean(x, dims), v = var(x, dims), hi = max(x, dims), lo = min(x, dims),
-                   l = logsumexp(x, dims.empty() && x.dim() == 0 ? Shape{} : dims), n1 = norm(x, 1, dims),
-                   n2 = norm(x, 2, dims), n3 = norm(x, 3, dims), n0 = norm(x, 0, dims), ni = norm(x, kInf, dims);
+      const Tensor s = sum(x, dims);
+      const Tensor m = mean(x, dims);
+      const Tensor v = var(x, dims);
+      const Tensor hi = max(x, dims);
+      const Tensor lo = min(x, dims);
+      const Tensor l = logsumexp(x, dims.empty() && x.dim() == 0 ? Shape{} : dims);
+      const Tensor n1 = norm(x, 1, dims);
+      const Tensor n2 = norm(x, 2, dims);
+      const Tensor n3 = norm(x, 3, dims);
+      const Tensor n0 = norm(x, 0, dims);
+      const Tensor ni = norm(x, kInf, dims);
       REQUIRE(s.numel() == static_cast<std::int64_t>(all.size()));
       REQUIRE(s.dtype() == d);
       for (std::int64_t i = 0; i < s.numel(); ++i) {

@@ -16,7 +16,8 @@ using namespace gradual;
 
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // x with this many significant bits, truncated.
 float shortened(float x, int bits) {
@@ -28,8 +29,8 @@ float shortened(float x, int bits) {
 constexpr int kKinds = 12;
 float number(int kind, std::mt19937& random) {
   const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
-  const float x = std::normal_distribution<float>()(random),
-              bits = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+  const float x = std::normal_distribution<float>()(random);
+  const float bits = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
   switch (kind) {
     case 0: return x;
     case 1: return shortened(x, 11);
@@ -56,7 +57,8 @@ Tensor numbers(const Shape& sizes, int kind, std::mt19937& random) {
 int differing(const Tensor& a, const Tensor& b) {
   int count = 0;
   for (std::int64_t i = 0; i < a.numel(); ++i) {
-    const float x = a.data<float>()[i], y = b.data<float>()[i];
+    const float x = a.data<float>()[i];
+    const float y = b.data<float>()[i];
     count += std::bit_cast<std::uint32_t>(x) != std::bit_cast<std::uint32_t>(y) && !(x != x && y != y);
   }
   return count;
@@ -71,8 +73,11 @@ TEST_CASE("rounded products: all instruction sets give the same bits") {
     for (const std::string more : {"", "/chunk=8", "/chunk=7/promote=21", "/promote=16"})
       for (int kind = 0; kind < kKinds; ++kind) {
         const int other = static_cast<int>(random() % kKinds);
-        const std::int64_t m = 1 + random() % 40, k = 1 + random() % 150, n = random() % 3 ? 1 + random() % 90 : 64;
-        const Tensor a = numbers({m, k}, kind, random), b = numbers({n, k}, other, random);
+        const std::int64_t m = 1 + random() % 40;
+        const std::int64_t k = 1 + random() % 150;
+        const std::int64_t n = random() % 3 ? 1 + random() % 90 : 64;
+        const Tensor a = numbers({m, k}, kind, random);
+        const Tensor b = numbers({n, k}, other, random);
         const Tensor bias = full({n}, kind == 0 ? 0.3 : -0.0);  // shows the sign of a sum of zero
         Accumulator how = accumulator(format + more);
         how.format.subnormals = random() % 6 != 0;

@@ -51,7 +51,8 @@ TEST_CASE("the next write into a folder removes the temporary files of processes
   REQUIRE(waitpid(child, &status, 0) == child);
   REQUIRE(WIFSIGNALED(status));
   REQUIRE(folder.names().size() == 1);  // what the child left
-  const std::string others = folder / "theirs.tmp", left = folder.names()[0];
+  const std::string others = folder / "theirs.tmp";
+  const std::string left = folder.names()[0];
   std::ofstream(others) << "not a temporary file of the library";
 
   const test::TemporaryFolder link;  // by another name, so that this process sees the folder for the first time twice

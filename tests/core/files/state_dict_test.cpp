@@ -90,7 +90,8 @@ TEST_CASE("what is wrong with a state dict's entry is said") {
 
 TEST_CASE("a generator's state goes into a state dict and back") {
   Generator a(std::numeric_limits<std::uint64_t>::max());
-  a.next(), a.next();
+  a.next();
+  a.next();
   Generator b;
   load_state_dict(b, state_dict(a));
   CHECK(b.seed() == a.seed());

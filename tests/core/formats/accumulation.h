@@ -91,7 +91,8 @@ inline double grouped(const Accumulator& how, double sum, const std::vector<doub
 
 // What the header says, a product at a time.
 inline double dot(const Accumulator& how, const std::vector<double>& a, const std::vector<double>& b) {
-  const Step own{how.format, how.rounding.mode}, f32{Format::ieee(8, 23), RoundingMode::nearest_even};
+  const Step own{how.format, how.rounding.mode};
+  const Step f32{Format::ieee(8, 23), RoundingMode::nearest_even};
   const std::size_t k = a.size();
   const std::size_t group = how.promote ? static_cast<std::size_t>(how.promote) : k;
   double total = 0;

@@ -49,7 +49,8 @@ TEST_CASE("a product under an accumulator is its definition") {
   const Shape shapes[] = {{5, 70, 300}, {70, 3, 150}, {1, 1, 257}, {2, 65, 64}, {3, 2, 1}};
   for (const Data data : {Data{24, 6}, Data{24, 0}, Data{4, 3}, Data{11, 12}}) {
     for (const Shape& s : shapes) {
-      const Tensor a = numbers({s[0], s[2]}, data.bits, data.top, 1), b = numbers({s[1], s[2]}, data.bits, data.top, 2);
+      const Tensor a = numbers({s[0], s[2]}, data.bits, data.top, 1);
+      const Tensor b = numbers({s[1], s[2]}, data.bits, data.top, 2);
       for (const std::string name : kNames) {
         const Accumulator how = accumulator(name);
         const Tensor c = under(name, [&] { return matmul(a, b.t()); });
@@ -63,9 +64,10 @@ TEST_CASE("a product under an accumulator is its definition") {
 TEST_CASE("a sum that has more bits than a double is rounded once") {
   // 32800 has an odd last bit in f16, whose spacing there is 32: 16 more is a tie, 16 - 2^-42 is below it. Their sum in
   // f64 is the tie.
-  const float x = 1 + 0x1p-23F, y = 1 - 0x1p-23F;
-  const Tensor a = from_data(std::vector<float>{32800, 4 * x}, {1, 2}),
-               b = from_data(std::vector<float>{1, 4 * y}, {2, 1});
+  const float x = 1 + 0x1p-23F;
+  const float y = 1 - 0x1p-23F;
+  const Tensor a = from_data(std::vector<float>{32800, 4 * x}, {1, 2});
+  const Tensor b = from_data(std::vector<float>{1, 4 * y}, {2, 1});
   REQUIRE(32800.0 + 16 * static_cast<double>(x) * y == 32816.0);
   CHECK(under("fp16-acc", [&] { return matmul(a, b); }).item() == 32800);
   CHECK(under("fp16-acc:up", [&] { return matmul(a, b); }).item() == 32832);
@@ -121,7 +123,9 @@ TEST_CASE("beyond the range of an accumulator") {
 }
 
 TEST_CASE("f64 sums are doubles, and f64 tensors know no accumulator") {
-  const Tensor a = numbers({4, 500}, 24, 6, 3), b = numbers({500, 3}, 24, 6, 4), bt = b.t().contiguous();
+  const Tensor a = numbers({4, 500}, 24, 6, 3);
+  const Tensor b = numbers({500, 3}, 24, 6, 4);
+  const Tensor bt = b.t().contiguous();
   const Tensor c = under("f64", [&] { return matmul(a, b); });
   const Accumulator f64 = accumulator("f64");
   CHECK(differing(c, [&](std::int64_t i) { return static_cast<float>(dot(f64, row(a, i / 3), row(bt, i % 3))); }) == 0);
@@ -129,13 +133,15 @@ TEST_CASE("f64 sums are doubles, and f64 tensors know no accumulator") {
   const Tensor x = from_data(std::vector<double>{1.0, 0x1p-11, 0x1p-20}, {1, 3}, {.dtype = DType::f16});
   const Tensor y = from_data(std::vector<double>{1.0, 1.0, 0x1p-20}, {3, 1}, {.dtype = DType::f16});
   CHECK(under("f64", [&] { return matmul(x, y); }).item() == 1 + 0x1p-10);
-  const Tensor d = a.to(DType::f64), e = b.to(DType::f64);
+  const Tensor d = a.to(DType::f64);
+  const Tensor e = b.to(DType::f64);
   CHECK(same_bits(under("e4m3", [&] { return matmul(d, e); }), matmul(d, e)));
   CHECK(same_bits(under("e4m3", [&] { return sum(d); }), sum(d)));
 }
 
 TEST_CASE("a bias is added to the finished sum, and the result rounded once") {
-  const Tensor x = numbers({9, 40}, 8, 3, 5).to(DType::f16), w = numbers({11, 40}, 8, 3, 6).to(DType::f16);
+  const Tensor x = numbers({9, 40}, 8, 3, 5).to(DType::f16);
+  const Tensor w = numbers({11, 40}, 8, 3, 6).to(DType::f16);
   const Tensor bias = numbers({11}, 8, 3, 7).to(DType::f16);
   for (const std::string name : {"f32", "e5m4", "hopper-fp8-14bit/promote=16"}) {
     const Accumulator how = accumulator(name);
@@ -150,7 +156,8 @@ TEST_CASE("a bias is added to the finished sum, and the result rounded once") {
 }
 
 TEST_CASE("batches, vectors and layouts take the same chains") {
-  const Tensor a = numbers({3, 4, 50}, 11, 2, 8), b = numbers({3, 50, 6}, 11, 2, 9);
+  const Tensor a = numbers({3, 4, 50}, 11, 2, 8);
+  const Tensor b = numbers({3, 50, 6}, 11, 2, 9);
   const AccumulatorScope scope(accumulator("bf16-acc/chunk=9"));
   const Tensor c = matmul(a, b);
   for (std::int64_t i = 0; i < 3; ++i) {
@@ -188,7 +195,8 @@ TEST_CASE("sums take elements in row-major order") {
 }
 
 TEST_CASE("gradients under a scope take its accumulator") {
-  Tensor x = numbers({4, 30}, 11, 2, 17), w = numbers({5, 30}, 11, 2, 18);
+  Tensor x = numbers({4, 30}, 11, 2, 17);
+  Tensor w = numbers({5, 30}, 11, 2, 18);
   x.set_requires_grad();
   w.set_requires_grad();
   const Tensor dy = numbers({4, 5}, 11, 2, 19);
@@ -199,10 +207,14 @@ TEST_CASE("gradients under a scope take its accumulator") {
 }
 
 TEST_CASE("the number of threads changes no bit of an accumulated product") {
-  const Tensor a = numbers({90, 200}, 11, 2, 20), b = numbers({200, 130}, 11, 2, 21);
-  const Tensor x = numbers({8, 3, 12, 12}, 11, 2, 22), w = numbers({5, 3, 3, 3}, 11, 2, 23);
+  const Tensor a = numbers({90, 200}, 11, 2, 20);
+  const Tensor b = numbers({200, 130}, 11, 2, 21);
+  const Tensor x = numbers({8, 3, 12, 12}, 11, 2, 22);
+  const Tensor w = numbers({5, 3, 3, 3}, 11, 2, 23);
   const AccumulatorScope scope(accumulator("fp16-acc/chunk=16"));
-  const Tensor c = matmul(a, b), s = sum(a, {0}), y = conv2d(x, w);
+  const Tensor c = matmul(a, b);
+  const Tensor s = sum(a, {0});
+  const Tensor y = conv2d(x, w);
   for_thread_counts([&] { return matmul(a, b); }, [&](const Tensor& t) { CHECK(same_bits(t, c)); });
   for_thread_counts([&] { return sum(a, {0}); }, [&](const Tensor& t) { CHECK(same_bits(t, s)); });
   for_thread_counts([&] { return conv2d(x, w); }, [&](const Tensor& t) { CHECK(same_bits(t, y)); });
@@ -263,7 +275,9 @@ TEST_CASE("tensor cores add up as MMA-Sim says") {
     std::istringstream text(line);
     for (std::string cell; std::getline(text, cell, ',');) cells.push_back(cell);
     REQUIRE(cells.size() == 7);
-    const int bits = std::stoi(cells[1]), low = std::stoi(cells[2]), high = std::stoi(cells[3]);
+    const int bits = std::stoi(cells[1]);
+    const int low = std::stoi(cells[2]);
+    const int high = std::stoi(cells[3]);
     const std::int64_t length = std::stoi(cells[4]);
     auto state = static_cast<std::uint64_t>(std::stoi(cells[5]));
     const auto vector = [&] {  // the generator of make_mmasim.py
@@ -279,7 +293,8 @@ TEST_CASE("tensor cores add up as MMA-Sim says") {
     };
     std::istringstream sums(cells[6]);
     for (std::string sum; sums >> sum;) {
-      const Tensor a = from_data(vector(), {1, length}), b = from_data(vector(), {length, 1});
+      const Tensor a = from_data(vector(), {1, length});
+      const Tensor b = from_data(vector(), {length, 1});
       const float got = under(cells[0], [&] { return matmul(a, b); }).item<float>();
       const auto wanted = static_cast<std::uint32_t>(std::stoul(sum, nullptr, 16));
       if (cells[0].starts_with("fp16")) CHECK(got == format("fp16").decode(wanted));
@@ -297,12 +312,14 @@ TEST_CASE("stochastic sums: unbiased, the same on any number of threads, with wo
     return matmul(a, b);
   };
   // 4096 ones: a bf16 sum to nearest stays at 256. Each addition errs by less than the spacing, 16 at most.
-  const Tensor ones_a = ones({1, 4096}), ones_b = ones({4096, 64});
+  const Tensor ones_a = ones({1, 4096});
+  const Tensor ones_b = ones({4096, 64});
   double mean = 0;
   for (std::int64_t j = 0; j < 64; ++j) mean += under_key(1, ones_a, ones_b).select(1, j).item() / 64;
   CHECK(std::abs(mean - 4096) < 4 * 16 * std::sqrt(4096.0) / std::sqrt(64.0));
   CHECK(under("bf16-acc", [&] { return matmul(ones_a, ones_b); }).select(1, 0).item() == 256);
-  const Tensor a = numbers({70, 150}, 8, 3, 1), b = numbers({150, 130}, 8, 3, 2);
+  const Tensor a = numbers({70, 150}, 8, 3, 1);
+  const Tensor b = numbers({150, 130}, 8, 3, 2);
   const Tensor first = under_key(7, a, b);
   CHECK(same_bits(first, under_key(7, a, b)));
   CHECK_FALSE(same_bits(first, under_key(8, a, b)));
@@ -344,7 +361,8 @@ TEST_CASE("bad accumulators say what is allowed") {
       {"fp16-acc/chunk=2/chunk=3", "chunk is given twice"},
       {"f64:toward-zero", "f64 sums are doubles"}};
   for (const auto& one : cases) {
-    const std::string text = one.first, message = one.second;
+    const std::string text = one.first;
+    const std::string message = one.second;
     std::string said;
     try {
       static_cast<void>(accumulator(text));
@@ -373,25 +391,33 @@ TEST_CASE("products of 8-, 6- and 4-bit numbers are exact, and an f32 product is
     }
     CHECK(inexact == 0);
 
-    const std::int64_t m = 24, n = 40, k = 777;
+    const std::int64_t m = 24;
+    const std::int64_t n = 40;
+    const std::int64_t k = 777;
     const auto draw = [&](const Shape& s, std::uint64_t seed) {
       Generator g(seed);
       const Tensor index = randint(0, static_cast<std::int64_t>(all.size()), s, {.dtype = DType::i64}, g);
       return index_select(from_data(all, {static_cast<std::int64_t>(all.size())}), 0, index.reshape({-1})).reshape(s);
     };
-    const Tensor a = draw({m, k}, 25), b = draw({n, k}, 26), c = matmul(a, b.t());
+    const Tensor a = draw({m, k}, 25);
+    const Tensor b = draw({n, k}, 26);
+    const Tensor c = matmul(a, b.t());
     CHECK(same_bits(a.to(DType::bf16).to(DType::f32), a));
     CHECK(same_bits(matmul(a.to(DType::bf16), b.to(DType::bf16).t()), c.to(DType::bf16)));
     // In units of the smallest product: rounding to f32 leaves multiples of it.
-    const double unit = f.min_positive() * f.min_positive(), u = 0x1p-24;
+    const double unit = f.min_positive() * f.min_positive();
+    const double u = 0x1p-24;
     const double gamma = static_cast<double>(k - 1) * u / (1 - static_cast<double>(k - 1) * u);
     int beyond = 0;
     for (std::int64_t i = 0; i < c.numel(); ++i) {
-      const std::vector<double> x = row(a, i / n), y = row(b, i % n);
-      Int exact = 0, size = 0;
+      const std::vector<double> x = row(a, i / n);
+      const std::vector<double> y = row(b, i % n);
+      Int exact = 0;
+      Int size = 0;
       for (std::size_t p = 0; p < x.size(); ++p) {
         const auto term = static_cast<Int>(x[p] * y[p] / unit);
-        exact += term, size += term < 0 ? -term : term;
+        exact += term;
+        size += term < 0 ? -term : term;
       }
       const Int error = static_cast<Int>(at(c, i) / unit) - exact;
       beyond += std::fabs(static_cast<double>(error)) > gamma * static_cast<double>(size);

@@ -99,7 +99,8 @@ TEST_CASE("loads and stores with strides") {
         const bool hit = element % stride == 0 && element / stride >= 0 && element / stride < kCount;
         failures += written[i] != (hit ? bytes[i] : 0x11);
       }
-      auto from_double = untouched, from_i64 = untouched;
+      auto from_double = untouched;
+      auto from_i64 = untouched;
       cast_and_store(dtype, doubles.data(), from_double.data() + (p - bytes.data()), stride, kCount);
       cast_and_store(dtype, integers.data(), from_i64.data() + (p - bytes.data()), stride, kCount);
       CHECK(failures == 0);

@@ -31,10 +31,26 @@ struct Format {
 
   explicit Format(DType which) : dtype(which) {
     switch (which) {
-      case DType::f16: exponent_bits = 5, mantissa_bits = 10, has_inf = true; break;
-      case DType::bf16: exponent_bits = 8, mantissa_bits = 7, has_inf = true; break;
-      case DType::f8e4m3fn: exponent_bits = 4, mantissa_bits = 3, has_inf = false; break;
-      default: exponent_bits = 5, mantissa_bits = 2, has_inf = true; break;
+      case DType::f16:
+        exponent_bits = 5;
+        mantissa_bits = 10;
+        has_inf = true;
+        break;
+      case DType::bf16:
+        exponent_bits = 8;
+        mantissa_bits = 7;
+        has_inf = true;
+        break;
+      case DType::f8e4m3fn:
+        exponent_bits = 4;
+        mantissa_bits = 3;
+        has_inf = false;
+        break;
+      default:
+        exponent_bits = 5;
+        mantissa_bits = 2;
+        has_inf = true;
+        break;
     }
     const std::uint32_t count = has_inf ? inf_code() : sign_bit() - 1;
     for (std::uint32_t code = 0; code < count; ++code) values.push_back(magnitude(code));

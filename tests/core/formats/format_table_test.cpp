@@ -30,7 +30,8 @@ std::map<std::string, std::vector<double>> golden(const std::string& kind) {
   std::map<std::string, std::vector<double>> all;
   std::ifstream file(source_dir() + "/tests/golden/formats.csv");
   for (std::string line; std::getline(file, line);) {
-    const auto first = line.find(','), second = line.find(',', first + 1);
+    const auto first = line.find(',');
+    const auto second = line.find(',', first + 1);
     if (line.substr(0, first) != kind) continue;
     std::ranges::replace(line, ':', ' ');
     std::istringstream numbers(line.substr(second + 1));
@@ -49,7 +50,8 @@ struct Expected {
 };
 struct Search {
   const ValueTable& t;
-  std::size_t n = t.values.size(), least = 0;
+  std::size_t n = t.values.size();
+  std::size_t least = 0;
   // The values and one more at each end, whose parity goes on.
   std::vector<double> all = std::vector<double>(t.values.begin(), t.values.end());
   std::vector<bool> odd = std::vector<bool>(n + 2);
@@ -60,7 +62,8 @@ struct Search {
     all.insert(all.begin(), all[0] + 2 * (*t.lowest - all[0]));
     all.push_back(all[n] + 2 * (*t.highest - all[n]));
     for (std::size_t i = 0; i < n; ++i) odd[i + 1] = t.codes[i] % 2 == 1;
-    odd[0] = !odd[1], odd[n + 1] = !odd[n];
+    odd[0] = !odd[1];
+    odd[n + 1] = !odd[n];
   }
   Expected operator()(RoundingMode mode, Overflow overflow, double x, std::uint64_t random, int bits) const;
 };
@@ -119,9 +122,14 @@ template <class T> std::vector<T> sources(const ValueTable& t) {
   const std::size_t step = std::max<std::size_t>(1, t.values.size() / 300);
   for (std::size_t i = 0; i < t.values.size(); i += step) {
     around(t.values[i]);
-    if (i + 1 < t.values.size()) around(t.bounds[i]), around((double{t.values[i]} + t.values[i + 1]) / 2);
+    if (i + 1 < t.values.size()) {
+      around(t.bounds[i]);
+      around((double{t.values[i]} + t.values[i + 1]) / 2);
+    }
   }
-  around(*t.lowest), around(*t.highest), around(2 * *t.highest - t.values.back());
+  around(*t.lowest);
+  around(*t.highest);
+  around(2 * *t.highest - t.values.back());
   for (std::uint32_t i = 0; i < 600; ++i) {
     const double size = std::exp2(static_cast<double>(philox_word(3, 0, i)) * 0x1p-32 * 80 - 50);
     out.push_back(static_cast<T>(i % 2 == 0 ? size : -size));
@@ -218,8 +226,8 @@ TEST_CASE("integers and fixed point are what their names say, in every code") {
                          {"q0.1", 2, 0.5, true}}) {
     const Format f = format(row.name);
     CHECK(f.bits() == row.bits);
-    const std::uint32_t sign = row.is_signed ? 1u << (row.bits - 1) : 0,
-                        count = 1u << (row.bits - (row.is_signed ? 1 : 0));
+    const std::uint32_t sign = row.is_signed ? 1u << (row.bits - 1) : 0;
+    const std::uint32_t count = 1u << (row.bits - (row.is_signed ? 1 : 0));
     for (std::uint32_t c = 0; c < count; ++c) {
       CHECK(f.decode(c) == c * row.step);
       if (sign != 0) CHECK(f.decode(c | sign) == c * -row.step);
@@ -295,8 +303,12 @@ TEST_CASE("stochastic rounding to a table is unbiased") {
   std::vector<double> out(in.size());
   for (const char* name : {"nf4", "posit8", "log8"}) {
     Rounder{format(name), {RoundingMode::stochastic}, Overflow::saturate, {1, 2}}.round(in.data(), out.data(), 200000);
-    double sum = 0, most = 0;
-    for (const double v : out) sum += v, most = std::max(most, std::abs(v - 0.2));
+    double sum = 0;
+    double most = 0;
+    for (const double v : out) {
+      sum += v;
+      most = std::max(most, std::abs(v - 0.2));
+    }
     CHECK(std::abs(sum / 200000 - 0.2) < 4 * most / std::sqrt(200000.0));  // 4 standard deviations
   }
 }

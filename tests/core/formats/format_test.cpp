@@ -53,7 +53,11 @@ TEST_CASE("errors of invalid formats") {
       {with([](Format& f) { f.mantissa_bits = -1; }), "-1 mantissa bits; allowed are 0 to 23"},
       {with([](Format& f) { f.has_inf = true; }), "Inf goes with the IEEE encoding of NaN, and only with it"},
       {with([](Format& f) { f.nan = NanEncoding::ieee; }), "Inf goes with the IEEE encoding of NaN"},
-      {with([](Format& f) { f.has_inf = true, f.nan = NanEncoding::ieee, f.mantissa_bits = 0; }),
+      {with([](Format& f) {
+         f.has_inf = true;
+         f.nan = NanEncoding::ieee;
+         f.mantissa_bits = 0;
+       }),
        "Inf and NaN need a mantissa bit"},
       {with([](Format& f) { f.nan = NanEncoding::negative_zero; }),
        "NaN as the code of -0 needs a sign and leaves no -0"},
@@ -61,7 +65,11 @@ TEST_CASE("errors of invalid formats") {
       {with([](Format& f) { f.has_zero = false; }), "a format without zero is an unsigned one of powers of two"},
       {with([](Format& f) { f.bias = 200; }), "f32 holds 2^-126 to below 2^128"},
       {with([](Format& f) { f.bias = -120; }), "f32 holds 2^-126 to below 2^128"},
-      {with([](Format& f) { f.exponent_bits = 8, f.bias = 0; }), "run from 2^1 to below 2^256"},  // beyond f32's own
+      {with([](Format& f) {
+         f.exponent_bits = 8;
+         f.bias = 0;
+       }),
+       "run from 2^1 to below 2^256"},  // beyond f32's own
       {{.exponent_bits = 1, .mantissa_bits = 0, .bias = 0, .nan = NanEncoding::all_ones}, "no value but zero"},
       {{.exponent_bits = 1,
         .mantissa_bits = 2,

@@ -30,9 +30,12 @@ inline std::vector<Format> odd_formats() {
   shifted.bias = 40;
   all.push_back(shifted);
   Format powers = gradual::format("e8m0fnu");  // packed codes, with NaN and without
-  powers.exponent_bits = 4, powers.bias = 7;
+  powers.exponent_bits = 4;
+  powers.bias = 7;
   all.push_back(powers);
-  powers.exponent_bits = 6, powers.bias = 80, powers.nan = NanEncoding::none;
+  powers.exponent_bits = 6;
+  powers.bias = 80;
+  powers.nan = NanEncoding::none;
   all.push_back(powers);
   return all;
 }
@@ -90,7 +93,8 @@ template <class T> std::vector<T> edges(const Format& f) {
     return std::ldexp(fraction + hidden, std::max(exponent, lowest) - f.bias - f.mantissa_bits);
   };
   for (const std::uint32_t code : codes_to_visit(f)) {
-    const double here = magnitude(code), next = magnitude(code + 1);
+    const double here = magnitude(code);
+    const double next = magnitude(code + 1);
     for (const int part : {0, 1, 2, 3})  // quarters: what stochastic rounding with few bits tells apart
       add(here + (next - here) * part / 4);
   }

@@ -54,7 +54,10 @@ inline Codes codes_of(const Format& f) {
     c.nan = count - 1;
   } else if (f.nan == NanEncoding::negative_zero) {
     c.nan = c.sign;
-    if (f.has_inf) c.inf = count - 1, c.largest = count - 2;
+    if (f.has_inf) {
+      c.inf = count - 1;
+      c.largest = count - 2;
+    }
   }
   return c;
 }

@@ -100,7 +100,8 @@ TEST_CASE("doubles at every boundary of every format, all modes and policies" * 
 
 // 16 of each stratum and format, another sample for each format: 2^20 floats for each.
 TEST_CASE("a stratified sample of all floats, all modes" * doctest::test_suite("long")) {
-  std::uint64_t seed = 0, inputs = 0;
+  std::uint64_t seed = 0;
+  std::uint64_t inputs = 0;
   for (const Format& f : reference::all_formats()) {
     const std::vector<float> in = reference::stratified(16, ++seed);
     inputs += in.size();

@@ -73,7 +73,8 @@ TEST_CASE("stochastic rounding goes up where the random word exceeds the distanc
   }
   // Far below the smallest value, where the discarded part is longer than the random word.
   const auto rounded = round(DType::f16, std::vector<float>(1 << 20, 0x1p-42f));
-  int ups = 0, failures = 0;
+  int ups = 0;
+  int failures = 0;
   for (std::size_t i = 0; i < rounded.size(); ++i) {
     const bool up = philox_word(kSeed, kStream, i) >= 0xffffc000u;
     failures += rounded[i] != (up ? 1 : 0);
@@ -102,7 +103,8 @@ TEST_CASE("stochastic rounding is unbiased") {
     CAPTURE(std::string(to_string(row.dtype)));
     CAPTURE(row.value);
     const auto codes = round(row.dtype, std::vector<float>(kDraws, row.value));
-    std::size_t ups = 0, downs = 0;
+    std::size_t ups = 0;
+    std::size_t downs = 0;
     for (const std::uint32_t code : codes) {
       const double result = format(row.dtype).decode(code);
       ups += result == row.above;

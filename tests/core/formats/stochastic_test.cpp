@@ -18,12 +18,18 @@ constexpr std::int64_t kDraws = 10'000'000;
 double share_above(const Rounder& r, float x, float below, float above) {
   const std::vector<float> in(100'000, x);
   std::vector<float> out(in.size());
-  std::int64_t ups = 0, downs = 0;
+  std::int64_t ups = 0;
+  std::int64_t downs = 0;
   for (std::int64_t first = 0; first < kDraws; first += static_cast<std::int64_t>(in.size())) {
     r.round(in.data(), out.data(), static_cast<std::int64_t>(in.size()), first);
-    std::int32_t up = 0, down = 0;
-    for (const float y : out) up += y == above ? 1 : 0, down += y == below ? 1 : 0;
-    ups += up, downs += down;
+    std::int32_t up = 0;
+    std::int32_t down = 0;
+    for (const float y : out) {
+      up += y == above ? 1 : 0;
+      down += y == below ? 1 : 0;
+    }
+    ups += up;
+    downs += down;
   }
   CHECK(ups + downs == kDraws);
   return static_cast<double>(ups) / static_cast<double>(kDraws);
@@ -45,7 +51,8 @@ TEST_CASE("stochastic rounding: the share of each neighbour, to 4 sigma" * docte
   for (int position = 0; position < 16; ++position) {
     const Place& place = kPlaces[position % 4];
     // Fractions of the spacing: 36/4 of a 256th is whole, 39/4 is cut by 8 random bits to 9.
-    const double whole = (64 * position + 36) / 1024.0, cut = (64 * position + 39) / 1024.0;
+    const double whole = (64 * position + 36) / 1024.0;
+    const double cut = (64 * position + 39) / 1024.0;
     const auto check = [&](double fraction, int bits, double probability) {
       const double exact = place.below + fraction * (static_cast<double>(place.above) - place.below);
       const auto x = static_cast<float>(exact);
@@ -87,7 +94,8 @@ TEST_CASE("stochastic rounding: the same bits for any number of threads") {
   const Tensor x = randn({300, 700}, {}, g);
   const Quantizer per_tensor{
       .format = format("e4m3fn"), .rounding = {RoundingMode::stochastic, 8}, .scaling = {.kind = ScalingKind::tensor}};
-  Quantizer none = per_tensor, blocks = per_tensor;
+  Quantizer none = per_tensor;
+  Quantizer blocks = per_tensor;
   none.scaling = {};
   blocks.scaling = {.kind = ScalingKind::block};
   for (const Quantizer& q : {none, per_tensor, blocks}) {

@@ -14,8 +14,10 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr auto kIeee = Overflow::ieee, kSaturate = Overflow::saturate, kFinite = Overflow::saturate_finite,
-               kMlDtypes = Overflow::ml_dtypes;
+constexpr auto kIeee = Overflow::ieee;
+constexpr auto kSaturate = Overflow::saturate;
+constexpr auto kFinite = Overflow::saturate_finite;
+constexpr auto kMlDtypes = Overflow::ml_dtypes;
 
 double above(double x) { return std::nextafter(static_cast<float>(x), std::numeric_limits<float>::infinity()); }
 double below(double x) { return std::nextafter(static_cast<float>(x), 0.0F); }

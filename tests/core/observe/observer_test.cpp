@@ -180,7 +180,8 @@ TEST_CASE("tracer: phase, op, shapes, dtypes, module, line, cause and time") {
 TEST_CASE("tracer: a step's call and a line for each of its parameters") {
   std::vector<std::string> lines;
   Tracer tracer([&](const std::string& line) { lines.push_back(line); }, true);
-  const Tensor half = from_data(Values{1e-7, 1}, {2}, {.dtype = DType::f16}), rate = ones({2}, {.dtype = DType::f16});
+  const Tensor half = from_data(Values{1e-7, 1}, {2}, {.dtype = DType::f16});
+  const Tensor rate = ones({2}, {.dtype = DType::f16});
   const Tensor wide = ones({3}), none;
   const ObserverScope scope(tracer);
   dispatch(OpId::sgd_step_, {&half, &rate, &none, &none, &none, &wide, &wide, &none, &none, &none},

@@ -64,7 +64,9 @@ void check_bound(const Tensor& a, const Tensor& b) {
   const Tensor two = with(CpuBackend::onednn, product);
   const Tensor size = matmul(abs(a.to(DType::f64)), abs(b.to(DType::f64)));
   const std::int64_t k = a.size(-1);
-  const auto y1 = one.to_vector<double>(), y2 = two.to_vector<double>(), s = size.to_vector<double>();
+  const auto y1 = one.to_vector<double>();
+  const auto y2 = two.to_vector<double>();
+  const auto s = size.to_vector<double>();
   double worst = 0;
   for (std::size_t i = 0; i < s.size(); ++i) {
     const double rounding = one.dtype() == DType::f32 ? 0 : float_info(one.dtype()).epsilon * std::abs(y1[i]);
@@ -121,7 +123,8 @@ TEST_CASE("the backends differ by no more than the order of sums allows") {
 
 TEST_CASE("the backends differ by no more than that in large products, with and without a bias") {
   if (skipped()) return;
-  const Tensor x = random({520, 512}, DType::f32, 21), w = random({530, 512}, DType::f32, 22);
+  const Tensor x = random({520, 512}, DType::f32, 21);
+  const Tensor w = random({530, 512}, DType::f32, 22);
   check_bound(x, w.t());
   check_bound(clone(x.t()).t(), clone(w.t()));
   const Tensor bias = random({530}, DType::f32, 23);
@@ -134,10 +137,14 @@ TEST_CASE("the backends differ by no more than that in large products, with and 
 TEST_CASE("large products of f16 go in blocks of rows or columns") {
   if (skipped()) return;
   for (const Shape& s : {Shape{1200, 300, 900}, Shape{300, 1200, 900}, Shape{1100, 1090, 40}}) {
-    const std::int64_t m = s[0], n = s[1], k = s[2];
-    const Tensor a = random({m, k}, DType::f16, 24), b = random({k, n}, DType::f16, 25),
-                 bias = random({n}, DType::f16, 26);
-    const Tensor at = clone(a.t()).t(), bt = clone(b.t());
+    const std::int64_t m = s[0];
+    const std::int64_t n = s[1];
+    const std::int64_t k = s[2];
+    const Tensor a = random({m, k}, DType::f16, 24);
+    const Tensor b = random({k, n}, DType::f16, 25);
+    const Tensor bias = random({n}, DType::f16, 26);
+    const Tensor at = clone(a.t()).t();
+    const Tensor bt = clone(b.t());
     for (const Tensor& left : {a, at})
       for (const Tensor& right : {b, bt.t()}) check_bound(left, right);
     const std::vector<std::function<Tensor()>> products{
@@ -226,7 +233,8 @@ TEST_CASE("oneDNN takes gradients of convolutions in every dtype, written as f32
   const ConvAttrs kernel{{.padding = 1}, {3, 3}};
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f8e4m3fn}) {
     CAPTURE(to_string(dtype));
-    const Tensor dy = random({8, 32, 14, 14}, dtype, 21), w = random({32, 16, 3, 3}, dtype, 22);
+    const Tensor dy = random({8, 32, 14, 14}, dtype, 21);
+    const Tensor w = random({32, 16, 3, 3}, dtype, 22);
     const Tensor x = random({8, 16, 14, 14}, dtype, 23);
     CastCounts counts;
     const CountScope counting(&counts);  // so that sums come as f32
@@ -238,7 +246,9 @@ TEST_CASE("oneDNN takes gradients of convolutions in every dtype, written as f32
 // Each sum of k exact products is within k 2^-23 of the sum of their magnitudes, and rounded once.
 void check_convolution(const Tensor& got, const Tensor& want, const Tensor& magnitudes, std::int64_t k) {
   const double last = got.dtype() == DType::bf16 ? std::ldexp(1, -8) : 0;
-  const auto a = got.to_vector<double>(), b = want.to_vector<double>(), m = magnitudes.to_vector<double>();
+  const auto a = got.to_vector<double>();
+  const auto b = want.to_vector<double>();
+  const auto m = magnitudes.to_vector<double>();
   REQUIRE(a.size() == b.size());
   const auto is_near = [&](std::size_t i) {
     const double bound = std::ldexp(static_cast<double>(k), -23) * m[i] + last * std::abs(b[i]) + 1e-30;
@@ -257,18 +267,21 @@ TEST_CASE("convolutions of batches in parts, the last of them smaller, and of im
   for (const Case& c : {Case{19, 16, 32, 33}, Case{23, 32, 16, 20}, Case{5, 48, 32, 3}}) {
     CAPTURE(c.size);
     const ConvAttrs attrs{{.padding = 1}};
-    const ConvAttrs input{{.padding = 1}, {c.size, c.size}}, kernel{{.padding = 1}, {3, 3}};
+    const ConvAttrs input{{.padding = 1}, {c.size, c.size}};
+    const ConvAttrs kernel{{.padding = 1}, {3, 3}};
     for (const DType dtype : {DType::f32, DType::bf16}) {
       CAPTURE(to_string(dtype));
-      const Tensor x = random({c.images, c.in, c.size, c.size}, dtype, 31), w = random({c.out, c.in, 3, 3}, dtype, 32);
+      const Tensor x = random({c.images, c.in, c.size, c.size}, dtype, 31);
+      const Tensor w = random({c.out, c.in, 3, 3}, dtype, 32);
       const Tensor dy = random({c.images, c.out, c.size, c.size}, dtype, 33);
       const auto wide = [](const Tensor& t) { return t.to(DType::f64); };
       const auto size = [](const Tensor& t) { return abs(t.to(DType::f64)); };
-      const Tensor y = conv2d(wide(x), wide(w), {}, attrs), ys = conv2d(size(x), size(w), {}, attrs);
-      const Tensor dx = conv2d_backward_input(wide(dy), wide(w), input),
-                   dxs = conv2d_backward_input(size(dy), size(w), input);
-      const Tensor dw = conv2d_backward_weight(wide(dy), wide(x), kernel),
-                   dws = conv2d_backward_weight(size(dy), size(x), kernel);
+      const Tensor y = conv2d(wide(x), wide(w), {}, attrs);
+      const Tensor ys = conv2d(size(x), size(w), {}, attrs);
+      const Tensor dx = conv2d_backward_input(wide(dy), wide(w), input);
+      const Tensor dxs = conv2d_backward_input(size(dy), size(w), input);
+      const Tensor dw = conv2d_backward_weight(wide(dy), wide(x), kernel);
+      const Tensor dws = conv2d_backward_weight(size(dy), size(x), kernel);
       for (const bool on : {false, true}) {
         set_deterministic(on);
         for (const int threads : {1, 2, 3}) {
@@ -285,8 +298,12 @@ TEST_CASE("convolutions of batches in parts, the last of them smaller, and of im
 
 // Sums in the order of k by fused multiply-adds, starting from the bias: the bits of the fast small products.
 Tensor fused(const Tensor& x, const Tensor& w, const Tensor& bias) {
-  const std::int64_t m = x.size(0), n = w.size(0), k = x.size(1);
-  const auto xs = x.to_vector<float>(), ws = w.to_vector<float>(), start = bias.to_vector<float>();
+  const std::int64_t m = x.size(0);
+  const std::int64_t n = w.size(0);
+  const std::int64_t k = x.size(1);
+  const auto xs = x.to_vector<float>();
+  const auto ws = w.to_vector<float>();
+  const auto start = bias.to_vector<float>();
   std::vector<float> y;
   for (std::int64_t i = 0; i < m * n; ++i) {
     float sum = start[static_cast<std::size_t>(i % n)];
@@ -301,8 +318,10 @@ TEST_CASE("with AVX-512 our kernel computes small products of any shape and stri
   if (skipped() || cpu_isa() < CpuIsa::avx512) return;
   for (const Shape& s : {Shape{8, 8, 1}, Shape{9, 10, 33}, Shape{15, 16, 4}, Shape{32, 48, 64}, Shape{11, 61, 700}}) {
     CAPTURE(to_string(s));
-    const Tensor x = random({s[0], s[2]}, DType::f32, 31), w = random({s[1], s[2]}, DType::f32, 32);
-    const Tensor bias = random({s[1]}, DType::f32, 33), none = zeros({s[1]});
+    const Tensor x = random({s[0], s[2]}, DType::f32, 31);
+    const Tensor w = random({s[1], s[2]}, DType::f32, 32);
+    const Tensor bias = random({s[1]}, DType::f32, 33);
+    const Tensor none = zeros({s[1]});
     CHECK(same_bits(linear(x, w, bias), fused(x, w, bias)));
     CHECK(same_bits(linear(clone(x.t()).t(), clone(w.t()).t(), bias), fused(x, w, bias)));
     CHECK(same_bits(matmul(x, w.t()), fused(x, w, none)));

@@ -56,7 +56,8 @@ Tensors all_of(const Op& op, const Tensors& given) {
 }
 
 void check_same(const Op& one, const Op& two, const Tensors& inputs) {
-  const Tensors a = all_of(one, inputs), b = all_of(two, inputs);
+  const Tensors a = all_of(one, inputs);
+  const Tensors b = all_of(two, inputs);
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     CAPTURE(i);
@@ -80,15 +81,21 @@ TEST_CASE("linear_relu is relu of linear, bit for bit, on each backend") {
         for (const bool bias : {true, false}) {
           CAPTURE(scale);
           Tensor x = random({33, 20}, dtype, 1, scale);
-          if (scale == 1) x.select(0, 3).fill_(NAN), x.select(0, 4).fill_(INFINITY), x.select(0, 5).fill_(-0.0);
+          if (scale == 1) {
+            x.select(0, 3).fill_(NAN);
+            x.select(0, 4).fill_(INFINITY);
+            x.select(0, 5).fill_(-0.0);
+          }
           const Tensor b = bias ? random({17}, dtype, 3, scale * scale) : Tensor();
           check_same(fused_linear, two_of_linear, {x, random({17, 20}, dtype, 2, scale), b});
           check_same(fused_linear, two_of_linear, {random({20}, dtype, 4), random({5, 20}, dtype, 5), Tensor()});
         }
     }
-    const Tensor x = random({3, 8, 40}, DType::f32, 1), w = random({70, 40}, DType::f32, 2);
+    const Tensor x = random({3, 8, 40}, DType::f32, 1);
+    const Tensor w = random({70, 40}, DType::f32, 2);
     check_same(fused_linear, two_of_linear, {x, w, random({70}, DType::f32, 3)});
-    const Tensor x8 = x.to(DType::f8e4m3fn), w8 = w.to(DType::f8e4m3fn);
+    const Tensor x8 = x.to(DType::f8e4m3fn);
+    const Tensor w8 = w.to(DType::f8e4m3fn);
     CHECK(same_bits(linear_relu(x8, w8), relu(linear(x8, w8))));
     const AccumulatorScope narrow(Accumulator{.format = format_of(DType::bf16)});
     CHECK(same_bits(linear_relu(x, w), relu(linear(x, w))));
@@ -111,9 +118,11 @@ TEST_CASE("dropout_add is dropout and add, bit for bit, in every mix of dtypes a
       CAPTURE(to_string(residual));
       for (const Shape& sizes : {Shape{}, Shape{7}, Shape{3, 0}, Shape{37, 51}, Shape{300, 130}})
         check_same(one, two, {random(sizes, x, 1, 3), random(sizes, residual, 2, 3)});
-      const Tensor a = random({6, 10, 4}, x, 1).permute({2, 0, 1}), b = random({4, 10, 6}, residual, 2).transpose(1, 2);
+      const Tensor a = random({6, 10, 4}, x, 1).permute({2, 0, 1});
+      const Tensor b = random({4, 10, 6}, residual, 2).transpose(1, 2);
       for (const Tensors& in : {Tensors{a, b}, {a.contiguous(), b}, {a, b.contiguous()}}) {
-        const Tensor y = one(in), expected = two(in);
+        const Tensor y = one(in);
+        const Tensor expected = two(in);
         CHECK(same_bits(y, expected));
         CHECK(y.strides() == expected.strides());
       }
@@ -130,7 +139,8 @@ TEST_CASE("dropout_add is dropout and add, bit for bit, in every mix of dtypes a
 
 TEST_CASE("dropout_add writes over what its caller is done with") {
   Generator g(4), again(4);
-  const Tensor residual = random({20, 30}, DType::f32, 1), x = random({20, 30}, DType::f32, 2);
+  const Tensor residual = random({20, 30}, DType::f32, 1);
+  const Tensor x = random({20, 30}, DType::f32, 2);
   const Tensor expected = dropout_add(x, residual, 0.5, g);
   Tensor given = x.clone();
   const void* const memory = given.raw();
@@ -150,13 +160,17 @@ TEST_CASE("linear_gelu is gelu of linear, bit for bit, on each backend") {
           const auto one = [form](const Tensors& t) { return linear_gelu(t[0], t[1], t[2], form); };
           const auto two = [form](const Tensors& t) { return gelu(linear(t[0], t[1], t[2]), form); };
           Tensor x = random({33, 20}, dtype, 1);
-          x.select(0, 3).fill_(NAN), x.select(0, 4).fill_(INFINITY), x.select(0, 5).fill_(-0.0);
+          x.select(0, 3).fill_(NAN);
+          x.select(0, 4).fill_(INFINITY);
+          x.select(0, 5).fill_(-0.0);
           check_same(one, two, {x, random({17, 20}, dtype, 2), bias ? random({17}, dtype, 3) : Tensor()});
           check_same(one, two, {random({2, 3, 8}, dtype, 1), random({5, 8}, dtype, 2), Tensor()});
           check_same(one, two, {random({20}, dtype, 4), random({5, 20}, dtype, 5), Tensor()});
         }
-    const Tensor x = random({3, 40}, DType::f32, 1), w = random({70, 40}, DType::f32, 2);
-    const Tensor x8 = x.to(DType::f8e4m3fn), w8 = w.to(DType::f8e4m3fn);
+    const Tensor x = random({3, 40}, DType::f32, 1);
+    const Tensor w = random({70, 40}, DType::f32, 2);
+    const Tensor x8 = x.to(DType::f8e4m3fn);
+    const Tensor w8 = w.to(DType::f8e4m3fn);
     CHECK(same_bits(linear_gelu(x8, w8), gelu(linear(x8, w8))));
     const AccumulatorScope narrow(Accumulator{.format = format_of(DType::bf16)});
     CHECK(same_bits(linear_gelu(x, w), gelu(linear(x, w))));
@@ -180,7 +194,8 @@ TEST_CASE("the gradients of weight and bias in one op are those of two, bit for 
 }
 
 TEST_CASE("linear_relu rounds once") {
-  const Tensor x = random({33, 20}, DType::f16, 1), w = random({17, 20}, DType::f16, 2);
+  const Tensor x = random({33, 20}, DType::f16, 1);
+  const Tensor w = random({17, 20}, DType::f16, 2);
   CastCounts fused, apart;
   {
     const CountScope scope(&fused);
@@ -204,7 +219,8 @@ TEST_CASE("batch_norm with relu is relu of batch_norm, bit for bit") {
           CAPTURE(to_string(dtype));
           CAPTURE(to_string(sizes));
           const Shape c{sizes[1]};
-          const Tensor mean = random(c, DType::f32, 5, 0.1), var = square(random(c, DType::f32, 6)) + 0.1;
+          const Tensor mean = random(c, DType::f32, 5, 0.1);
+          const Tensor var = square(random(c, DType::f32, 6)) + 0.1;
           const auto norm = [&](const Tensors& t, bool with_relu) {
             const Tensor x = last ? t[0].permute({0, 3, 1, 2}) : t[0];
             return batch_norm(x, t[1], t[2], mean, var, training, 1e-5, with_relu).y;
@@ -226,14 +242,18 @@ TEST_CASE("batch_norm with relu is relu of batch_norm, bit for bit") {
 }
 
 TEST_CASE("run_parts gives the outputs of each fusion of the table, bit for bit") {
-  const Tensor x = random({9, 12}, DType::f32, 1), weight = random({7, 12}, DType::f32, 2),
-               bias = random({7}, DType::f32, 3);
-  const Tensor scale = random({12}, DType::f32, 4), shift = random({12}, DType::f32, 5), none;
+  const Tensor x = random({9, 12}, DType::f32, 1);
+  const Tensor weight = random({7, 12}, DType::f32, 2);
+  const Tensor bias = random({7}, DType::f32, 3);
+  const Tensor scale = random({12}, DType::f32, 4);
+  const Tensor shift = random({12}, DType::f32, 5);
+  const Tensor none;
   for (const Fusion& f : fusions()) {
     CAPTURE(to_string(f.whole));
     CAPTURE(to_string(f.second));
     CHECK(find_fusion(f.first, f.second) == &f);
-    const bool norm = f.first == OpId::batch_norm, drops = f.first == OpId::dropout;
+    const bool norm = f.first == OpId::batch_norm;
+    const bool drops = f.first == OpId::dropout;
     const Attrs first = norm ? Attrs(NormAttrs{}) : drops ? Attrs(DropoutAttrs{0.3, {7, 0}}) : Attrs();
     const Attrs attrs = f.whole_attrs(first, f.second == OpId::gelu ? Attrs(Gelu::tanh) : Attrs());
     const std::vector<const Tensor*> inputs = norm    ? std::vector{&x, &scale, &shift, &none, &none}

@@ -22,7 +22,8 @@ static_assert(HasNarrow<CrossEntropyAttrs> && !HasNarrow<CrossEntropyOptions>);
 static_assert(HasKey<AttentionAttrs> && !HasKey<AttentionOptions>);
 
 TEST_CASE("options reach the kernels") {
-  const Tensor x = randn({2, 4, 9, 8}), w = randn({6, 2, 3, 3});
+  const Tensor x = randn({2, 4, 9, 8});
+  const Tensor w = randn({6, 2, 3, 3});
   const Conv2dOptions o{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
   const ConvAttrs attrs{o};
   const Tensor none;
@@ -32,7 +33,8 @@ TEST_CASE("options reach the kernels") {
   CHECK(testing::same_bits(max_pool2d(x, {.kernel = {3, 2}, .padding = {1, 0}}),
                            dispatch1(OpId::max_pool2d, {&x}, pool, here)));
   CHECK(adaptive_avg_pool2d(x, 3, 5).sizes() == Shape{2, 4, 3, 5});
-  const Tensor logits = randn({3, 5}), classes = tensor({0, 4, 2}, {.dtype = DType::i64});
+  const Tensor logits = randn({3, 5});
+  const Tensor classes = tensor({0, 4, 2}, {.dtype = DType::i64});
   const CrossEntropyOptions e{.reduction = Reduction::sum, .label_smoothing = 0.1, .ignore_index = 4};
   CHECK(testing::same_bits(cross_entropy(logits, classes, e),
                            dispatch1(OpId::cross_entropy, {&logits, &classes}, CrossEntropyAttrs{e}, here)));

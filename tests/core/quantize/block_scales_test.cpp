@@ -72,8 +72,8 @@ TEST_CASE("four-over-six takes the better of two scales of a block") {
     const float global = two_levels ? codes.global_scale.item<float>() : 1;
     // The largest block's scale is 256 for 6, so that 384 for 4 is a number of e4m3fn.
     if (two_levels) CHECK(global == 1 / (256 * 6 / amax_of(x.data(), 2048)));
-    const std::vector<float> values = fake_quantize(t, q).to_vector<float>(),
-                             scales = codes.scale_values().to_vector<float>();
+    const std::vector<float> values = fake_quantize(t, q).to_vector<float>();
+    const std::vector<float> scales = codes.scale_values().to_vector<float>();
     CHECK(codes.dequantize().to_vector<float>() == values);
     int fours = 0;
     for (std::size_t b = 0; b < 128; ++b) {
@@ -85,7 +85,8 @@ TEST_CASE("four-over-six takes the better of two scales of a block") {
         return s;
       };
       std::vector<float> six, four;
-      const float for_six = with(6, six), for_four = with(4, four);
+      const float for_six = with(6, six);
+      const float for_four = with(4, four);
       const bool better = squared_error(block, four.data(), 16) < squared_error(block, six.data(), 16);
       fours += better;
       CHECK(scales[b] == (better ? for_four : for_six));
@@ -109,10 +110,12 @@ TEST_CASE("least-squares errs no more than a rule, in any block or tile") {
           if (scale == ScaleFormat::coded && rule == ScaleRule::rceil) continue;  // rceil is for powers of two
           q.scaling.rule = rule;
           const std::vector<float> values = fake_quantize(t, q).to_vector<float>();
-          double most_of_block = 0, sum = 0;
+          double most_of_block = 0;
+          double sum = 0;
           for (std::size_t i = 0; i < 4096; i += 16) {
             const double e = squared_error(&x[i], &values[i], 16);
-            sum += e, most_of_block = std::max(most_of_block, e);
+            sum += e;
+            most_of_block = std::max(most_of_block, e);
           }
           if (rule == ScaleRule::least_squares) CHECK(sum <= least);
           least = std::min(least, sum);
@@ -148,10 +151,13 @@ TEST_CASE("shared microexponents: pairs under an exponent of 16, and HiFloat4, b
   const std::vector<float> values = fake_quantize(t, hif4).to_vector<float>();
   CHECK(quantize(t, hif4).dequantize().to_vector<float>() == values);
   for (std::size_t b = 0; b < 1024; b += 64) {
-    const float scale = rounded(format("ue6m2"), amax_of(&x[b], 64) / 7), by = 1 / scale;
+    const float scale = rounded(format("ue6m2"), amax_of(&x[b], 64) / 7);
+    const float by = 1 / scale;
     for (std::size_t i = b; i < b + 64; ++i) {
-      const float of8 = amax_of(&x[i / 8 * 8], 8) * by, of4 = amax_of(&x[i / 4 * 4], 4) * by;
-      const float first = of8 >= 4 ? 2 : 1, second = of4 / first >= 2 ? 2 : 1;
+      const float of8 = amax_of(&x[i / 8 * 8], 8) * by;
+      const float of4 = amax_of(&x[i / 4 * 4], 4) * by;
+      const float first = of8 >= 4 ? 2 : 1;
+      const float second = of4 / first >= 2 ? 2 : 1;
       CHECK(values[i] == rounded(hif4.format, x[i] * (by / (first * second))) * (scale * (first * second)));
     }
   }
@@ -160,7 +166,8 @@ TEST_CASE("shared microexponents: pairs under an exponent of 16, and HiFloat4, b
   const Tensor odd = from_data(std::vector<float>(x.begin(), x.begin() + 57), {3, 19});
   const Tensor padded = zeros({3, 32});
   for (std::int64_t r = 0; r < 3; ++r) std::copy_n(odd.data<float>() + r * 19, 19, padded.data<float>() + r * 32);
-  const Tensor wide = fake_quantize(padded, q), narrow = fake_quantize(odd, q);
+  const Tensor wide = fake_quantize(padded, q);
+  const Tensor narrow = fake_quantize(odd, q);
   for (std::int64_t r = 0; r < 3; ++r)
     for (std::int64_t c = 0; c < 19; ++c) CHECK(wide.data<float>()[r * 32 + c] == narrow.data<float>()[r * 19 + c]);
 }

@@ -37,7 +37,10 @@ TEST_CASE("errors of invalid quantizers") {
                    q.rounding = {RoundingMode::stochastic, 0};
                  }),
                  "takes 1 to 32 random bits, not 0"));
-  CHECK(contains(message([](Quantizer& q) { q.format = format("fp16"), q.scaling.kind = nvfp4; }),
+  CHECK(contains(message([](Quantizer& q) {
+                   q.format = format("fp16");
+                   q.scaling.kind = nvfp4;
+                 }),
                  "for elements of at most 8 bits, not 16"));
   CHECK(contains(message([](Quantizer& q) { q.scaling = {.kind = delayed, .power_of_two = true}; }),
                  "power_of_two goes with scales of a tensor or a row and with blocks' f32 ones"));
@@ -49,7 +52,11 @@ TEST_CASE("errors of invalid quantizers") {
                  "most_recent goes with delayed scaling"));
   CHECK(contains(message([](Quantizer& q) { q.scaling = {.kind = row, .square = true}; }),
                  "square tiles go with blocks"));
-  CHECK(contains(message([](Quantizer& q) { q.format = format("e8m0"), q.scaling.kind = tensor; }), "without zero"));
+  CHECK(contains(message([](Quantizer& q) {
+                   q.format = format("e8m0");
+                   q.scaling.kind = tensor;
+                 }),
+                 "without zero"));
   CHECK(contains(message([](Quantizer&) {}, {.axis = 2}), "2"));
   CHECK(contains(
       message_of([] { fake_quantize(zeros({2}, {.dtype = DType::i64}), Quantizer{.format = format("e4m3fn")}); }),

@@ -22,7 +22,8 @@ float global_of(const QuantizedTensor& q) { return q.global_scale.defined() ? q.
 // --- the definition (formats.md's formulas), on a matrix whose rows run along the contracted axis --------------------
 
 struct Factors {
-  float forward = 1, inverse = 1;
+  float forward = 1;
+  float inverse = 1;
 };
 
 // One scale for a tensor, a row, or a block with an f32 scale.
@@ -84,7 +85,8 @@ Factors of_block(float amax, float global, float inverse, const Quantizer& q) {
     return {scale == 0 ? 0 : global / scale, scale};
   }
   const bool infinite = std::isinf(amax);
-  const bool torchao = s.oracle == ScaleOracle::torchao, rceil = s.rule == ScaleRule::rceil;
+  const bool torchao = s.oracle == ScaleOracle::torchao;
+  const bool rceil = s.rule == ScaleRule::rceil;
   if (std::isnan(amax)) return {torchao && !rceil ? 0 : NAN, NAN};
   if (amax == 0 && s.scale == ScaleFormat::power_of_two) return {};
   const int largest = torchao && !rceil ? 128 - q.format.max_exponent() : 127;
@@ -105,8 +107,10 @@ struct Defined {
   std::vector<float> products;  // the same, but a scale apart from the values may take them beyond f32
   std::vector<double> scaled;   // as they were rounded
   std::vector<float> scales;    // of the grid, row by row: what codes are multiplied by
-  std::int64_t grid_rows = 0, grid_cols = 0;
-  float global = 1, inverse = 1;
+  std::int64_t grid_rows = 0;
+  std::int64_t grid_cols = 0;
+  float global = 1;
+  float inverse = 1;
   CastCounts counts;
 };
 
@@ -123,14 +127,16 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
   const Scaling& s = q.scaling;
   const auto [height, width] = block_of(q, rows, k);
   Defined d;
-  d.grid_rows = (rows + height - 1) / height, d.grid_cols = (k + width - 1) / width;
+  d.grid_rows = (rows + height - 1) / height;
+  d.grid_cols = (k + width - 1) / width;
   if (s.kind == ScalingKind::nvfp4) {
     const float amax = largest(x);
     const float encode = static_cast<float>(448 * q.format.max()) / amax;  // 2688 for e2m1
     d.global = amax == 0 || encode == 0 ? 1 : std::min(encode, FLT_MAX);
     d.inverse = 1 / d.global;
     if (s.oracle == ScaleOracle::torchao) {
-      d.inverse = amax / static_cast<float>(448 * q.format.max()), d.global = 1 / d.inverse;
+      d.inverse = amax / static_cast<float>(448 * q.format.max());
+      d.global = 1 / d.inverse;
       if (d.global > FLT_MAX) d.global = d.inverse = 1;
     }
   }
@@ -175,7 +181,9 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
 
 std::vector<Quantizer> quantizers() {
   using enum ScalingKind;
-  const Format e4m3 = format("e4m3fn"), e5m2 = format("e5m2"), e2m1 = format("e2m1");
+  const Format e4m3 = format("e4m3fn");
+  const Format e5m2 = format("e5m2");
+  const Format e2m1 = format("e2m1");
   const auto make = [](const Format& f, Scaling scaling, Overflow overflow = Overflow::saturate) {
     return Quantizer{.format = f, .overflow = overflow, .scaling = scaling};
   };
@@ -284,7 +292,8 @@ int differences(const std::vector<float>& a, const std::vector<float>& b) {
 
 void check_against_definition(const Quantizer& q, const Input& in) {
   const Tensor matrix = rows_of(in.x, in.axis);
-  const std::int64_t k = matrix.dim() ? matrix.size(-1) : 1, rows = k ? matrix.numel() / k : matrix.size(0);
+  const std::int64_t k = matrix.dim() ? matrix.size(-1) : 1;
+  const std::int64_t rows = k ? matrix.numel() / k : matrix.size(0);
   const std::vector<float> x = floats(matrix);
   AmaxHistory history;
   history.scale = 3;
@@ -341,7 +350,12 @@ TEST_CASE("every quantizer follows its definition, in every layout and dtype") {
 TEST_CASE("zeros, Inf and NaN in every quantizer and by both oracles") {
   std::vector<float> x = floats(numbers({6, 64}));
   for (std::size_t i = 128; i < 192; ++i) x[i] = i % 2 == 0 ? 0.0F : -0.0F;
-  x[5] = INFINITY, x[70] = NAN, x[200] = -INFINITY, x[201] = NAN, x[260] = 1e-44F, x[330] = FLT_MAX;
+  x[5] = INFINITY;
+  x[70] = NAN;
+  x[200] = -INFINITY;
+  x[201] = NAN;
+  x[260] = 1e-44F;
+  x[330] = FLT_MAX;
   const Tensor special = from_data(x, {6, 64});
   std::vector<Input> all = {{"special", special, 1}, {"special, first axis", special, 0}};
   for (const float only : {INFINITY, NAN, 0.0F, 1e-44F, FLT_MAX}) {
@@ -404,7 +418,8 @@ TEST_CASE("hadamard16 is orthogonal and keeps products") {
   CHECK(same_bits(plain, plain.t().contiguous()));
   for (std::int64_t i = 0; i < 256; ++i) CHECK(at(h, i) == at(plain, i) * ((signs >> (i / 16) & 1) != 0 ? -1 : 1));
   // integers up to 31: every sum is exact in f32, so products do not change at all
-  const Tensor a = empty({5, 48}), b = empty({7, 48});
+  const Tensor a = empty({5, 48});
+  const Tensor b = empty({7, 48});
   for (std::int64_t i = 0; i < a.numel(); ++i) a.data<float>()[i] = static_cast<float>(i * 7 % 63 - 31);
   for (std::int64_t i = 0; i < b.numel(); ++i) b.data<float>()[i] = static_cast<float>(i * 11 % 63 - 31);
   CHECK(same_bits(matmul(hadamard16(a, signs), hadamard16(b, signs).t()), matmul(a, b.t())));

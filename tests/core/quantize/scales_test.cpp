@@ -73,9 +73,13 @@ TEST_CASE("MX and NVFP4 scales and codes of torchao") {
                             .oracle = ScaleOracle::torchao}};
     for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even})
       if (to_string(rule) == cells[2]) q.scaling.rule = rule;
-    if (!mx && cells[1] == "1") q.scaling.kind = ScalingKind::block, q.scaling.scale = ScaleFormat::coded;
+    if (!mx && cells[1] == "1") {
+      q.scaling.kind = ScalingKind::block;
+      q.scaling.scale = ScaleFormat::coded;
+    }
     const QuantizedTensor ours = quantize(from_data(blocks[block], {1, 32}), q);
-    const auto scales = hex(cells[mx ? 4 : 3]), codes = hex(cells[mx ? 5 : 4]);
+    const auto scales = hex(cells[mx ? 4 : 3]);
+    const auto codes = hex(cells[mx ? 5 : 4]);
     for (std::size_t i = 0; i < scales.size(); ++i)
       if (ours.scales.data<std::uint8_t>()[i] != scales[i]) FAIL_CHECK(line.substr(0, 40), " scale ", i);
     const Tensor unpacked = ours.unpack();
@@ -157,7 +161,11 @@ TEST_CASE("the scales of MX") {
 TEST_CASE("the formulas of NVFP4") {
   // amax 12 gives 2688 / 12 = 224; a block of amax 3 has the scale e4m3(3 * 224 / 6) = 112, and 112 / 224 = 1/2.
   std::vector<float> x(32, 0.0F);
-  x[0] = 12, x[1] = -6, x[16] = 3, x[17] = 0.25F, x[18] = -1.25F;
+  x[0] = 12;
+  x[1] = -6;
+  x[16] = 3;
+  x[17] = 0.25F;
+  x[18] = -1.25F;
   const Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}};
   const QuantizedTensor t = quantize(from_data(x, {32}), q);
   CHECK(global_of(t) == 1 / 224.0F);
@@ -174,7 +182,8 @@ TEST_CASE("the formulas of NVFP4") {
   CHECK(global_of(quantize(full({16}, 1e-38), q)) == 1 / FLT_MAX);
   // The scales of the smallest blocks end at FLT_MAX: zeros stay zeros.
   std::vector<float> tiny(32, 0.0F);
-  tiny[0] = 1e-37F, tiny[16] = 1e-39F;
+  tiny[0] = 1e-37F;
+  tiny[16] = 1e-39F;
   const auto small = values(fake_quantize(from_data(tiny, {32}), q));
   CHECK(small[16] > 0);
   CHECK(small[16] <= 2e-39);

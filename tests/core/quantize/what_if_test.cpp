@@ -178,7 +178,8 @@ TEST_CASE("what_if: the same bits for any layout and any number of threads") {
 TEST_CASE("what_if: f64 is rounded once, from its own bits and its own range") {
   // 1 + 2^-8 + 2^-40 is above bf16's tie between 1 and 1 + 2^-7; as f32 it would be the tie, and go down to 1
   const WhatIf w = what_if(values({1 + 0x1p-8 + 0x1p-40}, DType::f64));
-  const double x = 1 + 0x1p-8 + 0x1p-40, error = 1 + 0x1p-7 - x;
+  const double x = 1 + 0x1p-8 + 0x1p-40;
+  const double error = 1 + 0x1p-7 - x;
   CHECK(std::abs(w.of("bf16").unscaled.sqnr_db - db(x * x, error * error)) < close_db(1));
   const WhatIf large = what_if(values({1e200, 1}, DType::f64));
   CHECK(large.of("bf16").unscaled.overflow == 0.5);
@@ -191,14 +192,16 @@ TEST_CASE("what_if: f32 gives what the same numbers give as f64, at the ends of 
   for (const double factor : {1.0, 0x1p-110, 0x1p110}) {
     CAPTURE(factor);
     const Tensor narrow = x * factor;
-    const WhatIf a = what_if(narrow), b = what_if(narrow.to(DType::f64));
+    const WhatIf a = what_if(narrow);
+    const WhatIf b = what_if(narrow.to(DType::f64));
     CHECK(a.loss_scale == b.loss_scale);
     for (std::size_t f = 0; f < a.formats.size(); ++f) {
       CAPTURE(a.formats[f].name);
       REQUIRE(a.formats[f].sweep.size() == b.formats[f].sweep.size());
       CHECK(a.formats[f].best.scale == b.formats[f].best.scale);
       for (std::size_t k = 0; k < a.formats[f].sweep.size(); ++k) {
-        const ScaleLoss &l = a.formats[f].sweep[k], &m = b.formats[f].sweep[k];
+        const ScaleLoss& l = a.formats[f].sweep[k];
+        const ScaleLoss& m = b.formats[f].sweep[k];
         CAPTURE(l.scale);
         CHECK(l.scale == m.scale);
         CHECK(l.underflow == m.underflow);
@@ -294,11 +297,17 @@ TEST_CASE("what_if: block formats as their quantizers round") {
   with_inf.data<float>()[5] = 0;
   for (const BlockLoss& b : w.blocks) {
     const Tensor rounded = fake_quantize(with_inf, b.quantizer);
-    double signal = 0, noise = 0, lost = 0, kept = 0;
+    double signal = 0;
+    double noise = 0;
+    double lost = 0;
+    double kept = 0;
     for (std::int64_t i = 0; i < x.numel(); ++i) {
-      const double from = with_inf.data<float>()[i], to = rounded.contiguous().data<float>()[i];
-      signal += from * from, noise += (from - to) * (from - to);
-      lost += from != 0 && to == 0, kept += from != 0;
+      const double from = with_inf.data<float>()[i];
+      const double to = rounded.contiguous().data<float>()[i];
+      signal += from * from;
+      noise += (from - to) * (from - to);
+      lost += from != 0 && to == 0;
+      kept += from != 0;
     }
     CAPTURE(b.name);
     CHECK(b.loss.sqnr_db == doctest::Approx(db(signal, noise)));

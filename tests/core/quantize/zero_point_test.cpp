@@ -34,8 +34,12 @@ struct Affine {
   float scale = 1;
   int zero = 0;
   Affine(const std::vector<float>& x, const Whole& f) {
-    float low = 0, high = 0;
-    for (const float v : x) low = std::fmin(low, v), high = std::fmax(high, v);
+    float low = 0;
+    float high = 0;
+    for (const float v : x) {
+      low = std::fmin(low, v);
+      high = std::fmax(high, v);
+    }
     scale = std::fmax((high - low) / static_cast<float>(f.high - f.low), 0x1p-23F);
     zero = f.low - static_cast<int>(std::nearbyint(low / scale));
     zero = std::min(std::max(zero, f.low), f.high);
@@ -78,7 +82,8 @@ TEST_CASE("zero points of a tensor, of rows, blocks and tiles, by the formula") 
           int wrong = 0;
           for (std::int64_t r = 0; r < 12; r += block[0])
             for (std::int64_t c = 0; c < 24; c += block[1]) {
-              const auto rows = std::min(block[0], 12 - r), cols = std::min(block[1], 24 - c);
+              const auto rows = std::min(block[0], 12 - r);
+              const auto cols = std::min(block[1], 24 - c);
               const Tensor part = x.narrow(0, r, rows).narrow(1, c, cols).contiguous();
               const auto elements = part.to_vector<float>();
               const Affine a(elements, f);

@@ -114,15 +114,24 @@ TEST_CASE("conversions, elementwise ops and reductions of any length have the sa
   const auto results = [](const std::vector<Tensor>& in) {
     std::vector<Tensor> out;
     for (const Tensor& x : in) {
-      for (const DType d : {DType::f16, DType::bf16, DType::f8e4m3fn, DType::f8e5m2, DType::f64, DType::i32})
-        out.push_back(x.to(d)), out.push_back(out.back().to(DType::f32));
+      for (const DType d : {DType::f16, DType::bf16, DType::f8e4m3fn, DType::f8e5m2, DType::f64, DType::i32}) {
+        out.push_back(x.to(d));
+        out.push_back(out.back().to(DType::f32));
+      }
       for (const auto f : {abs, relu, square, exp, log, log1p, sqrt, rsqrt, tanh, sigmoid, erf, silu, softplus})
         out.push_back(f(x, Loc::current()));
       const Tensor& y = in.back();
-      out.push_back(x + y), out.push_back(x * y), out.push_back(x / y), out.push_back(maximum(x, y));
+      out.push_back(x + y);
+      out.push_back(x * y);
+      out.push_back(x / y);
+      out.push_back(maximum(x, y));
       if (&x == &in.front()) continue;  // which of two NaNs a sum keeps is not said
-      out.push_back(sum(x)), out.push_back(max(x)), out.push_back(var(x)), out.push_back(logsumexp(x));
-      out.push_back(softmax(x, 0)), out.push_back(layer_norm(x, 1));
+      out.push_back(sum(x));
+      out.push_back(max(x));
+      out.push_back(var(x));
+      out.push_back(logsumexp(x));
+      out.push_back(softmax(x, 0));
+      out.push_back(layer_norm(x, 1));
     }
     return out;
   };

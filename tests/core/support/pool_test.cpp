@@ -54,7 +54,8 @@ TEST_CASE("several threads run chunks at the same time") {
 
 TEST_CASE("a loop inside a loop stays on its thread") {
   const ThreadsScope scope(4);
-  std::atomic<int> total{0}, elsewhere{0};
+  std::atomic<int> total{0};
+  std::atomic<int> elsewhere{0};
   parallel_for(20, 1, [&](std::int64_t, std::int64_t) {
     if (num_threads() != 1) ++elsewhere;
     const std::thread::id outer = std::this_thread::get_id();

@@ -63,7 +63,8 @@ TEST_CASE("random creation follows the generator") {
 TEST_CASE("rand stays below 1 in every dtype, and takes the number before it as often as its neighbours or more") {
   for (const DType d : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::f8e4m3fn, DType::f8e5m2}) {
     Generator g(3);
-    const double step = float_info(d).epsilon / 2, most = 1 - step;
+    const double step = float_info(d).epsilon / 2;
+    const double most = 1 - step;
     const Tensor u = rand({100000}, {.dtype = d}, g).to(DType::f64);
     CHECK(u.min().item() >= 0);
     if (d == DType::f64 || d == DType::f32) CHECK(u.max().item() < 1);
@@ -169,7 +170,9 @@ TEST_CASE("0-d and empty tensors work everywhere") {
   CHECK(cat({e, ones({2, 4})}).sizes() == Shape{2, 4});
   CHECK(e.sum({0}).sizes() == Shape{4});
   CHECK(zeros({0}).to_vector<double>().empty());
-  const Tensor none = zeros({6, 0}), turned = zeros({3, 5}).t().narrow(1, 0, 0);  // in any order of memory
+  // in any order of memory
+  const Tensor none = zeros({6, 0});
+  const Tensor turned = zeros({3, 5}).t().narrow(1, 0, 0);
   CHECK(none.add_(none).mul_(2).fill_(1).copy_(none).numel() == 0);
   CHECK(turned.unsqueeze(1).squeeze(1).sizes() == Shape{5, 0});
   CHECK(turned.view({0, 7}).sizes() == Shape{0, 7});
@@ -262,8 +265,10 @@ TEST_CASE("assignment operators work in place, with gradients") {
   x /= full({2}, 2);
   CHECK(x.is_same(same));
   CHECK(values(x) == std::vector<double>{6, 6});
-  Tensor a = full({2}, 6), b = full({2}, 2);
-  a.set_requires_grad(), b.set_requires_grad();
+  Tensor a = full({2}, 6);
+  Tensor b = full({2}, 2);
+  a.set_requires_grad();
+  b.set_requires_grad();
   Tensor y = a * 1;
   y /= b;
   y.sum().backward();

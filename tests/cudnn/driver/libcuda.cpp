@@ -1,18 +1,26 @@
 // A driver, as cuDNN loads one to make plans: it takes the kernels that cuDNN compiled without looking at them, and for
 // all else there is no GPU.
 namespace {
-constexpr int kSuccess = 0, kNoDevice = 100;
+constexpr int kSuccess = 0;
+constexpr int kNoDevice = 100;
 constexpr int kVersion = 13000;
 int library = 0;
 }  // namespace
 
 extern "C" {
 
-int cuDriverGetVersion(int* version) { return *version = kVersion, kSuccess; }
-int cuLibraryLoadData(void** made, const void*, void*, void*, unsigned, void*, void*, unsigned) {
-  return *made = &library, kSuccess;
+int cuDriverGetVersion(int* version) {
+  *version = kVersion;
+  return kSuccess;
 }
-int cuLibraryGetKernel(void** made, void* of, const char*) { return *made = of, kSuccess; }
+int cuLibraryLoadData(void** made, const void*, void*, void*, unsigned, void*, void*, unsigned) {
+  *made = &library;
+  return kSuccess;
+}
+int cuLibraryGetKernel(void** made, void* of, const char*) {
+  *made = of;
+  return kSuccess;
+}
 int cuLibraryUnload(void*) { return kSuccess; }
 int cuKernelSetAttribute(int, int, void*, int) { return kSuccess; }
 

@@ -55,13 +55,16 @@ float sum_of(const cpu::MatrixRef<BFloat16>& a, const cpu::MatrixRef<BFloat16>& 
 bool adds_as_described() {
   if (cpu_isa() == CpuIsa::amx || __builtin_cpu_is("intel")) return true;
   const auto sum = [](float even, float odd, float bias) {
-    const BFloat16 a[2] = {BFloat16(even), BFloat16(odd)}, b[2] = {BFloat16(1), BFloat16(1)};
+    const BFloat16 a[2] = {BFloat16(even), BFloat16(odd)};
+    const BFloat16 b[2] = {BFloat16(1), BFloat16(1)};
     float c = 0;
     cpu::bf16_product<float>({1, 1, 2, {a, 2, 1}, {b, 1, 1}, &bias, &c, 1});
     return c;
   };
-  constexpr float kHalf = 0x1p-24F, kMore = 0x1.02p-24F;  // of the last place of 1
-  constexpr float kLeast = 0x1p-126F;                     // of normal numbers
+  // of the last place of 1
+  constexpr float kHalf = 0x1p-24F;
+  constexpr float kMore = 0x1.02p-24F;
+  constexpr float kLeast = 0x1p-126F;  // of normal numbers
   const bool described = sum(kHalf, kMore, 1) == 1 + 0x1p-22F && sum(kMore, kHalf, 1) == 1 + 0x1p-23F &&
                          sum(0, -kLeast, 1.5F * kLeast) == 0;
   if (!described) MESSAGE("skipped: this processor's VDPBF16PS adds otherwise than Intel's manual says");
@@ -76,8 +79,8 @@ std::uint32_t bits_of(BFloat16 x) { return x.bits; }
 template <class Tc> int wrong(const Case& c, bool relu = false, float scale = 1) {
   std::vector<BFloat16> a, b;
   std::vector<float> bias = falling_bias(c.n);
-  const cpu::MatrixRef<BFloat16> x = random_matrix(a, c.m, c.k, c.gap, c.a_transposed),
-                                 y = random_matrix(b, c.k, c.n, c.gap, c.b_transposed);
+  const cpu::MatrixRef<BFloat16> x = random_matrix(a, c.m, c.k, c.gap, c.a_transposed);
+  const cpu::MatrixRef<BFloat16> y = random_matrix(b, c.k, c.n, c.gap, c.b_transposed);
   for (BFloat16& number : a) number = BFloat16(static_cast<float>(number) * scale);
   for (float& number : bias) number *= scale;
   const std::int64_t across = c.n + c.gap;
@@ -88,7 +91,8 @@ template <class Tc> int wrong(const Case& c, bool relu = false, float scale = 1)
     for (std::int64_t j = 0; j < across; ++j) {
       float sum = j >= c.n ? kUntouched : sum_of(x, y, i, j, c.k, c.bias ? bias[static_cast<std::size_t>(j)] : 0);
       if (relu && j < c.n && sum < 0) sum = 0;
-      const Tc got = out[static_cast<std::size_t>(i * across + j)], expected = Tc(sum);
+      const Tc got = out[static_cast<std::size_t>(i * across + j)];
+      const Tc expected = Tc(sum);
       count += bits_of(got) != bits_of(expected);
     }
   return count;
@@ -141,7 +145,10 @@ TEST_CASE("our bf16 products have the sums of the processor's manual where they 
 TEST_CASE("our bf16 products keep NaN and Inf, and take subnormal numbers as zeros") {
   for_each_bf16_kernel([] {
     std::vector<BFloat16> a(16 * 32, BFloat16(0)), b(32 * 16, BFloat16(1));
-    a[0] = BFloat16(INFINITY), a[33] = BFloat16(NAN), a[66] = BFloat16(-0.0F), a[99] = BFloat16(0x1p-130F);
+    a[0] = BFloat16(INFINITY);
+    a[33] = BFloat16(NAN);
+    a[66] = BFloat16(-0.0F);
+    a[99] = BFloat16(0x1p-130F);
     b[0] = BFloat16(0);
     std::vector<float> c(256);
     cpu::bf16_product<float>({16, 16, 32, {a.data(), 32, 1}, {b.data(), 16, 1}, nullptr, c.data(), 16});
@@ -163,10 +170,12 @@ TEST_CASE("our bf16 products keep NaN and Inf, and take subnormal numbers as zer
 
 TEST_CASE("no cut of a bf16 product's rows or columns changes a bit") {
   for_each_bf16_kernel([] {
-    constexpr std::int64_t kRows = 45, kColumns = 130, kPlaces = 301;
+    constexpr std::int64_t kRows = 45;
+    constexpr std::int64_t kColumns = 130;
+    constexpr std::int64_t kPlaces = 301;
     std::vector<BFloat16> a, b;
-    const cpu::MatrixRef<BFloat16> x = random_matrix(a, kRows, kPlaces, 0, false),
-                                   y = random_matrix(b, kPlaces, kColumns, 0, true);
+    const cpu::MatrixRef<BFloat16> x = random_matrix(a, kRows, kPlaces, 0, false);
+    const cpu::MatrixRef<BFloat16> y = random_matrix(b, kPlaces, kColumns, 0, true);
     std::vector<float> whole(kRows * kColumns), cut(kRows * kColumns);
     const std::vector<float> bias = falling_bias(kColumns);
     cpu::bf16_product<float>({kRows, kColumns, kPlaces, x, y, bias.data(), whole.data(), kColumns});

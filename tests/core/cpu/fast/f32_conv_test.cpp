@@ -18,10 +18,14 @@ namespace {
 
 struct Case {
   std::int64_t images, inputs, height, width, outputs, kernel[2];
-  std::int64_t padding[2] = {0, 0}, dilation[2] = {1, 1}, groups = 1;
+  std::int64_t padding[2] = {0, 0};
+  std::int64_t dilation[2] = {1, 1};
+  std::int64_t groups = 1;
   ConvAttrs attrs() const {
     ConvAttrs a;
-    a.padding = {padding[0], padding[1]}, a.dilation = {dilation[0], dilation[1]}, a.groups = groups;
+    a.padding = {padding[0], padding[1]};
+    a.dilation = {dilation[0], dilation[1]};
+    a.groups = groups;
     a.size = {kernel[0], kernel[1]};
     return a;
   }
@@ -54,8 +58,10 @@ Tensor integers(const Shape& sizes, DType dtype, std::uint64_t seed) {
 }
 
 std::vector<double> expected(const Case& c, const Tensor& dy, const Tensor& x) {
-  const std::vector<double> g = dy.to_vector<double>(), v = x.to_vector<double>();
-  const std::int64_t each = c.inputs / c.groups, taps = c.kernel[0] * c.kernel[1];
+  const std::vector<double> g = dy.to_vector<double>();
+  const std::vector<double> v = x.to_vector<double>();
+  const std::int64_t each = c.inputs / c.groups;
+  const std::int64_t taps = c.kernel[0] * c.kernel[1];
   std::vector<double> dw(static_cast<std::size_t>(c.outputs * each * taps));
   for (std::int64_t n = 0; n < c.images; ++n)
     for (std::int64_t o = 0; o < c.outputs; ++o)
@@ -102,7 +108,10 @@ TEST_CASE("our gradient of convolution weights is exact in integers, in every sh
         if (!dw.defined()) continue;
         ++taken;
         const Tensor row = integers({1, c.outputs, 1, 1}, dtype, 3).expand(dy.sizes());  // the gradient of a sum
-        if (want.empty()) want = expected(c, dy, x), want_of_row = expected(c, row.contiguous(), x);
+        if (want.empty()) {
+          want = expected(c, dy, x);
+          want_of_row = expected(c, row.contiguous(), x);
+        }
         CHECK(dw.to_vector<double>() == want);
         CHECK(same_bits(gradient(c, channels_last(dy), channels_last(x), DType::f32), dw));
         CHECK(gradient(c, row, x, DType::f32).to_vector<double>() == want_of_row);
@@ -133,7 +142,8 @@ TEST_CASE("our gradient of convolution weights rounds operands to TF32 where tha
   const Tensor dy = randn({c.images, c.outputs, c.rows(), c.cols()}, {}, g);
   reference::for_each_isa([&](CpuIsa) {
     if (!gradient(c, dy, x, DType::f32).defined()) return;
-    Tensor rounded_x = clone(x), rounded_dy = clone(dy);
+    Tensor rounded_x = clone(x);
+    Tensor rounded_dy = clone(dy);
     for (Tensor* t : {&rounded_x, &rounded_dy})
       for (std::int64_t i = 0; i < t->numel(); ++i) t->data<float>()[i] = round_tf32(t->data<float>()[i]);
     const ThreadsScope threads(7);
@@ -166,7 +176,8 @@ TEST_CASE("our gradient of convolution weights leaves strides and few outputs to
   const Tensor x = ones({c.images, c.inputs, c.height, c.width});
   c.outputs = 7;
   CHECK_FALSE(gradient(c, ones({c.images, 7, c.rows(), c.cols()}), x, DType::f32).defined());
-  const Tensor dy = ones({9, 8, 4, 3}), *const operands[] = {&dy, &x};
+  const Tensor dy = ones({9, 8, 4, 3});
+  const Tensor* const operands[] = {&dy, &x};
   ConvAttrs a = kCases[0].attrs();
   a.stride = 2;
   const Attrs attrs = a;

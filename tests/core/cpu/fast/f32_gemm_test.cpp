@@ -29,8 +29,8 @@ using Case = ProductCase;
 int wrong(const Case& c) {
   std::vector<float> a, b;
   const std::vector<float> bias = falling_bias(c.n);
-  const cpu::MatrixRef<float> x = random_matrix(a, c.m, c.k, c.gap, c.a_transposed),
-                              y = random_matrix(b, c.k, c.n, c.gap, c.b_transposed);
+  const cpu::MatrixRef<float> x = random_matrix(a, c.m, c.k, c.gap, c.a_transposed);
+  const cpu::MatrixRef<float> y = random_matrix(b, c.k, c.n, c.gap, c.b_transposed);
   const std::int64_t across = c.n + c.gap;
   std::vector<float> out(static_cast<std::size_t>(c.m * across), kUntouched);
   cpu::f32_product({c.m, c.n, c.k, x, y, c.bias ? bias.data() : nullptr, out.data(), across});
@@ -93,9 +93,12 @@ TEST_CASE("our f32 products keep NaN, Inf and -0 as multiply-adds do") {
     return;
   }
   std::vector<float> a(64, 0), b(128, 1), c(128);
-  a[0] = INFINITY, a[9] = NAN, a[18] = -0.0F;
+  a[0] = INFINITY;
+  a[9] = NAN;
+  a[18] = -0.0F;
   b[0] = 0;
-  const cpu::MatrixRef<float> x{a.data(), 8, 1}, y{b.data(), 16, 1};
+  const cpu::MatrixRef<float> x{a.data(), 8, 1};
+  const cpu::MatrixRef<float> y{b.data(), 16, 1};
   cpu::f32_product({8, 16, 8, x, y, nullptr, c.data(), 16});
   CHECK(std::isnan(c[0]));  // Inf times 0
   CHECK(c[1] == INFINITY);
@@ -104,9 +107,15 @@ TEST_CASE("our f32 products keep NaN, Inf and -0 as multiply-adds do") {
   CHECK_FALSE(std::signbit(c[32]));  // sums begin at +0
 
   // in a larger size, with a bias, and b transposed or not
-  constexpr std::int64_t kRows = 32, kColumns = 20, kPlaces = 16;
-  a.assign(kRows * kPlaces, 0), b.assign(kPlaces * kColumns, 1);
-  a[0] = INFINITY, a[kPlaces] = NAN, a[2 * kPlaces] = -INFINITY, b[0] = 0;
+  constexpr std::int64_t kRows = 32;
+  constexpr std::int64_t kColumns = 20;
+  constexpr std::int64_t kPlaces = 16;
+  a.assign(kRows * kPlaces, 0);
+  b.assign(kPlaces * kColumns, 1);
+  a[0] = INFINITY;
+  a[kPlaces] = NAN;
+  a[2 * kPlaces] = -INFINITY;
+  b[0] = 0;
   const std::vector<float> minus(kColumns, -0.0F);
   for (const cpu::MatrixRef<float>& columns : {cpu::MatrixRef<float>{b.data(), kColumns, 1}, {b.data(), 1, kPlaces}}) {
     std::vector<float> all(kRows * kColumns);
@@ -134,9 +143,15 @@ TEST_CASE("our f32 products have the same bits on any number of threads, alone a
 
 TEST_CASE("matmul and linear of small f32 matrices have the bits of our product, unless a mode asks for others") {
   Generator g(6);
-  const std::int64_t m = 9, n = 17, k = 23;
-  const Tensor x = randn({m, k}, {}, g), w = randn({n, k}, {}, g), bias = randn({n}, {}, g);
-  const Tensor turned = x.t().contiguous().t(), wide = stack({x, x}, 2).select(2, 0), one = ones({1}).expand({n});
+  const std::int64_t m = 9;
+  const std::int64_t n = 17;
+  const std::int64_t k = 23;
+  const Tensor x = randn({m, k}, {}, g);
+  const Tensor w = randn({n, k}, {}, g);
+  const Tensor bias = randn({n}, {}, g);
+  const Tensor turned = x.t().contiguous().t();
+  const Tensor wide = stack({x, x}, 2).select(2, 0);
+  const Tensor one = ones({1}).expand({n});
   int taken = 0;
   reference::for_each_isa([&](CpuIsa isa) {
     if (!cpu::suits_f32_product(m, n, k)) return;
