@@ -216,17 +216,17 @@ TEST_CASE("x log y at x = 0 has the slope log y, or 0") {
 
 TEST_CASE("a weight norm over no dim, and over all") {
   const Tensor x = from_data(std::vector<float>{3, 4, -12}, {1, 3});
-  const Named squeezed{{"self", tensor("x")}, {"dim", number(0)}};
-  const auto of = [&](int dim) {
-    const Named named{{"v", tensor("v")}, {"g", tensor("g")}, {"dim", number(dim)}};
-    return (*made({op("squeeze.dim", squeezed, "v"), op("ones_like.default", {{"self", tensor("v")}}, "g"),
-                   op("_weight_norm.default", named, "y")},
-                  {"y"}))(x)
-        .to_vector<double>();
+  const auto of = [&](const std::string& v, int dim) {
+    const Named named{{"v", tensor(v)}, {"g", tensor("g")}, {"dim", number(dim)}};
+    const auto net = made({op("squeeze.dim", {{"self", tensor("x")}, {"dim", number(0)}}, "row"),
+                           op("ones_like.default", {{"self", tensor(v)}}, "g"), op("_weight_norm.default", named, "y")},
+                          {"y"});
+    return (*net)(x).to_vector<double>();
   };
-  CHECK(of(0) == std::vector<double>{1, 1, -1});
-  CHECK(of(-1)[0] == doctest::Approx(3.0 / 13));
-  CHECK(of(-1)[2] == doctest::Approx(-12.0 / 13));
+  CHECK(of("row", 0) == std::vector<double>{1, 1, -1});
+  CHECK(of("x", 1) == std::vector<double>{1, 1, -1});
+  CHECK(of("x", -1)[0] == doctest::Approx(3.0 / 13));
+  CHECK(of("x", -1)[2] == doctest::Approx(-12.0 / 13));
 }
 
 TEST_CASE("a place of a large image is exact where the points are bf16") {
