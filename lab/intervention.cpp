@@ -223,14 +223,16 @@ void weigh_together(std::vector<inspect::Finding>& findings, const amp::Recipe& 
   for (const auto& [f, weight] : weights) f->undone = std::max(f->undone.value_or(0), weight);
 }
 
-// Tries the cures of a finding: those that undo most of the failure come first, those that change nothing go.
+// Tries the cures of a finding: those that undo half of the failure come first, then those that undo a
+// part, those that were not tried, and those that help not. One that changes nothing goes.
 void weigh_cures(inspect::Finding& f, const amp::Recipe& recipe, Trials& trials) {
-  std::vector<std::pair<int, inspect::Cure>> tried;
+  std::vector<std::pair<double, inspect::Cure>> tried;
   for (inspect::Cure& c : f.cures) {
     const std::optional<double> share = trials.undone({.edit = inspect::edit(recipe, c.recipe)});
     if (share && *share == 0) continue;
-    int place = 1;  // not tried
-    if (share) place = *share >= kCures ? 0 : 2;
+    double place = 1;  // not tried
+    if (share) place = *share < kDoesHarm ? 2 : 1 - *share;
+    if (share && *share >= kCures) place = 0;
     tried.emplace_back(place, std::move(c));
   }
   std::ranges::stable_sort(tried, std::less(), [](const auto& t) { return t.first; });

@@ -167,7 +167,7 @@ TEST_CASE("zeroed activations beside a large channel are the cause, not the clip
   CHECK(f.site == "out");
   REQUIRE(f.undone);
   CHECK(*f.undone > 0.3);
-  CHECK(f.remedy.starts_with("blocks of "));
+  CHECK(!f.remedy.starts_with("scales rounded up"));  // which clips less and zeroes more
 }
 
 TEST_CASE("RCEIL is no cure of scales that no rule chooses, and a cure runs a step before it is offered") {
