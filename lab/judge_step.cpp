@@ -266,6 +266,10 @@ std::vector<Tensor> StepBounds::of_sum(const pt2::Step& step, const ValueTensors
   const double gamma = terms * units.sum / (1 - std::min(0.5, terms * units.sum));
   std::vector<Tensor> bounds;
   for (const auto& [id, y] : outputs) {
+    if (!moves(y)) {  // sums of integers are exact
+      bounds.emplace_back();
+      continue;
+    }
     const Tensor carried = sub(of(moved, id), of(sums, id));
     bounds.push_back(add(add(mul(of(sums, id), gamma), carried), add(mul(abs(y), 2 * units.store), units.least)));
   }
