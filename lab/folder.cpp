@@ -9,6 +9,7 @@
 #include "../core/files/checkpoint_file.h"
 #include "../core/files/input_file.h"
 #include "../core/support/throwf.h"
+#include "objective.h"
 #include "run.h"
 
 namespace gradual::lab {
@@ -144,7 +145,9 @@ bool is_finished(const Result& r, const amp::Recipe& recipe, std::uint64_t seed,
 const Result* finished_run(const std::vector<Result>& results, const amp::Recipe& recipe, std::uint64_t seed,
                            const Options& o, const LabData& data) {
   for (const Result& r : results)
-    if (is_finished(r, recipe, seed, o, data) && r.settings == settings(recipe, o)) return &r;
+    if (is_finished(r, recipe, seed, o, data) && r.settings == settings(recipe, o) &&
+        r.metric == objective_of(data, o.loss, o.metric).info)
+      return &r;
   return nullptr;
 }
 

@@ -61,8 +61,11 @@ void check_options(const std::vector<amp::Recipe>& recipes, const Options& o) {
 // Shape and sums of inputs and targets.
 std::string samples_of(const data::Dataset& d) {
   const auto sum_of = [](const Tensor& t) { return t.to(DType::f64).sum().item(); };
-  return fmt::format("{} {}, sum {}, targets {}, sum {}", d.name, to_string(d.inputs.sizes()), sum_of(d.inputs),
-                     to_string(d.targets.sizes()), sum_of(d.targets));
+  std::string text = fmt::format("{} {}, sum {}, targets {}, sum {}", d.name, to_string(d.inputs.sizes()),
+                                 sum_of(d.inputs), to_string(d.targets.sizes()), sum_of(d.targets));
+  for (const auto& [name, values] : d.fields)
+    text += fmt::format(", {} {}, sum {}", name, to_string(values.sizes()), sum_of(values));
+  return text;
 }
 
 using Results = std::vector<Result>;

@@ -208,8 +208,8 @@ double constant_metric(const Objective& o, const data::Dataset& test) {
   const std::string& metric = o.metric.name;
   const Tensor y = test.targets.to(DType::f64);
   if (metric == "accuracy") {
-    const double ones = mean(gt(y, 0.5)).item();
-    return std::max(ones, 1 - ones);
+    const Tensor ones = mean(gt(y, 0.5), {0});
+    return mean(maximum(ones, 1 - ones)).item();
   }
   if (metric == "r2") return 0;
   if (metric != "mse" && metric != "rmse") return kUnknown;

@@ -24,7 +24,7 @@ class Facts {
     add_difference(o);
     if (!std::isnan(o.loss)) {
       add("loss", o.loss);
-      add("loss_interval", o.loss_interval);
+      if (!std::isnan(o.loss_interval)) add("loss_interval", o.loss_interval);
     }
     if (!std::isnan(o.high)) {
       add("low", o.low);

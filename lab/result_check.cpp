@@ -154,7 +154,8 @@ void check_values(const Result& r) {
   if (r.skipped_steps > r.steps)
     refuse_at("skipped_steps", fmt::format("is {}; it must be at most {}, the steps", r.skipped_steps, r.steps));
   for (const Real& v : kReals) in_range(v.name, r.*v.value, v.least, v.most);
-  if (r.difference) in_range("difference.mean", r.difference->mean, -1, 1);
+  const double most = r.metric.is_share() ? 1 : kAny;
+  if (r.difference) in_range("difference.mean", r.difference->mean, -most, most);
   if (r.difference) in_range("difference.half_interval", r.difference->half, 0, kAny);
   if (r.loss_difference) in_range("loss_difference.half_interval", r.loss_difference->half, 0, kAny);
   check_findings(r.findings);

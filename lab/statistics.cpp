@@ -96,8 +96,8 @@ Difference metric_difference(const Pairs& pairs, double error) {
   }
   const bool binary = pairs[0].first->samples.metric == "accuracy";
   if (have_samples(pairs)) return with_interval(estimate(seeds, binary), error);
-  const bool is_share = pairs[0].second->metric.is_share();
-  const double by_samples = is_share ? variance_of_shares(pairs) : std::numeric_limits<double>::quiet_NaN();
+  const bool is_accuracy = pairs[0].second->metric == MetricInfo{};
+  const double by_samples = is_accuracy ? variance_of_shares(pairs) : std::numeric_limits<double>::quiet_NaN();
   return with_interval(estimate(differences, by_samples), error);
 }
 

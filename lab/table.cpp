@@ -126,7 +126,9 @@ std::string seeds_needed(const std::vector<RecipeRuns>& rows) {
   for (const RecipeRuns& row : rows) {
     const Verdict& v = row.first().verdict;
     if (v.kind != VerdictKind::undecided) continue;
-    const std::string seeds = v.needed < 0 ? "no number of seeds, but more test samples" : fmt::format("{}", v.needed);
+    const bool one_seed = std::isnan(v.interval) || std::isnan(v.loss_interval);
+    const std::string few = one_seed ? "a second seed" : "no number of seeds, but more test samples";
+    const std::string seeds = v.needed < 0 ? few : fmt::format("{}", v.needed);
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", row.first().recipe, seeds);
   }
   return text.empty() ? text : "cannot tell yet; about so many seeds would (--until decided): " + text + "\n";
@@ -166,7 +168,8 @@ std::string narrow_table(const std::vector<RecipeRuns>& rows, bool colour) {
     differences.push_back(d ? difference_text(row.first().metric, d->mean, d->half) : "");
     wide = std::max(wide, differences.back().size() - (d ? 1 : 0));  // "±" has two bytes
   }
-  const std::size_t left = 80 - width - 55 - std::min<std::size_t>(wide - 13, 8);  // of the last column
+  const std::size_t used = width + 55 + std::min<std::size_t>(wide - 13, 8);
+  const std::size_t left = used < 76 ? 80 - used : 4;  // of the last column
   std::string text = fmt::format("{:<{}} {:<18} {:>8}  {:<{}} {:>9}  {}\n", "recipe", width, "verdict",
                                  cut(rows[0].first().metric.name, 10), "vs fp32", wide, "underflow",
                                  left < 11 ? "layer" : "worst layer");

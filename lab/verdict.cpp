@@ -85,7 +85,7 @@ Verdict where_fp32_fails(const Result& r, const Result& base, const std::optiona
   // Where both end, the accuracies say whether one learned more.
   if (!failure) {
     const Difference d = metric_difference({{&r, &base}});
-    if (!(r.metric.gain(d.mean) > d.half)) return same;
+    if (std::isfinite(d.half) && !(r.metric.gain(d.mean) > d.half)) return same;
   }
   return {{.kind = VerdictKind::matches}, {}, fp32};
 }

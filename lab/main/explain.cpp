@@ -5,6 +5,7 @@
 #include <gradual/core/support/error.h>
 #include <gradual/lab/explain.h>
 #include <gradual/lab/folder.h>
+#include <gradual/lab/run.h>
 #include <gradual/lab/verdict.h>
 
 #include <algorithm>
@@ -47,6 +48,15 @@ int apply(const Arguments& a, Trials& trials) {
 
 }  // namespace
 
+// Error unless a replay with these options has the settings of the run.
+static void check_settings(const Result& run, const amp::Recipe& recipe, Options options) {
+  if (settings(recipe, options) == run.settings) return;
+  options.lr = 0;  // the optimizer's own
+  const std::string now = settings(recipe, options);
+  if (now != run.settings)
+    throw_error("explain: the run had other settings; give explain the same options: " + differences(run.settings, now));
+}
+
 int explain_command(int argc, char** argv) {
   Arguments a;
   OptionParser app(
@@ -64,6 +74,7 @@ int explain_command(int argc, char** argv) {
   declare_threads(app, a.threads);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   use_threads(app, a.threads);
+  a.task.read(app);
   if (a.folder.empty() || a.recipe.empty())
     throw_error("explain takes a folder and --recipe (see gradual-lab explain --help)");
   std::vector<Result> results = load_results(a.folder);
@@ -74,12 +85,16 @@ int explain_command(int argc, char** argv) {
   const amp::Recipe recipe = amp::recipe_from_json(run.definition);
   const LabData data = a.task.task();
   const data::Split sample = data.load(0);
-  const MakeModel make = a.task.make_model(sample.train);
+  const MakeModel make = a.task.make_model(sample.train, data.model);
   a.options.model_name = run.model;
   a.options.epochs = static_cast<int>(fp32->epochs);
   a.options.batch = run.batch;
   a.options.lr = run.lr;
   a.options.optimizer = run.optimizer;
+  a.options.loss = a.task.loss;
+  a.options.metric = a.task.metric;
+  a.options.training = a.task.training;
+  check_settings(run, recipe, a.options);
   const auto seed = static_cast<std::uint64_t>(a.seed);
   if (!a.apply.empty()) {
     Trials trials(make, data, recipe, seed, a.options, run, *fp32, 0);
