@@ -190,10 +190,10 @@ Explanation explain_run(const MakeModel& make_model, const LabData& data, const 
         "the folder",
         recipe.name, again.empty() ? 0 : again[0], run.curve.loss.empty() ? 0 : run.curve.loss[0]);
   Explanation e;
-  const bool shows = trials.begin(kTrials);
+  e.shows = trials.begin(kTrials);
   e.failure = trials.failure();
   e.budget = trials.budget();
-  if (!shows) return e;
+  if (!e.shows) return e;
   Search search(recipe, trials);
   const Units units = fitting(units_of(recipe, run), recipe, trials);
   // One that does it alone, the smallest edit first, or all.
@@ -220,6 +220,7 @@ std::string to_string(const Explanation& e) {
   std::string text =
       fmt::format("measured: {}, after {} steps: {:.6g}, in fp32 {:.6g}\n", kMeasures[static_cast<int>(e.failure.kind)],
                   e.failure.steps, e.failure.run, e.failure.fp32);
+  if (!e.shows) return text + "The failure does not show in these; nothing was tried.\n";
   if (!e.averts) {
     text += e.spent + e.failure.steps > e.budget ? "The budget ended before a set was found that averts the failure.\n"
                                                  : "Nothing that can be made exact averts the failure.\n";

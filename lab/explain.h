@@ -12,6 +12,7 @@ namespace gradual::lab {
 
 struct Explanation {
   Failure failure = {};
+  bool shows = false;      // the failure shows in losses or skipped steps; if not, nothing is tried
   Change change = {};      // the set; empty: nothing that can be made exact averts the failure
   double undone = 0;       // the share of the failure that the set undoes
   bool averts = false;     // it undoes enough: a divergence wholly, another failure by 80%

@@ -38,6 +38,7 @@ const Result& run_of(const std::vector<Result>& results, const std::string& reci
 // Runs a file's change again, and says whether the losses have the same bits.
 int apply(const Arguments& a, Trials& trials) {
   const Replayable r = replayable_from_json(read_file(a.apply), a.apply);
+  if (r.losses.empty()) throw_error("explain: " + a.apply + " holds no losses to compare with");
   const std::vector<double> again = trials.losses(r.change, static_cast<std::int64_t>(r.losses.size()));
   const bool same =
       std::ranges::equal(again, r.losses, [](double x, double y) { return x == y || (x != x && y != y); });
@@ -54,7 +55,8 @@ static void check_settings(const Result& run, const amp::Recipe& recipe, Options
   options.lr = 0;  // the optimizer's own
   const std::string now = settings(recipe, options);
   if (now != run.settings)
-    throw_error("explain: the run had other settings; give explain the same options: " + differences(run.settings, now));
+    throw_error("explain: the run had other settings; give explain the same options: " +
+                differences(run.settings, now));
 }
 
 int explain_command(int argc, char** argv) {
@@ -102,7 +104,7 @@ int explain_command(int argc, char** argv) {
   }
   const Explanation e = explain_run(make, data, recipe, seed, a.options, run, *fp32);
   say(stdout, "{}, seed {}: {}\n{}", run.recipe, a.seed, to_string(run.verdict), to_string(e));
-  if (!a.out.empty()) write_file_atomically(a.out, to_json(e, recipe, seed));
+  if (!a.out.empty() && e.averts) write_file_atomically(a.out, to_json(e, recipe, seed));
   return 0;
 }
 
