@@ -88,7 +88,7 @@ void check(const Planted& p, const Expected& want) {
   CHECK(f.cure.empty() == !want.cured);
   if (!want.cured) return;
   REQUIRE(f.tried);
-  CHECK(!f.tried->verdict.fails());
+  CHECK_FALSE(lab::verdict_info(f.tried->verdict.kind).fails);  // another fault may be left, as a guess
 }
 // Fails for another reason than precision.
 void check_innocent(const Planted& p, const std::string& verdict, std::optional<Cause> cause,
