@@ -5,6 +5,7 @@
 #include <gradual/core/support/threads.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstddef>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "../core/support/message_text.h"
