@@ -162,6 +162,8 @@ def packed(text):
         tokens = without_template_arguments(without_control(tokens))
         if not tokens or tokens[0] in ("using", "template", "friend", "typedef", "enum") or "operator" in tokens:
             continue
+        if "< < <" in " ".join(tokens):  # the launch of a kernel
+            continue
         pieces = parts(tokens)
         if len(pieces) < 2 or not all(pieces):
             continue

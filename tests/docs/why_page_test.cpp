@@ -46,17 +46,21 @@ TEST_CASE("docs/why.md agrees with the tables of causes, verdicts and their note
   read << std::ifstream(path).rdbuf();
   std::string page = read.str();
   const bool writes = std::getenv("GRADUAL_WRITE_DOCS") != nullptr;
-  for (const auto& [name, fresh] :
-       {std::pair("verdicts", verdict_table()), std::pair("notes", note_table()), std::pair("causes", cause_table())}) {
-    const std::string begin = "<!-- generated: " + std::string(name) + " -->\n";
+  struct Part {
+    std::string name;
+    std::string fresh;
+  };
+  for (const Part& part :
+       {Part{"verdicts", verdict_table()}, Part{"notes", note_table()}, Part{"causes", cause_table()}}) {
+    const std::string begin = "<!-- generated: " + part.name + " -->\n";
     const std::string end = "<!-- end -->\n";
     const std::size_t from = page.find(begin);
-    REQUIRE_MESSAGE(from != std::string::npos, "docs/why.md has lost the marks around its part ", name);
+    REQUIRE_MESSAGE(from != std::string::npos, "docs/why.md has lost the marks around its part ", part.name);
     const std::size_t first = from + begin.size();
     const std::size_t to = page.find(end, first);
-    REQUIRE_MESSAGE(to != std::string::npos, "docs/why.md has lost the marks around its part ", name);
-    if (writes) page.replace(first, to - first, fresh);
-    else CHECK_MESSAGE(page.substr(first, to - first) == fresh, "stale; run ./dev docs");
+    REQUIRE_MESSAGE(to != std::string::npos, "docs/why.md has lost the marks around its part ", part.name);
+    if (writes) page.replace(first, to - first, part.fresh);
+    else CHECK_MESSAGE(page.substr(first, to - first) == part.fresh, "stale; run ./dev docs");
   }
   if (writes) std::ofstream(path) << page;
 }
