@@ -70,9 +70,9 @@ const std::map<std::string, int, std::less<>> kFormatBits = {
 }  // namespace
 
 TEST_CASE("operand_bits: every built-in recipe") {
-  for (const auto& [name, bits] : kExpected) {
-    CAPTURE(name);
-    CHECK(amp::operand_bits(amp::recipe(name)) == doctest::Approx(bits).epsilon(1e-12));
+  for (const auto& expected : kExpected) {
+    CAPTURE(expected.first);
+    CHECK(amp::operand_bits(amp::recipe(expected.first)) == doctest::Approx(expected.second).epsilon(1e-12));
   }
   for (const std::string& name : amp::recipe_names()) {
     CAPTURE(name);

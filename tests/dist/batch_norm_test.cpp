@@ -144,7 +144,9 @@ TEST_CASE("synchronised batch norm of huge equal numbers is 0") {
 
 TEST_CASE("synchronised batch norm of huge numbers and of tiny ones without eps is that of the whole batch") {
   const Tensor ordinary = data::digits().inputs.narrow(0, 0, 37).reshape({37, 1, 64}) + 1;
-  for (const auto& [power, eps] : {std::pair{100, 1e-5}, std::pair{-90, 0.0}}) {
+  for (const std::pair<int, double>& numbers : {std::pair{100, 1e-5}, std::pair{-90, 0.0}}) {
+    const int power = numbers.first;
+    const double eps = numbers.second;
     CAPTURE(power);
     const Tensor x = ordinary * std::ldexp(1.0, power);
     const auto run = [&](const auto& backward) {

@@ -281,8 +281,10 @@ TEST_CASE("layer_norm and rms_norm of huge and tiny numbers are those of ordinar
     DType dtype;
     int exponent;
   };
-  for (const auto& [dtype, exponent] : {Far{DType::f32, 100}, Far{DType::f32, -100}, Far{DType::bf16, 100},
-                                        Far{DType::f64, 900}, Far{DType::f64, -900}}) {
+  for (const Far& far_case : {Far{DType::f32, 100}, Far{DType::f32, -100}, Far{DType::bf16, 100}, Far{DType::f64, 900},
+                              Far{DType::f64, -900}}) {
+    const DType dtype = far_case.dtype;
+    const int exponent = far_case.exponent;
     CAPTURE(to_string(dtype));
     CAPTURE(exponent);
     const DType p = dtype == DType::f64 ? DType::f64 : DType::f32;
