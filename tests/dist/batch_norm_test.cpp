@@ -118,13 +118,15 @@ TEST_CASE("an error in a shard that others wait for ends the step; the next one 
   };
   const auto loss = [&](const data::Batch& part) { return cross_entropy((*model)(part.inputs), part.targets); };
   CHECK(step(7, loss) == "DataParallel: a batch of 7 samples for 8 shards; synchronised batch norm needs one each");
-  CHECK(step(20, [&](const data::Batch& part) {
-          if (++calls == 5) throw_error("the fifth shard is wrong");
-          return loss(part);
-        }) == "the fifth shard is wrong");
-  CHECK(step(20, [&](const data::Batch& part) {
-          return ++calls % 8 == 0 ? square(model->named_parameters()[0].second).sum() : loss(part);
-        }) == "the shards of a batch ran batch norm unequally often; they cannot share its statistics");
+  const std::string of_a_shard = step(20, [&](const data::Batch& part) {
+    if (++calls == 5) throw_error("the fifth shard is wrong");
+    return loss(part);
+  });
+  CHECK(of_a_shard == "the fifth shard is wrong");
+  const std::string without_a_norm = step(20, [&](const data::Batch& part) {
+    return ++calls % 8 == 0 ? square(model->named_parameters()[0].second).sum() : loss(part);
+  });
+  CHECK(without_a_norm == "the shards of a batch ran batch norm unequally often; they cannot share its statistics");
   const auto fresh = net();
   model->load_state_dict(fresh->state_dict());
   for (const auto& [name, p] : model->named_parameters()) p.zero_grad();
