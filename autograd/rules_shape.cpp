@@ -67,7 +67,7 @@ Tensor norm_slope(const C& c, const Tensor& x, double p) {
 void logsumexp_rule(const C& c) {
   const Tensor x = c.input(0);
   const Tensor y = keep_dims(c, c.output(0));
-  const Tensor infinite = logical_and(x == INFINITY, y == INFINITY);    // a NaN beside it stays
+  const Tensor infinite = logical_and(x == INFINITY, y == INFINITY);    // NaN next to an Inf stays NaN
   const Tensor below = clamp(where(infinite, 0, x - y), -INFINITY, 0);  // not above 0, where y was rounded down
   const Tensor sharing = cast(maximum(sum(infinite, reduced_dims(c), true), 1), y.dtype());
   c.set(0, keep_dims(c, c.grad()) * (exp(below) / sharing));

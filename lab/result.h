@@ -134,7 +134,8 @@ struct Result {
   // How the run compares with fp32 (lab/verdict.h), and why; unjudged and empty in files of earlier versions.
   Verdict verdict = {};
   std::vector<Finding> findings = {};
-  // Of the metric (accuracy: 0 to 1) and of the test loss, over all seeds of the recipe (statistics.h); none for fp32 and without it.
+  // Of the metric (accuracy: 0 to 1) and of the test loss, over all seeds of the recipe (statistics.h). None for fp32,
+  // and without it.
   std::optional<Difference> difference = {};
   std::optional<Difference> loss_difference = {};
   SampleScores samples = {};  // of the test set after the last epoch; empty in files of earlier versions

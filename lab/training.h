@@ -40,8 +40,8 @@ struct Training {
   std::int64_t warmup = 0;  // first steps, in which the rate rises from 0 to 1 times the schedule's; below all steps
   double clip = 0;          // largest norm of all gradients as one vector; 0: not clipped
   // Parts of a batch whose gradients add up, in the dtype that the recipe says, before one update. The loss of a part
-  // is weighted by its share of the targets, so that the sum is the gradient of the whole batch's loss. Samples with named
-  // fields, whose targets are not known, are weighted by their number.
+  // is weighted by its share of the targets, so that the sum is the gradient of the whole batch's loss. The targets of
+  // samples with named fields are not known; such parts are weighted by their number of samples.
   int accumulate = 1;
   // The factor d of the averaged parameters a = d a + (1 - d) w after each step, in f32, with min(d, (1 + t) / (10 + t))
   // in step t. Evaluation and saving use the averages; buffers are those of the last step. 0: none.

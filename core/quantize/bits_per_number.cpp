@@ -12,7 +12,7 @@ int scale_bits(const Scaling& scaling) {
   return any_number ? 32 : kExponentBits;
 }
 
-// The bits that a block stores beside its codes.
+// The bits of a block besides its codes: scale, zero point, and the bits of its parts.
 double block_bits(const Quantizer& quantizer) {
   const Scaling& scaling = quantizer.scaling;
   double bits = scale_bits(scaling);

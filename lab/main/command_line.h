@@ -29,7 +29,8 @@ std::vector<amp::Recipe> recipes_for(const std::string& names);
 void at_least(std::int64_t least, const char* option, std::int64_t given);
 inline void at_least_one(const char* option, std::int64_t given) { at_least(1, option, given); }
 void check_lr(double lr);
-// Makes resnet20, vit and lstm, and the optimizers rmsprop, lion and muon known by name; examples/models/lab_models.cpp defines it.
+// Makes resnet20, vit and lstm, and the optimizers rmsprop, lion and muon known by name. examples/models/lab_models.cpp
+// defines it.
 void add_example_models();
 // The data, the model that is trained on them, and how.
 struct TaskArguments {
@@ -43,7 +44,8 @@ struct TaskArguments {
   // Sets `training`. Error for an option out of range or an unknown name.
   void read(const OptionParser& app);
   LabData task() const { return data_for(data, context); }
-  // The model of --model, by default `usual` or, if that is empty, the one that fits these data, with the parameters of --init. Sets `model`.
+  // The model of --model, with the parameters of --init. The default is `usual`; if that is empty, the model that fits
+  // these data. Sets `model`.
   MakeModel make_model(const data::Dataset& sample, const std::string& usual);
 
  private:
