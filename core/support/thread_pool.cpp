@@ -24,6 +24,7 @@ constexpr microseconds kFirstRest{8'000};      // then the caller runs loops alo
 constexpr microseconds kLongestRest{256'000};  // that workers are late again soon after, up to this
 
 thread_local constinit bool in_loop = false;
+constinit std::atomic<void (*)()> leave_loop{nullptr};
 
 void pause() {
 #if defined(__x86_64__)
@@ -101,6 +102,7 @@ struct Pool : Pinned {
       if (!spin(kIdleSpin, has_seat)) state_.wait(state, std::memory_order_relaxed);
       if (state < kSeat || !state_.compare_exchange_strong(state, state - kSeat + 1)) continue;
       take_chunks();
+      if (auto* const leave = leave_loop.load(std::memory_order_relaxed)) leave();
       if (state_.fetch_sub(1) != kWaited + 1) continue;
       ended_.fetch_add(1);
       ended_.notify_one();
@@ -147,6 +149,8 @@ Pool& pool() {
 }
 
 }  // namespace
+
+void set_leave_loop(void (*leave)()) noexcept { leave_loop.store(leave, std::memory_order_relaxed); }
 
 bool in_parallel_loop() { return in_loop; }
 

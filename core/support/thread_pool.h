@@ -13,6 +13,9 @@ namespace gradual {
 // must not fork.
 void run_chunks(std::int64_t chunks, int threads, const std::function<void(std::int64_t)>& chunk);
 
+// Workers call this function when they leave a loop, before its caller returns. It must not throw.
+void set_leave_loop(void (*leave)()) noexcept;
+
 // True while this thread runs a chunk. Loops inside a chunk run on this thread alone.
 bool in_parallel_loop();
 

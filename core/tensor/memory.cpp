@@ -10,6 +10,7 @@
 #include <new>
 #include <string_view>
 
+#include "../support/thread_pool.h"
 #include "../support/throwf.h"
 #include "free_blocks.h"
 
@@ -44,7 +45,8 @@ Accounts& accounts_of(Device device) { return device.is_cpu() ? accounts : gpu_a
 std::atomic<std::int64_t> limit{0};  // 0: the machine's memory
 
 // Each thread batches small changes before it updates the accounts: a locked instruction costs as much as a small op.
-// With one thread all figures, including peaks, are exact; each further thread may hold back up to kHeldBack bytes.
+// All figures of one thread, including peaks, are exact. Workers of parallel loops hold back nothing once a loop has
+// ended. Each further thread that the user starts may hold back up to kHeldBack bytes.
 constexpr std::int64_t kHeldBack = 64 << 10;
 struct HeldBack {
   std::int64_t delta = 0;
@@ -68,6 +70,10 @@ struct Mine {
     h = {};
   }
 }
+[[maybe_unused]] const bool workers_flush = [] {
+  set_leave_loop(flush_accounts);
+  return true;
+}();
 // True if the account must be flushed.
 inline bool change(HeldBack& h, std::int64_t bytes) {
   h.delta += bytes;

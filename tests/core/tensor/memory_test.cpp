@@ -11,6 +11,8 @@
 
 #include "gradual/core/ops/ops.h"
 #include "gradual/core/support/error.h"
+#include "gradual/core/support/parallel.h"
+#include "gradual/core/support/threads.h"
 #include "gradual/core/tensor/free_blocks.h"
 #include "gradual/core/tensor/memory.h"
 
@@ -44,6 +46,22 @@ TEST_CASE("bytes are counted while a storage lives, once for all its views") {
   CHECK(in_use(Category::workspace) == before);
   CHECK(total() == sum);
   CHECK(empty({0, 5}).nbytes() == 0);
+}
+
+TEST_CASE("what workers of a parallel loop allocate is counted when the loop ends, and what they free too") {
+  const ThreadsScope threads(2);
+  for (int round = 0; round < 200; ++round) {
+    const std::int64_t before = in_use(Category::workspace);
+    std::vector<Tensor> kept(64);
+    parallel_for(64, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) kept[static_cast<std::size_t>(i)] = zeros({1}, DType::u8);
+    });
+    CHECK(in_use(Category::workspace) == before + 64);
+    parallel_for(64, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) kept[static_cast<std::size_t>(i)] = Tensor();
+    });
+    CHECK(in_use(Category::workspace) == before);
+  }
 }
 
 TEST_CASE("a category scope says where new storages count") {
