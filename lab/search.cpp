@@ -4,9 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "../core/ops/ops.h"
 #include "../core/support/generator.h"
@@ -34,21 +41,183 @@ double points_of(const Pairs& pairs) {
   return 100 * gain / spread(values).mean;
 }
 
-class Searcher {
+// Whether all runs of a trial ended well, and how it compares with fp32 on the same seeds.
+class TrialJudge {
  public:
-  Searcher(const MakeModel& make_model, const LabData& data, const SearchOptions& options, Search& s)
-      : make_model_(make_model), data_(data), options_(options), run_(options.run), s_(s) {
+  explicit TrialJudge(const SearchOptions& options) : options_(options) {}
+
+  // runs: those of this trial; base: those of fp32, with all seeds. True if the trial is far from passing.
+  bool judge_trial(Trial& t, const std::vector<Result>& runs, const std::vector<Result>& base) const {
+    compare(t, runs, base);
+    const bool well = std::ranges::all_of(runs, [](const Result& r) { return r.status == Status::ok; });
+    if (t.assignment.empty()) {
+      t.passes = well;
+      return false;
+    }
+    const double limit = options_.noise * t.loss_noise;
+    const bool any_loss = allows_any_loss(base);
+    t.verdict = verdict(runs, base, any_loss ? kAnyLoss : 100 * limit / std::abs(t.fp32_loss));
+    const bool near = t.points >= -options_.within - 1e-9 && (any_loss || t.loss_change <= limit);
+    const VerdictKind kind = t.verdict.kind;
+    const bool worse = kind == VerdictKind::worse || kind == VerdictKind::worse_loss;
+    const bool equal = kind == VerdictKind::matches || kind == VerdictKind::better;
+    t.passes = well && (equal || (near && !worse));
+    const bool open = kind == VerdictKind::undecided && !t.verdict.looks_worse;
+    return !t.passes && !(open && (any_loss || t.loss_change <= 2 * limit));
+  }
+
+ private:
+  static constexpr double kAnyLoss = std::numeric_limits<double>::infinity();
+
+  bool allows_any_loss(const std::vector<Result>& base) const { return options_.noise == 0 || base.size() < 2; }
+
+  static void compare(Trial& t, const std::vector<Result>& runs, const std::vector<Result>& base) {
+    t.accuracy.push_back(metric_of(runs.back()));
+    t.loss.push_back(runs.back().test_loss);
+    Pairs pairs;
+    for (std::size_t i = 0; i < runs.size(); ++i) pairs.emplace_back(&runs[i], &base[i]);
+    t.points = points_of(pairs);
+    t.loss_change = loss_difference(pairs).mean;
+    t.fp32_loss = spread(t.loss).mean - t.loss_change;
+    t.loss_noise = base.size() < 2 ? 0 : by_recipe(base)[0].of(&Result::test_loss).deviation;
+  }
+
+  // loss_margin is in percent.
+  Verdict verdict(std::vector<Result> runs, const std::vector<Result>& base, double loss_margin) const {
+    runs.insert(runs.end(), base.begin(), base.end());
+    judge(runs, {}, {.margin = options_.within, .loss_margin = loss_margin, .metric_margin = options_.within});
+    return runs.front().verdict;
+  }
+
+  const SearchOptions& options_;
+};
+
+// The trainings of a search, each of which counts.
+class Trials {
+ public:
+  Trials(const MakeModel& make_model, const LabData& data, const SearchOptions& options, Search& s)
+      : make_model_(make_model), data_(data), options_(options), run_(options.run), judge_(options), s_(s) {
     run_.sample_every = 1 << 30;  // counts nothing
     run_.progress = {};
     run_.trace.clear();
     run_.profile.clear();
   }
 
+  // True if an assignment passes on the seeds of the search. It fails if a failed one is at least as expensive in every
+  // layer.
+  bool passes(const std::string& why, const Assignment& a) {
+    for (const Trial& t : s_.trials) {
+      if (t.assignment == a) return t.passes;
+      if (!t.assignment.empty() && !t.passes && std::ranges::equal(t.assignment, a, std::greater_equal())) return false;
+    }
+    if (s_.trainings + run_.seeds + 2 * options_.unseen > options_.trainings) {
+      s_.complete = false;
+      return false;
+    }
+    return measure(why, a, 0, run_.seeds).passes;
+  }
+
+  // Trains an assignment, fp32 if it is empty, with `seeds` seeds from `first` on.
+  const Trial& measure(const std::string& why, const Assignment& a, std::uint64_t first, int seeds) {
+    const amp::Recipe recipe = a.empty() ? amp::recipe("fp32") : s_.recipe(a);
+    Trial t{.why = why, .assignment = a, .cost = a.empty() ? 2 : s_.cost(a), .first_seed = first};
+    std::vector<Result> runs;
+    std::vector<Result>& base = fp32_[first];
+    const bool searching = first == 0 && !a.empty();
+    for (int i = 0; i < seeds; ++i) {
+      const std::uint64_t seed = first + static_cast<std::uint64_t>(i);
+      Run run(make_model_, data_, recipe, seed, run_);
+      if (!run.train("", {.recipe = recipe, .seed = seed})) throw Stopped{};
+      ++(s_.proven ? s_.compared : s_.trainings);
+      runs.push_back(run.result());
+      if (a.empty()) base.push_back(runs.back());
+      if (judge_.judge_trial(t, runs, base) && searching) break;  // a proof has all seeds, a trial may do without
+    }
+    if (searching && t.passes && (!s_.found || t.cost < s_.cost(*s_.found))) s_.found = a;
+    s_.trials.push_back(std::move(t));
+    if (options_.trial) options_.trial(s_);
+    return s_.trials.back();
+  }
+
+ private:
+  const MakeModel& make_model_;
+  const LabData& data_;
+  const SearchOptions& options_;
+  Options run_;
+  const TrialJudge judge_;
+  Search& s_;
+  std::map<std::uint64_t, std::vector<Result>> fp32_;  // by first seed
+};
+
+Assignment uniform(const Search& s, std::size_t format) { return Assignment(s.sites.size(), format); }
+
+Trial& trial_of(Search& s, const Assignment& a) { return *std::ranges::find(s.trials, a, &Trial::assignment); }
+
+// The sites that have a cheaper format, by saved cost per added harm.
+std::vector<std::size_t> by_gain(const Search& s) {
+  std::vector<std::size_t> sites;
+  const auto gain = [&](std::size_t i) {
+    const inspect::FormatSite& site = s.sites[i];
+    const std::size_t f = (*s.found)[i];
+    return (site.cost[f] - site.cost[f - 1]) / std::max(1e-12, site.harm[f - 1] - site.harm[f]);
+  };
+  for (std::size_t i = 0; i < s.sites.size(); ++i)
+    if ((*s.found)[i] > 0) sites.push_back(i);
+  std::ranges::stable_sort(sites, std::greater(), gain);
+  return sites;
+}
+
+double distance_in_cost(const Search& s, const Assignment& a) { return std::abs(s.cost(a) - s.cost(*s.found)); }
+
+// First and last layer in one format, the others in a cheaper one: the choice nearest in cost to the found one.
+Assignment rule_of_thumb(const Search& s) {
+  const Assignment none = uniform(s, 0);
+  Assignment best = none;
+  for (std::size_t high = 1; high < s.formats.size(); ++high)
+    for (std::size_t low = 0; low < high; ++low) {
+      Assignment a = uniform(s, low);
+      a.front() = high;
+      a.back() = high;
+      if (best == none || distance_in_cost(s, a) < distance_in_cost(s, best)) best = std::move(a);
+    }
+  return best;
+}
+
+// The layers draw their formats in random order, each one of those that leave enough of the found assignment's cost for
+// the cheapest format in the layers after it.
+Assignment random_assignment(const Search& s, Generator& generator) {
+  Assignment a = uniform(s, 0);
+  for (const std::int64_t i : randperm(std::ssize(s.sites), generator).to_vector<std::int64_t>()) {
+    std::size_t& format = a[static_cast<std::size_t>(i)];  // at first the number of formats to draw from
+    while (s.cost(a) <= 1.02 * s.cost(*s.found) && ++format < s.formats.size()) {}
+    format = static_cast<std::size_t>(rand({}, {}, generator).item() * static_cast<double>(format));
+  }
+  return a;
+}
+
+// At most `most` of 20,000 random assignments: those whose cost is within 2% of the found one's.
+std::vector<Assignment> random_ones(const Search& s, int most) {
+  Generator generator(0);
+  std::vector<Assignment> found;
+  std::set<Assignment> seen{*s.found, rule_of_thumb(s)};
+  for (int draws = 0; draws < 20000 && std::ssize(found) < most; ++draws) {
+    const Assignment a = random_assignment(s, generator);
+    if (distance_in_cost(s, a) <= 0.02 * s.cost(*s.found) && seen.insert(a).second) found.push_back(a);
+  }
+  return found;
+}
+
+// The way of a search: from the knapsack's front, by cheaper formats and exchanges, to the proof.
+class Searcher {
+ public:
+  Searcher(Trials& trials, const SearchOptions& options, Search& s) : trials_(trials), options_(options), s_(s) {}
+
   void run() {
-    measure("fp32", {}, 0, run_.seeds);
+    const int seeds = options_.run.seeds;
+    trials_.measure("fp32", {}, 0, seeds);
     from_the_front();
     s_.complete = s_.found.has_value();
-    for (auto first = static_cast<std::uint64_t>(run_.seeds); s_.found && !s_.proven; first += options_.unseen) {
+    for (auto first = static_cast<std::uint64_t>(seeds); s_.found && !s_.proven; first += options_.unseen) {
       while (lower() || exchange()) {}
       if (options_.unseen == 0 || s_.trainings + 2 * options_.unseen > options_.trainings) break;
       prove(first);
@@ -68,23 +237,23 @@ class Searcher {
     std::vector<double> budgets(24, least);
     for (std::size_t i = 1; i < budgets.size(); ++i) budgets[i] = budgets[i - 1] * std::pow(most / least, 1 / 23.0);
     std::vector<Assignment> front = inspect::knapsack(s_.sites, budgets);
-    front.push_back(uniform(s_.formats.size() - 1));
-    if (passes("knapsack", front[0])) return;
+    front.push_back(uniform(s_, s_.formats.size() - 1));
+    if (trials_.passes("knapsack", front[0])) return;
     for (std::size_t fails = 0, good = front.size(); fails + 1 < good;) {
       const std::size_t middle = (fails + good) / 2;
-      (passes("knapsack", front[middle]) ? good : fails) = middle;
+      (trials_.passes("knapsack", front[middle]) ? good : fails) = middle;
     }
   }
 
   // Moves all layers, then halves of them, finally single ones to the next cheaper format. Takes the first that passes.
   bool lower() {
-    const std::vector<std::size_t> sites = by_gain();
+    const std::vector<std::size_t> sites = by_gain(s_);
     for (std::size_t size = sites.size(); size > 0; size = size == 1 ? 0 : (size + 1) / 2)
       for (std::size_t at = 0; at < sites.size(); at += size) {
         Assignment a = *s_.found;
         const std::size_t count = std::min(size, sites.size() - at);
         for (std::size_t i = at; i < at + count; ++i) --a[sites[i]];
-        if (passes(fmt::format("lower {}", count), a)) return true;
+        if (trials_.passes(fmt::format("lower {}", count), a)) return true;
       }
     return false;
   }
@@ -93,154 +262,38 @@ class Searcher {
   bool exchange() {
     const Assignment before = *s_.found;
     const Assignment a = inspect::knapsack(s_.sites, {inspect::cost_of(s_.sites, before)})[0];
-    if (a == before || s_.cost(a) > s_.cost(before) || !passes("exchange", a)) return false;
-    if (trial_of(a).loss_change < trial_of(before).loss_change) s_.found = a;
+    if (a == before || s_.cost(a) > s_.cost(before) || !trials_.passes("exchange", a)) return false;
+    if (trial_of(s_, a).loss_change < trial_of(s_, before).loss_change) s_.found = a;
     return *s_.found != before;
-  }
-
-  Trial& trial_of(const Assignment& a) const { return *std::ranges::find(s_.trials, a, &Trial::assignment); }
-
-  // The sites that have a cheaper format, by saved cost per added harm.
-  std::vector<std::size_t> by_gain() const {
-    std::vector<std::size_t> sites;
-    const auto gain = [&](std::size_t i) {
-      const inspect::FormatSite& s = s_.sites[i];
-      const std::size_t f = (*s_.found)[i];
-      return (s.cost[f] - s.cost[f - 1]) / std::max(1e-12, s.harm[f - 1] - s.harm[f]);
-    };
-    for (std::size_t i = 0; i < s_.sites.size(); ++i)
-      if ((*s_.found)[i] > 0) sites.push_back(i);
-    std::ranges::stable_sort(sites, std::greater(), gain);
-    return sites;
   }
 
   // Proves the found assignment with unused seeds. If it fails, it counts as failed, and the next cheapest takes its
   // place.
   void prove(std::uint64_t first) {
     s_.proof_seed = first;
-    measure("fp32", {}, first, options_.unseen);
-    s_.proven = measure("proof", *s_.found, first, options_.unseen).passes;
+    trials_.measure("fp32", {}, first, options_.unseen);
+    s_.proven = trials_.measure("proof", *s_.found, first, options_.unseen).passes;
     if (s_.proven) return;
-    trial_of(*s_.found).passes = false;
+    trial_of(s_, *s_.found).passes = false;
     s_.found.reset();
     for (const Trial& t : s_.trials)
       if (t.passes && !t.assignment.empty() && (!s_.found || s_.cost(t.assignment) < s_.cost(*s_.found)))
         s_.found = t.assignment;
   }
 
+  // Measures the baselines with the seeds of the proof.
   void compare() {
-    std::vector<std::pair<std::string, Assignment>> others = {{"first and last", rule_of_thumb()}};
+    std::vector<std::pair<std::string, Assignment>> others = {{"first and last", rule_of_thumb(s_)}};
     if (const auto bf16 = std::ranges::find(s_.formats, "e8m7"); bf16 != s_.formats.end())
-      others.insert(others.begin(), {"uniform bf16", uniform(static_cast<std::size_t>(bf16 - s_.formats.begin()))});
-    for (Assignment& a : random_ones()) others.emplace_back("random", std::move(a));
+      others.insert(others.begin(), {"uniform bf16", uniform(s_, static_cast<std::size_t>(bf16 - s_.formats.begin()))});
+    for (Assignment& a : random_ones(s_, options_.random)) others.emplace_back("random", std::move(a));
     for (const auto& [why, a] : others)
-      if (a != *s_.found) measure(why, a, s_.proof_seed, options_.unseen);
-  }
-  Assignment uniform(std::size_t format) const { return Assignment(s_.sites.size(), format); }
-
-  double distance(const Assignment& a) const { return std::abs(s_.cost(a) - s_.cost(*s_.found)); }
-
-  // First and last layer in one format, the others in a cheaper one: the choice nearest in cost.
-  Assignment rule_of_thumb() const {
-    Assignment best = uniform(0);
-    for (std::size_t high = 1; high < s_.formats.size(); ++high)
-      for (std::size_t low = 0; low < high; ++low) {
-        Assignment a = uniform(low);
-        a.front() = a.back() = high;
-        if (best == uniform(0) || distance(a) < distance(best)) best = std::move(a);
-      }
-    return best;
+      if (a != *s_.found) trials_.measure(why, a, s_.proof_seed, options_.unseen);
   }
 
-  // Those of 20,000 random assignments whose cost is within 2% of the found one's. The layers draw their formats in
-  // random order, each one of those that leave enough for the cheapest format in the layers after it.
-  std::vector<Assignment> random_ones() const {
-    Generator generator(0);
-    std::vector<Assignment> found;
-    std::set<Assignment> seen{*s_.found, rule_of_thumb()};
-    for (int draws = 0; draws < 20000 && std::ssize(found) < options_.random; ++draws) {
-      Assignment a = uniform(0);
-      for (const std::int64_t i : randperm(std::ssize(s_.sites), generator).to_vector<std::int64_t>()) {
-        std::size_t& format = a[static_cast<std::size_t>(i)];  // at first the number of formats to draw from
-        while (s_.cost(a) <= 1.02 * s_.cost(*s_.found) && ++format < s_.formats.size()) {}
-        format = static_cast<std::size_t>(rand({}, {}, generator).item() * static_cast<double>(format));
-      }
-      if (distance(a) <= 0.02 * s_.cost(*s_.found) && seen.insert(a).second) found.push_back(a);
-    }
-    return found;
-  }
-
-  // True if an assignment passes on the seeds of the search. It fails if a failed one is at least as expensive in every
-  // layer.
-  bool passes(const std::string& why, const Assignment& a) {
-    for (const Trial& t : s_.trials) {
-      if (t.assignment == a) return t.passes;
-      if (!t.assignment.empty() && !t.passes && std::ranges::equal(t.assignment, a, std::greater_equal())) return false;
-    }
-    if (s_.trainings + run_.seeds + 2 * options_.unseen > options_.trainings) return s_.complete = false;
-    return measure(why, a, 0, run_.seeds).passes;
-  }
-
-  const Trial& measure(const std::string& why, const Assignment& a, std::uint64_t first, int seeds) {
-    const amp::Recipe recipe = a.empty() ? amp::recipe("fp32") : s_.recipe(a);
-    Trial t{.why = why, .assignment = a, .cost = a.empty() ? 2 : s_.cost(a), .first_seed = first};
-    std::vector<Result> runs;
-    std::vector<Result>& base = fp32_[first];
-    const bool searching = first == 0 && !a.empty();
-    for (int i = 0; i < seeds; ++i) {
-      Run run(make_model_, data_, recipe, first + static_cast<std::uint64_t>(i), run_);
-      if (!run.train("", {.recipe = recipe, .seed = first + static_cast<std::uint64_t>(i)})) throw Stopped{};
-      ++(s_.proven ? s_.compared : s_.trainings);
-      runs.push_back(run.result());
-      if (a.empty()) base.push_back(runs.back());
-      if (judge_trial(t, runs, base) && searching) break;  // a trial needs no other seed; a proof has all of them
-    }
-    if (searching && t.passes && (!s_.found || t.cost < s_.cost(*s_.found))) s_.found = a;
-    s_.trials.push_back(std::move(t));
-    if (options_.trial) options_.trial(s_);
-    return s_.trials.back();
-  }
-
-  // runs: those of this trial; base: those of fp32, with all seeds. True if the trial is far from passing.
-  bool judge_trial(Trial& t, std::vector<Result> runs, const std::vector<Result>& base) const {
-    const Result& last = runs.back();
-    t.accuracy.push_back(metric_of(last));
-    t.loss.push_back(last.test_loss);
-    Pairs pairs;
-    for (std::size_t i = 0; i < runs.size(); ++i) pairs.emplace_back(&runs[i], &base[i]);
-    t.points = points_of(pairs);
-    t.loss_change = loss_difference(pairs).mean;
-    t.fp32_loss = spread(t.loss).mean - t.loss_change;
-    const bool any_loss = options_.noise == 0 || base.size() < 2;
-    t.loss_noise = base.size() < 2 ? 0 : by_recipe(base)[0].of(&Result::test_loss).deviation;
-    const double limit = options_.noise * t.loss_noise;
-    const bool well = std::ranges::all_of(runs, [](const Result& r) { return r.status == Status::ok; });
-    const bool near = t.points >= -options_.within - 1e-9 && (any_loss || t.loss_change <= limit);
-    if (t.assignment.empty()) {
-      t.passes = well;
-      return false;
-    }
-    runs.insert(runs.end(), base.begin(), base.end());
-    const double any = std::numeric_limits<double>::infinity();
-    judge(runs, {},
-          {.margin = options_.within,
-           .loss_margin = any_loss ? any : 100 * limit / std::abs(t.fp32_loss),
-           .metric_margin = options_.within});
-    t.verdict = runs.front().verdict;
-    const VerdictKind kind = t.verdict.kind;
-    const bool worse = kind == VerdictKind::worse || kind == VerdictKind::worse_loss;
-    const bool equal = kind == VerdictKind::matches || kind == VerdictKind::better;
-    t.passes = well && (equal || (near && !worse));
-    const bool open = kind == VerdictKind::undecided && !t.verdict.looks_worse;
-    return !t.passes && !(open && (any_loss || t.loss_change <= 2 * limit));
-  }
-
-  const MakeModel& make_model_;
-  const LabData& data_;
+  Trials& trials_;
   const SearchOptions& options_;
-  Options run_;
   Search& s_;
-  std::map<std::uint64_t, std::vector<Result>> fp32_;  // by first seed
 };
 
 std::vector<amp::Recipe> recipes_of(const std::vector<std::string>& formats) {
@@ -301,7 +354,8 @@ Search search(const MakeModel& make_model, const LabData& data, const SearchOpti
   for (const amp::Recipe& f : formats) s.formats.push_back(f.name);
   for (const auto& site : s.sites) s.bf16_cost += inspect::cost_of(site, amp::recipe("e8m7"), options.cost);
   try {
-    Searcher(make_model, data, options, s).run();
+    Trials trials(make_model, data, options, s);
+    Searcher(trials, options, s).run();
   } catch (const Stopped&) {
     s.stopped = true;
     s.complete = false;
