@@ -238,6 +238,46 @@ double slope_of(double invstd, double along) {
   return invstd > NormScale<double>::kNearInvstd ? invstd * (invstd * along) : invstd * invstd * along;
 }
 
+// What the gradients of a batch norm's channels need.
+template <class T> struct ChannelGradients {
+  // of the bias and the weight
+  std::vector<T> db, dw;
+  // dx = (dy - shift - (x - mean) * slope) * scale
+  std::vector<T> shifts, slopes;
+  bool far = false;  // some channel's numbers are
+
+  explicit ChannelGradients(std::int64_t channels)
+      : db(static_cast<std::size_t>(channels)), dw(db.size()), shifts(db.size()), slopes(db.size()) {}
+
+  // sums_of(c)(k, row): the sums of add_gradients over chunk k.
+  template <class F, class M> void set(const OpCall& call, const Channels& l, const F& sums_of, const M& mask) {
+    const Parameter<T> means(call[3]);
+    const Parameter<T> invstd(call[4]);
+    const auto n = static_cast<double>(l.count());
+    std::vector<Again<T>> again;
+    for (std::int64_t channel = 0; channel < l.channels; ++channel) {
+      const auto c = static_cast<std::size_t>(channel);
+      const auto sums = sums_of(channel);
+      const double b = added(l, sums, 0);
+      const double w = added(l, sums, 1);
+      const auto scale = static_cast<double>(invstd[channel]);
+      db[c] = static_cast<T>(b);
+      dw[c] = static_cast<T>(w * scale);
+      shifts[c] = static_cast<T>(b / n);
+      slopes[c] = static_cast<T>(slope_of(scale, w / n));
+      if (NormScale<T>::of_invstd(invstd[channel]) != 1) again.push_back({channel, NormScale<T>::kDown});
+    }
+    for_each_again(again, [&](const Again<T>& a) {
+      const auto c = static_cast<std::size_t>(a.channel);
+      const double along =
+          scaled_gradient<T>(call[0], call[1], a.channel, means[a.channel], invstd[a.channel], mask(a.channel));
+      dw[c] = static_cast<T>(along);
+      slopes[c] = static_cast<T>(static_cast<double>(invstd[a.channel]) * (along / n));
+    });
+    far = !again.empty();
+  }
+};
+
 // With M values per channel:
 // dx = weight * invstd * (dy - sum(dy) / M - (x - mean) * invstd^2 * sum(dy (x - mean)) / M).
 // In inference, mean and invstd are constants, and only the term dy remains. With relu, dy is 0 where y is 0; y is
@@ -247,48 +287,24 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
   const Parameter<T> means(call[3]);
   const Parameter<T> invstd(call[4]);
   const bool training = call.get<NormAttrs>().training;
-  const auto channels = static_cast<std::size_t>(l.channels);
   Affine<T> affine(l.channels, call[2], call[5]);
   for (std::int64_t c = 0; c < l.channels; ++c) affine.set(c, invstd[c]);
-  std::vector<T> db(channels), dw(channels), shifts(channels), slopes(channels);
-  bool far = false;  // some channel's numbers are
-  const auto n = static_cast<double>(l.count());
+  ChannelGradients<T> gradients(l.channels);
   const Mask<T, kRelu> mask{means.data(), affine.scales.data(), affine.shifts.data(),
                             rounds_to_zero<T>(call[1].dtype())};
   const Passes<T, E, Y> passes{l, {l.view(call[0]), l}, {l.view(call[1]), l}, {dx, l}, dx.dtype(), true};
   passes.run([&](const Piece& p, const Part<E>& dy, const Part<E>& x,
                  T* sums) { add_gradients(p, dy, x, mask, sums, sums + l.channels); },
-             [&](const auto& sums_of) {
-               std::vector<Again<T>> again;
-               for (std::int64_t channel = 0; channel < l.channels; ++channel) {
-                 const auto c = static_cast<std::size_t>(channel);
-                 const auto sums = sums_of(channel);
-                 const double b = added(l, sums, 0);
-                 const double w = added(l, sums, 1);
-                 const auto scale = static_cast<double>(invstd[channel]);
-                 db[c] = static_cast<T>(b);
-                 dw[c] = static_cast<T>(w * scale);
-                 shifts[c] = static_cast<T>(b / n);
-                 slopes[c] = static_cast<T>(slope_of(scale, w / n));
-                 if (NormScale<T>::of_invstd(invstd[channel]) != 1) again.push_back({channel, NormScale<T>::kDown});
-               }
-               for_each_again(again, [&](const Again<T>& a) {
-                 const auto c = static_cast<std::size_t>(a.channel);
-                 const double along = scaled_gradient<T>(call[0], call[1], a.channel, means[a.channel],
-                                                         invstd[a.channel], mask(a.channel));
-                 dw[c] = static_cast<T>(along);
-                 slopes[c] = static_cast<T>(static_cast<double>(invstd[a.channel]) * (along / n));
-               });
-               far = !again.empty();
-             },
+             [&](const auto& sums_of) { gradients.set(call, l, sums_of, mask); },
              [&](const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Part<Y>& to) {
-               if (far)
+               if (gradients.far)
                  return map_far_gradients<T>(p, dy, x, to, mask, [&](std::int64_t c) {
                    const auto i = static_cast<std::size_t>(c);
-                   return FarGradient<T>{means[c], invstd[c], shifts[i], slopes[i], affine.scales[i], training};
+                   return FarGradient<T>{means[c],         invstd[c], gradients.shifts[i], gradients.slopes[i],
+                                         affine.scales[i], training};
                  });
-               vectorized([=, first = p.channel, mean = means.data(), shift = shifts.data(), slope = slopes.data(),
-                           scale = affine.scales.data()] {
+               vectorized([=, first = p.channel, mean = means.data(), shift = gradients.shifts.data(),
+                           slope = gradients.slopes.data(), scale = affine.scales.data()] {
                  const auto along = [=](auto trains) {
                    map<T>(p, dy, x, to, [=](std::int64_t at) {
                      const std::int64_t c = first + at;
@@ -302,8 +318,8 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
                  training ? along(std::true_type{}) : along(std::false_type{});
                });
              });
-  store_parameter(out[1], dw.data());
-  store_parameter(out[2], db.data());
+  store_parameter(out[1], gradients.dw.data());
+  store_parameter(out[2], gradients.db.data());
 }
 
 // Updates running statistics: running = move(running, batch). `move` is mean or var of RunningStatistics.

@@ -64,7 +64,7 @@ void add_product(std::int64_t m, std::int64_t k, const Taps& x, const float* b, 
 
 // Reads rows of an operand's images, of any dtype and strides, as f32. Constructed on the calling thread, whose tf32
 // mode applies.
-struct Images {
+struct ImageReader {
   const Tensor& t;
   bool tf32 = rounds_to_tf32(t.dtype());
 
@@ -80,14 +80,14 @@ struct Images {
 
 // Cuts the sums by shape alone. A block of pixels has some whole images, or some rows of one image. Its padded copy has
 // as many input channels as stay in the cache.
-struct Problem {
+struct ConvSums {
   const ConvAttrs& attrs;
-  Images dy, x;
+  ImageReader dy, x;
   std::int64_t inputs, outputs;  // channels of a group
   std::int64_t kernel[2], reach[2];
   std::int64_t block_images = 1, block_rows, block_inputs;
 
-  Problem(const OpCall& call, const Shape& w)
+  ConvSums(const OpCall& call, const Shape& w)
       : attrs(call.get<ConvAttrs>()),
         dy{call[0]},
         x{call[1]},
@@ -137,7 +137,7 @@ struct Problem {
 
 struct Block {
   std::int64_t image, images, row, rows;
-  Block(const Problem& p, std::int64_t i)
+  Block(const ConvSums& p, std::int64_t i)
       : image(i / p.bands() * p.block_images),
         images(std::min(p.block_images, p.images() - image)),
         row(i % p.bands() * p.block_rows),
@@ -145,7 +145,7 @@ struct Block {
 };
 
 // Copies channels [first, first + channels) of x, with padding, for the block's images and rows.
-void copy_inputs(const Problem& p, const Block& block, std::int64_t first, std::int64_t channels, float* to) {
+void copy_inputs(const ConvSums& p, const Block& block, std::int64_t first, std::int64_t channels, float* to) {
   const std::int64_t height = p.x.t.sizes()[2];
   const std::int64_t width = p.x.t.sizes()[3];
   const std::int64_t edge = p.attrs.padding[1];
@@ -166,7 +166,7 @@ void copy_inputs(const Problem& p, const Block& block, std::int64_t first, std::
 }
 
 // Copies channels [first, first + channels) of dy at the block's pixels, as [channels, pixels].
-void copy_outputs(const Problem& p, const Block& block, std::int64_t first, std::int64_t channels, float* to) {
+void copy_outputs(const ConvSums& p, const Block& block, std::int64_t first, std::int64_t channels, float* to) {
   const Shape& strides = p.dy.t.strides();
   const bool joined = strides[2] == p.width() * strides[3];  // no gaps between rows
   const std::int64_t rows = joined ? block.rows : 1;
@@ -176,64 +176,96 @@ void copy_outputs(const Problem& p, const Block& block, std::int64_t first, std:
         p.dy.read(block.image + image, channel, block.row + i, rows * p.width(), to);
 }
 
-void weight_gradient(const Problem& p, Tensor& out) {
-  const Offsets taps = p.tap_offsets();
-  const Offsets pixels = p.pixel_offsets();
-  const Result<float> dw(out);
-  // Sums [parts, groups, strips][depth][kColumns]. A task computes those of one part, one group and one block of input
-  // channels.
-  const std::int64_t strips = (p.outputs + kColumns - 1) / kColumns;
-  const std::int64_t depth = p.inputs * p.taps();
-  const std::int64_t size = depth * kColumns;
-  const std::int64_t groups = p.attrs.groups;
-  const std::int64_t numbers = groups * strips * size;
-  const std::int64_t most = std::clamp<std::int64_t>(kPartial / numbers, 1, kParts);
-  const std::int64_t each = (p.blocks() + most - 1) / most;
-  const std::int64_t parts = (p.blocks() + each - 1) / each;
-  const std::int64_t chunks = (p.inputs + p.block_inputs - 1) / p.block_inputs;
-  const Scratch partial(static_cast<std::size_t>(parts * numbers) * sizeof(float));
-  auto* const total = partial.as<float>();
-  const std::int64_t work = each * p.block_pixels() * p.block_inputs * p.taps() * p.outputs;
-  const std::int64_t grain = std::max<std::int64_t>(1, kWorthThreads / work);
+// The sums [parts, groups, strips][depth][kColumns]. A task computes those of one part of the blocks, one group and one
+// block of input channels.
+struct Partition {
+  std::int64_t groups, strips, depth;
+  std::int64_t each;    // blocks of pixels in a part
+  std::int64_t parts;   // of the blocks of pixels
+  std::int64_t chunks;  // blocks of input channels
 
-  parallel_for(parts * groups * chunks, grain, [&](std::int64_t i, std::int64_t end) {
-    const std::int64_t copied = p.block_images * p.copied_image();
-    const Scratch memory(static_cast<std::size_t>(copied + 2 * kColumns * p.block_pixels()) * sizeof(float));
-    auto* const images = memory.as<float>();
-    float* const rows = images + copied;
-    float* const b = rows + kColumns * p.block_pixels();
-    for (; i < end; ++i) {
-      const std::int64_t input = i % chunks * p.block_inputs;
-      const std::int64_t group = i / chunks % groups;
-      const std::int64_t part = i / chunks / groups;
-      const std::int64_t inputs = std::min(p.block_inputs, p.inputs - input);
-      const std::int64_t m = inputs * p.taps();
-      float* const sums = total + part * numbers + group * strips * size + input * p.taps() * kColumns;
-      for (std::int64_t j = 0; j < strips; ++j) std::fill_n(sums + j * size, m * kColumns, 0.0F);
-      for (std::int64_t n = part * each; n < std::min(p.blocks(), (part + 1) * each); ++n) {
-        const Block block(p, n);
-        const std::int64_t k = block.images * block.rows * p.width();
-        copy_inputs(p, block, group * p.inputs + input, inputs, images);
-        for (std::int64_t j = 0; j < strips; ++j) {
-          const std::int64_t columns = std::min(p.outputs - j * kColumns, std::int64_t{kColumns});
-          copy_outputs(p, block, group * p.outputs + j * kColumns, columns, rows);
-          const Taps x{images, taps.data(), pixels.data()};
-          detail::run_avx2([=] {
-            pack_columns<Avx2>({rows, 1, k}, k, columns, b);
-            add_product(m, k, x, b, columns, sums + j * size);
-          });
-        }
-      }
+  explicit Partition(const ConvSums& p)
+      : groups(p.attrs.groups), strips((p.outputs + kColumns - 1) / kColumns), depth(p.inputs * p.taps()) {
+    const std::int64_t most = std::clamp<std::int64_t>(kPartial / numbers(), 1, kParts);
+    each = (p.blocks() + most - 1) / most;
+    parts = (p.blocks() + each - 1) / each;
+    chunks = (p.inputs + p.block_inputs - 1) / p.block_inputs;
+  }
+  std::int64_t strip() const { return depth * kColumns; }
+  std::int64_t numbers() const { return groups * strips * strip(); }  // of a part
+  std::int64_t tasks() const { return parts * groups * chunks; }
+};
+
+// A thread's scratch memory: the padded copy of a block, its rows of dy, and the same packed for the product.
+struct BlockMemory {
+  std::int64_t copied, packed;
+  Scratch memory;
+  float* const images = memory.as<float>();
+  float* const rows = images + copied;
+  float* const columns = rows + packed;
+
+  explicit BlockMemory(const ConvSums& p)
+      : copied(p.block_images * p.copied_image()),
+        packed(kColumns * p.block_pixels()),
+        memory(static_cast<std::size_t>(copied + 2 * packed) * sizeof(float)) {}
+};
+
+// Computes the sums of one task.
+void add_task(const ConvSums& p, const Partition& all, std::int64_t task, const Taps& x, const BlockMemory& memory,
+              float* total) {
+  const std::int64_t input = task % all.chunks * p.block_inputs;
+  const std::int64_t group = task / all.chunks % all.groups;
+  const std::int64_t part = task / all.chunks / all.groups;
+  const std::int64_t inputs = std::min(p.block_inputs, p.inputs - input);
+  const std::int64_t m = inputs * p.taps();
+  const std::int64_t strip = all.strip();
+  float* const sums = total + part * all.numbers() + group * all.strips * strip + input * p.taps() * kColumns;
+  for (std::int64_t j = 0; j < all.strips; ++j) std::fill_n(sums + j * strip, m * kColumns, 0.0F);
+  for (std::int64_t n = part * all.each; n < std::min(p.blocks(), (part + 1) * all.each); ++n) {
+    const Block block(p, n);
+    const std::int64_t k = block.images * block.rows * p.width();
+    copy_inputs(p, block, group * p.inputs + input, inputs, memory.images);
+    for (std::int64_t j = 0; j < all.strips; ++j) {
+      const std::int64_t columns = std::min(p.outputs - j * kColumns, std::int64_t{kColumns});
+      copy_outputs(p, block, group * p.outputs + j * kColumns, columns, memory.rows);
+      detail::run_avx2([=, rows = memory.rows, b = memory.columns] {
+        pack_columns<Avx2>({rows, 1, k}, k, columns, b);
+        add_product(m, k, x, b, columns, sums + j * strip);
+      });
     }
-  });
-  for (std::int64_t part = 1; part < parts; ++part)
+  }
+}
+
+// Adds the parts' sums, in their order, to those of the first.
+void add_parts(const Partition& all, float* total) {
+  const std::int64_t numbers = all.numbers();
+  for (std::int64_t part = 1; part < all.parts; ++part)
     vectorized([=] {
       for (std::int64_t i = 0; i < numbers; ++i) total[i] += total[part * numbers + i];
     });
-  for (std::int64_t o = 0; o < groups * p.outputs; ++o) {
+}
+
+void weight_gradient(const ConvSums& p, Tensor& out) {
+  const Offsets taps = p.tap_offsets();
+  const Offsets pixels = p.pixel_offsets();
+  const Partition all(p);
+  const Scratch partial(static_cast<std::size_t>(all.parts * all.numbers()) * sizeof(float));
+  auto* const total = partial.as<float>();
+  const std::int64_t work = all.each * p.block_pixels() * p.block_inputs * p.taps() * p.outputs;
+  const std::int64_t grain = std::max<std::int64_t>(1, kWorthThreads / work);
+
+  parallel_for(all.tasks(), grain, [&](std::int64_t i, std::int64_t end) {
+    const BlockMemory memory(p);
+    const Taps x{memory.images, taps.data(), pixels.data()};
+    for (; i < end; ++i) add_task(p, all, i, x, memory, total);
+  });
+  add_parts(all, total);
+
+  const Result<float> dw(out);
+  for (std::int64_t o = 0; o < all.groups * p.outputs; ++o) {
     const std::int64_t j = o % p.outputs;
-    const float* const from = total + (o / p.outputs * strips + j / kColumns) * size + j % kColumns;
-    for (std::int64_t i = 0; i < depth; ++i) dw.data()[o * depth + i] = from[i * kColumns];
+    const float* const from = total + (o / p.outputs * all.strips + j / kColumns) * all.strip() + j % kColumns;
+    for (std::int64_t i = 0; i < all.depth; ++i) dw.data()[o * all.depth + i] = from[i * kColumns];
   }
   dw.store();
 }
@@ -244,7 +276,7 @@ bool f32_weight_gradient(const OpCall& call, Outputs& out) {
   const auto& a = call.get<ConvAttrs>();
   if (cpu_isa() != CpuIsa::avx2 || out[0].dtype() == DType::f64 || current_accumulator()) return false;
   if (out[0].numel() == 0 || call[0].numel() == 0 || a.stride[0] * a.stride[1] != 1) return false;
-  const Problem p(call, out[0].sizes());
+  const ConvSums p(call, out[0].sizes());
   if (p.outputs < kOutputs || p.block_images * p.copied_image() > INT32_MAX) return false;
   weight_gradient(p, out[0]);
   return true;
