@@ -41,4 +41,5 @@ function(gradual_embed target file symbol)
     COMMAND ${CMAKE_COMMAND} -DINPUT=${input} -DOUTPUT=${output} -DSYMBOL=${symbol} -P ${GRADUAL_EMBED_SCRIPT}
     COMMENT "Embedding ${file}")
   target_sources(${target} PRIVATE ${output})
+  set_source_files_properties(${output} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 endfunction()

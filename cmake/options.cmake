@@ -6,6 +6,8 @@ option(GRADUAL_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(GRADUAL_BUILD_LAB "Build the program gradual-lab" ${PROJECT_IS_TOP_LEVEL})
 option(GRADUAL_BUILD_BENCH "Build the benchmarks (needs Google Benchmark)" OFF)
 option(GRADUAL_CCACHE "Compile through ccache when it is found" ${PROJECT_IS_TOP_LEVEL})
+option(GRADUAL_BATCHES "Compile small sources in batches (cmake/batches.cmake); OFF: each file alone" ON)
+option(GRADUAL_PRECOMPILE "Precompile headers of the standard library, {fmt} and doctest (g++ only)" ON)
 option(GRADUAL_UPPER_FOLDERS "Build inspect, dist, pt2 and lab into the library; without them only for a quick build of one program" ON)
 option(GRADUAL_HARDEN "Harden optimised builds: stack protector, _FORTIFY_SOURCE, full RELRO, PIE" ON)
 option(GRADUAL_FAST "Build the fast kernels for particular processors (core/cpu/fast)" ON)
@@ -40,7 +42,12 @@ if(GRADUAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   mark_as_advanced(GRADUAL_CCACHE_PROGRAM)
   if(GRADUAL_CCACHE_PROGRAM)
     set(GRADUAL_FOUND_CCACHE ON)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1
+    # what ccache wants for precompiled headers: a macro that one defines has its value in each file, and none is a time
+    set(sloppiness pch_defines,time_macros)
+    if(NOT "$ENV{CCACHE_SLOPPINESS}" STREQUAL "")
+      string(APPEND sloppiness ",$ENV{CCACHE_SLOPPINESS}")
+    endif()
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=${sloppiness}
         CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${GRADUAL_CCACHE_PROGRAM})
   endif()
 endif()
@@ -93,4 +100,20 @@ function(gradual_options target)
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   target_compile_definitions(${target} PRIVATE EIGEN_DONT_PARALLELIZE EIGEN_MPL2_ONLY)
   gradual_harden(${target})
+endfunction()
+
+# gradual_precompile(TARGET HEADER...): precompiles headers of the standard library and {fmt}, and those that are named.
+# None of the project's own: they change, and each file would be compiled again. A source still includes what it uses.
+# clang's precompiled headers hold times, which a compiler cache does not find again.
+function(gradual_precompile target)
+  if(NOT GRADUAL_PRECOMPILE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  set(headers algorithm array atomic bit chrono cmath cstdint cstring filesystem functional limits map memory mutex
+      numeric optional set span sstream string string_view tuple type_traits unordered_map utility variant vector
+      fmt/format.h ${ARGN})
+  list(TRANSFORM headers REPLACE "(.+)" "<\\1>")
+  target_precompile_headers(${target} PRIVATE ${headers})
+  # g++ 12 reports false positives inside precompiled headers, which it reads without it
+  target_compile_options(${target} PRIVATE -Wno-stringop-overflow)
 endfunction()
