@@ -136,6 +136,30 @@ void map_far_channels(const Piece& p, const Part<Y>& x, const Part<Y>& to, const
   });
 }
 
+// The sums of a piece's channels, and of the deviations from their means and of the squares of these.
+template <class T, class E> void add_moments(const Piece& p, const Part<E>& x, T* sums, std::int64_t next) {
+  vectorized([=] {
+    sum(p, x, x, ChannelSum{sums, [](std::int64_t) { return [](T v, T) { return v; }; }});
+    for (std::int64_t c = 0; c < p.channels; ++c) sums[c] /= static_cast<T>(p.images * p.inner);
+    const auto rest = [=](std::int64_t c) { return [near = sums[c]](T v, T) { return v - near; }; };
+    const auto square = [=](std::int64_t c) { return [near = sums[c]](T v, T) { return (v - near) * (v - near); }; };
+    sum(p, x, x, ChannelSum{sums + next, rest}, ChannelSum{sums + 2 * next, square});
+  });
+}
+
+template <class T, class Y>
+void map_channels(const Piece& p, const Part<Y>& x, const Part<Y>& to, const T* means, const Affine<T>& affine, T cut) {
+  vectorized(
+      [=, m = means + p.channel, scale = affine.scales.data() + p.channel, shift = affine.shifts.data() + p.channel] {
+        map<T>(p, x, x, to, [=](std::int64_t c) {
+          return [=](T v, T) {  // with local copies of m[c] and the others g++ 12 emits branches
+            const T value = (v - m[c]) * scale[c] + shift[c];
+            return value < cut ? T{0} : value;
+          };
+        });
+      });
+}
+
 template <class T, class E, class Y>
 void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
@@ -147,38 +171,19 @@ void batch_norm_of(const OpCall& call, const Channels& l, Tensor& y, Outputs& ou
   bool far = false;  // some channel's numbers are
 
   const Passes<T, E, Y> passes{l, {l.view(call[0]), l}, {{}, l}, {y, l}, y.dtype(), a.training};
-  passes.run(
-      [&](const Piece& p, const Part<E>& x, const Part<E>&, T* sums) {
-        vectorized([=, next = l.channels] {
-          sum(p, x, x, ChannelSum{sums, [](std::int64_t) { return [](T v, T) { return v; }; }});
-          for (std::int64_t c = 0; c < p.channels; ++c) sums[c] /= static_cast<T>(p.images * p.inner);
-          const auto rest = [=](std::int64_t c) { return [near = sums[c]](T v, T) { return v - near; }; };
-          const auto square = [=](std::int64_t c) {
-            return [near = sums[c]](T v, T) { return (v - near) * (v - near); };
-          };
-          sum(p, x, x, ChannelSum{sums + next, rest}, ChannelSum{sums + 2 * next, square});
-        });
-      },
-      [&](const auto& sums_of) {
-        if (a.training) set_statistics<T>(call[0], l, sums_of, eps, mean, invstd);
-        else set_statistics<T>(call[3], call[4], l, eps, mean, invstd);
-        for (std::int64_t c = 0; c < l.channels; ++c) {
-          affine.set(c, invstd[c]);
-          far = far || NormScale<T>::of_invstd(invstd[c]) != 1;
-        }
-      },
-      [&](const Piece& p, const Part<Y>& x, const Part<Y>&, const Part<Y>& to) {
-        if (far) return map_far_channels<T>(p, x, to, mean, invstd, affine, cut);
-        vectorized([=, m = mean + p.channel, scale = affine.scales.data() + p.channel,
-                    shift = affine.shifts.data() + p.channel] {
-          map<T>(p, x, x, to, [=](std::int64_t c) {
-            return [=](T v, T) {  // with local copies of m[c] and the others g++ 12 emits branches
-              const T value = (v - m[c]) * scale[c] + shift[c];
-              return value < cut ? T{0} : value;
-            };
-          });
-        });
-      });
+  passes.run([&](const Piece& p, const Part<E>& x, const Part<E>&, T* sums) { add_moments(p, x, sums, l.channels); },
+             [&](const auto& sums_of) {
+               if (a.training) set_statistics<T>(call[0], l, sums_of, eps, mean, invstd);
+               else set_statistics<T>(call[3], call[4], l, eps, mean, invstd);
+               for (std::int64_t c = 0; c < l.channels; ++c) {
+                 affine.set(c, invstd[c]);
+                 far = far || NormScale<T>::of_invstd(invstd[c]) != 1;
+               }
+             },
+             [&](const Piece& p, const Part<Y>& x, const Part<Y>&, const Part<Y>& to) {
+               if (far) map_far_channels<T>(p, x, to, mean, invstd, affine, cut);
+               else map_channels<T>(p, x, to, mean, affine, cut);
+             });
 }
 
 // dx of a channel in which the difference of two numbers may be Inf; the formula is that of batch_norm_backward_of.
@@ -210,6 +215,31 @@ template <class T, bool kRelu> struct Mask {
     };
   }
 };
+
+// Of all channels: what dx takes besides dy, x and the means (batch_norm_backward_of).
+template <class T> struct GradientTerms {
+  const T* shifts;
+  const T* slopes;
+  const T* scales;
+  bool training;
+};
+template <class T, class Y, bool kRelu>
+void map_gradients(const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Part<Y>& to, const Mask<T, kRelu>& mask,
+                   const GradientTerms<T>& terms) {
+  vectorized([=, first = p.channel, mean = mask.means, shift = terms.shifts, slope = terms.slopes, scale = terms.scales,
+              training = terms.training] {
+    const auto along = [=](auto trains) {
+      map<T>(p, dy, x, to, [=](std::int64_t at) {
+        const std::int64_t c = first + at;
+        return [=, masked = mask(c), center = mean[c], down = shift[c], by = slope[c], times = scale[c]](T g, T v) {
+          const T rest = trains ? masked(g, v) - down - (v - center) * by : masked(g, v);
+          return rest * times;
+        };
+      });
+    };
+    training ? along(std::true_type{}) : along(std::false_type{});
+  });
+}
 
 // The sums of dy and of dy (x - mean) over the channels of a piece.
 template <class T, class E, bool kRelu>
@@ -303,20 +333,8 @@ void batch_norm_backward_of(const OpCall& call, const Channels& l, Tensor& dx, O
                    return FarGradient<T>{means[c],         invstd[c], gradients.shifts[i], gradients.slopes[i],
                                          affine.scales[i], training};
                  });
-               vectorized([=, first = p.channel, mean = means.data(), shift = gradients.shifts.data(),
-                           slope = gradients.slopes.data(), scale = affine.scales.data()] {
-                 const auto along = [=](auto trains) {
-                   map<T>(p, dy, x, to, [=](std::int64_t at) {
-                     const std::int64_t c = first + at;
-                     return [=, masked = mask(c), center = mean[c], down = shift[c], by = slope[c], times = scale[c]](
-                                T g, T v) {
-                       const T rest = trains ? masked(g, v) - down - (v - center) * by : masked(g, v);
-                       return rest * times;
-                     };
-                   });
-                 };
-                 training ? along(std::true_type{}) : along(std::false_type{});
-               });
+               map_gradients<T>(p, dy, x, to, mask,
+                                {gradients.shifts.data(), gradients.slopes.data(), affine.scales.data(), training});
              });
   store_parameter(out[1], gradients.dw.data());
   store_parameter(out[2], gradients.db.data());
