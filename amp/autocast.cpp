@@ -157,7 +157,7 @@ struct Region final : Interceptor, OperandPolicy, std::enable_shared_from_this<R
     for (int i = 0; i < castable_inputs(call); ++i) {
       const Tensor& t = call[i];
       if (!t.defined() || t.dtype() == dtype || !castable(t.dtype())) continue;
-      const CauseScope scope(intern("amp: " + cause));  // a tracer shows it with the cast
+      const CauseScope scope(CauseKind::autocast, "amp: " + cause);  // a tracer shows it with the cast
       const bool weight = options.cache && t.requires_grad() && t.is_leaf();
       casts.push_back(weight ? cast_leaf(*cache, t, dtype, call.where) : gradual::cast(t, dtype, call.where));
       refs[static_cast<std::size_t>(i)] = &casts.back();

@@ -127,19 +127,18 @@ std::optional<DType> f8_of(const ProductOperand& o) {
   return dtype && is_f8(*dtype) ? dtype : std::nullopt;
 }
 
-// The result of multiply() times the scales, which may have been shaped to its dims, unless it includes them.
-template <class F>
-Tensor multiplied(const ProductOperand& a, const Tensor& scale_a, const ProductOperand& b, const Tensor& scale_b,
-                  const F& multiply) {
+// The product of these inputs times the scales, which may have been shaped to its dims.
+Tensor multiplied(OpId op, TensorRefs inputs, const ProductOperand& a, const Tensor& scale_a, const ProductOperand& b,
+                  const Tensor& scale_b) {
+  const Loc here = Loc::current();
   const std::optional<DType> left = f8_of(a);
   const std::optional<DType> right = f8_of(b);
-  if (!fast_f8() || !left || !right) return scaled(scaled(multiply(), scale_a), scale_b);
-  const auto floats = [](const Tensor& t) { return t.defined() ? static_cast<const float*>(t.raw()) : nullptr; };
-  bool in_it = false;
-  const F8Operands f8{*left, *right, floats(scale_a), floats(scale_b), &in_it};
-  const F8OperandsScope scope(&f8);
-  const Tensor y = multiply();
-  return in_it ? y : scaled(scaled(y, scale_a), scale_b);
+  if (fast_f8() && left && right) {
+    const auto floats = [](const Tensor& t) { return t.defined() ? static_cast<const float*>(t.raw()) : nullptr; };
+    const Attrs codes = F8Attrs{*left, *right, floats(scale_a), floats(scale_b)};
+    if (suits({op, inputs, &codes, here})) return dispatch1(op, inputs, codes, here);
+  }
+  return scaled(scaled(dispatch1(op, inputs, {}, here), scale_a), scale_b);
 }
 
 // Both operands of a product, transformed if their quantizers say so, and rounded along the contracted axes.
@@ -163,8 +162,9 @@ Tensor product(const Quantization& q, const ProductOperand& a, const ProductOper
   const auto fitting = [](const Tensor& scale, const Tensor& other, int dim) {
     return scale.defined() && scale.dim() > 0 && other.dim() == 1 ? squeeze(scale, std::max(dim, -scale.dim())) : scale;
   };
-  return multiplied(a, fitting(x.scale, *b.tensor, -1), b, fitting(w.scale, *a.tensor, -2),
-                    [&x = x, &w = w] { return matmul(x.values, w.values); });
+  const Tensor* const values[] = {&x.values, &w.values};
+  return multiplied(OpId::matmul, TensorRefs(values, 2), a, fitting(x.scale, *b.tensor, -1), b,
+                    fitting(w.scale, *a.tensor, -2));
 }
 
 Tensor linear_product(const Quantization& q, const ProductOperand& x, const ProductOperand& w, const Tensor& bias,
@@ -173,7 +173,9 @@ Tensor linear_product(const Quantization& q, const ProductOperand& x, const Prod
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
   const Tensor columns = b.scale.defined() && b.scale.dim() == 2 ? b.scale.reshape({-1}) : b.scale;
-  const Tensor y = multiplied(x, a.scale, w, columns, [&a = a, &b = b] { return linear(a.values, b.values); });
+  const Tensor none;
+  const Tensor* const values[] = {&a.values, &b.values, &none};
+  const Tensor y = multiplied(OpId::linear, TensorRefs(values, 3), x, a.scale, w, columns);
   return added.defined() ? y.add_(added) : y;
 }
 
@@ -408,7 +410,7 @@ bool QuantizationState::hides(const Quantizer& quantizer) {
 void QuantizationState::look_at(const Tensor& operand, const Quantizer& quantizer) {
   if (!watch || !hides(quantizer)) return;
   const NoGrad off;
-  const CauseScope cause("the loss scale's check");
+  const CauseScope cause(causes::loss_scale_check);
   const Tensor bad = logical_not(lt(absmax_tensor(operand.detach()), HUGE_VAL));  // NaN is not below Inf either
   const Tensor count = cast(reshape(bad, {1}), DType::i64);
   hidden_ = hidden_.defined() ? hidden_ + count.to(hidden_.device()) : count;

@@ -1,5 +1,7 @@
 #include "rewrite.h"
 
+#include <algorithm>
+
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../autograd/rule.h"
@@ -47,7 +49,8 @@ std::uint64_t mixed(std::uint64_t z) {
 
 // While its backward runs, it intercepts the calls of the op's rule.
 struct Rewritten final : Function, Interceptor {
-  Rewritten(const CastPolicy& policy, const OpCall& call) : policy_(policy), node_(make_node(call)) {
+  Rewritten(const CastPolicy& policy, const OpCall& call)
+      : policy_(policy), node_(make_node(call)), replaced_{call.op} {
     const Backward* outer = current_backward;
     context_.gradient = outer != nullptr;
     context_.recorded = outer || grad_enabled();
@@ -61,6 +64,7 @@ struct Rewritten final : Function, Interceptor {
       roles_.push_back(k ? k->role : outer ? Role::error : i == 0 ? Role::activation : Role::weight);
       context_.saved_scales.push_back(k ? k->scale : std::nullopt);
     }
+    std::copy_n(roles_.begin(), std::min<std::size_t>(roles_.size(), 2), replaced_.operands);
     codes_.resize(roles_.size());
     again_.resize(roles_.size());
   }
@@ -126,7 +130,7 @@ struct Rewritten final : Function, Interceptor {
     return fmt::format("{} rewritten by {}", gradual::to_string(node_->op), policy_.text);
   }
 
-  OpId replaces() const override { return node_->op; }
+  const Replaced* replaces() const override { return &replaced_; }
 
   static inline thread_local Rewritten* running = nullptr;
 
@@ -145,6 +149,7 @@ struct Rewritten final : Function, Interceptor {
 
   CastPolicy policy_;
   Ref<Node> node_;  // the exact op's node, which its rule runs on
+  Replaced replaced_;
   RewriteContext context_;
   Backward* outer_ = nullptr;  // while forward runs
   std::uint32_t depth_ = 1;    // of Gradual's own backward
@@ -159,8 +164,6 @@ Rewritten& running(const char* who) {
 }
 
 }  // namespace
-
-std::string_view to_string(Role role) { return enum_name(role, {"activation", "weight", "error", "weight gradient"}); }
 
 bool is_parameter(const Tensor& t) {
   return t.unsafe_impl()->storage->category == Category::parameters || (t.is_leaf() && t.requires_grad());

@@ -13,11 +13,9 @@
 
 namespace gradual::amp {
 
-// The role of an operand of a rewritten op: the op's first input, another input, or the gradient of its output (error).
-// weight_gradient: the result of wgrad.
-enum class Role : std::uint8_t { activation, weight, error, weight_gradient };
+// The role of an operand of a rewritten op. Observers receive it with the op (CallRecord::replaced).
+using Role = OperandRole;
 inline constexpr int kRoles = 4;
-std::string_view to_string(Role role);
 bool is_parameter(const Tensor& t);  // true for any leaf that requires a gradient
 inline std::uint64_t storage_id(const Tensor& t) { return t.unsafe_impl()->storage->id; }
 

@@ -53,7 +53,7 @@ struct Checkpoint final : Function {
     const EnableGrad recording;
     context().line = state().context.line;
     context().backward_of = "";
-    const CauseScope cause(intern("recomputed in backward"));
+    const CauseScope cause(causes::recomputation);
     return fn_(inputs);
   }
 

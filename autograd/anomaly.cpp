@@ -91,7 +91,7 @@ void AnomalyMode::look(const OpCall& call, const Outputs& out, const CallRecord&
     if (masked && r.nan + r.positive_inf == 0) continue;
     const Context& c = record.context;
     std::string op(to_string(call.op));
-    first_ = Anomaly{std::move(op),    parameter, c.backward_of, c.phase, c.module, c.cause, call.where, i, r,
+    first_ = Anomaly{std::move(op),    parameter, c.backward_of, c.phase, c.module, c.cause->text, call.where, i, r,
                      std::move(inputs)};
     if (on_finding_ == OnFinding::raise) throw_error("anomaly: " + first_->to_string());
     return;

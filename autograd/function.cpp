@@ -53,8 +53,8 @@ struct FunctionColumns {
     modes().segment = Segment::none;
     context().phase = Phase::backward;
     context().line = c.node().where;
-    const bool custom = f.replaces() == OpId::custom;
-    context().backward_of = custom ? intern(f.name()) : to_string(f.replaces()).data();
+    const Replaced* const replaced = f.replaces();
+    context().backward_of = replaced ? to_string(replaced->op).data() : intern(f.name());
     if (f.amp_dtype()) chain().amp = nullptr;
     chain().autograd = c.create_graph() ? default_autograd() : nullptr;
     std::vector<Tensor> grads;
@@ -113,7 +113,7 @@ std::vector<Tensor> apply(const std::shared_ptr<Function>& function, const std::
     throw_error(function->name() + ": the object was applied before; make a new one for each call");
   function->state_ = snapshot();
   const std::vector<const Tensor*> refs = pointers_to(inputs);
-  const CustomAttrs attrs{function.get(), chain().observe ? intern(function->name()) : ""};
+  const CustomAttrs attrs{function.get(), chain().observe ? intern(function->name()) : "", function->replaces()};
   const Outputs out = dispatch(OpId::custom, TensorRefs(refs.data(), static_cast<int>(refs.size())), attrs, loc);
   return {out.values, out.values + function->outputs_};
 }

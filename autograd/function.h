@@ -23,8 +23,8 @@ class Function : public std::enable_shared_from_this<Function> {
   // If set: under autocast, floating inputs are cast to this dtype, and forward and backward run with autocast off.
   virtual std::optional<DType> amp_dtype() const { return std::nullopt; }
 
-  // The op of the table that it stands for (amp/rewrite.h); custom: none.
-  virtual OpId replaces() const { return OpId::custom; }
+  // The op of the table that it stands for (amp/rewrite.h); null: none.
+  virtual const Replaced* replaces() const { return nullptr; }
   // True if backward records a tape of its own, which may lead to any tensor (a checkpoint).
   virtual bool records_in_backward() const { return false; }
 

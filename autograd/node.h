@@ -71,7 +71,7 @@ struct Node : Pooled<Node>, Pinned {
   std::uint64_t sequence;  // grows in the order of recording; backward takes nodes in descending order
   SourceLocation where;    // none in a leaf
   const char* module = "";
-  const char* cause = "";
+  const CallCause* cause = &causes::program;
   Attrs attrs;
   TensorImpl* leaf = nullptr;  // a leaf's node: the tensor that accumulates the gradient (null once destroyed)
   bool of_backward = false;    // recorded while a backward ran: create_graph
@@ -102,11 +102,6 @@ constexpr std::uint32_t input_bit(int i) { return 1u << (i < 31 ? i : 31); }
 [[noreturn]] void fail_changed(const std::string& who, const Tensor& saved, std::uint32_t version);
 // A lower bound of the sequence numbers of all nodes recorded later, on any thread.
 std::uint64_t next_sequence();
-
-// The sequence number of the node of this thread's last recorded call, if that was observed: observers receive a call
-// before its outputs lead to its node. It is kept once something in the process asks for it (keep_recorded_sequence).
-inline thread_local std::uint64_t recorded_sequence = 0;
-inline std::atomic<bool> keep_recorded_sequence = false;
 
 // Autograd's data of a tensor: its link to the tape and its gradient.
 struct GradMeta final : GradMetaBase {

@@ -13,7 +13,7 @@ namespace {
 // A copy of `t` that replaces it on the tape, for a rule that needs a tensor that is about to be overwritten.
 Tensor copy_before_write(const Tensor& t, const OpCall& call) {
   const NoGrad off;
-  const CauseScope cause(intern(fmt::format("kept for the backward of {}", to_string(call.op))));
+  const CauseScope cause(CauseKind::kept_for_backward, fmt::format("kept for the backward of {}", to_string(call.op)));
   return with_history(clone(t, call.where), t);
 }
 
@@ -42,6 +42,13 @@ bool runs_unrecorded(const OpCall& call, const Rule& rule) {
   return true;
 }
 
+// Observers receive the number of the call's node.
+[[gnu::noinline]] Outputs run_numbered(const OpCall& call, std::uint64_t node) {
+  OpCall numbered = call;
+  numbered.node = node;
+  return next_below_autograd(numbered);
+}
+
 // Separate from Autograd::call(), so that its result is constructed in place.
 Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
   const bool in_place = op_info(call.op).kind == OpKind::InPlace;
@@ -55,8 +62,7 @@ Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
     else node->save_input(i, call[i]);
   }
   if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
-  if (keep_recorded_sequence.load(std::memory_order_relaxed) && chain().observe) recorded_sequence = node->sequence;
-  Outputs out = next_below_autograd(call);
+  Outputs out = chain().observe ? run_numbered(call, node->sequence) : next_below_autograd(call);
   node->output_sizes = out[0].sizes();
   node->output_dtype = out[0].dtype();
   const auto place = [&](int i, Ref<Node> of) {

@@ -9,7 +9,7 @@ namespace gradual::autograd {
 bool sole_owner(const Tensor& t) {
   const Storage& storage = *t.unsafe_impl()->storage;
   return t.unsafe_impl()->refs.load(std::memory_order_relaxed) == 1 &&
-         storage.refs.load(std::memory_order_relaxed) == 1 && !storage.deleter;
+         storage.refs.load(std::memory_order_relaxed) == 1 && !storage.borrowed();
 }
 
 // Copies adjacent slices, adds others. Returns false and does nothing if the buffer has another handle, or if the first

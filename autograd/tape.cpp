@@ -84,7 +84,7 @@ std::string Tape::to_string() const {
     const std::string given = name_of(*n);
     const std::string op = op_name(*n);
     rows.push_back({fmt::to_string(n->sequence), given == op ? given : op + " " + given, inputs_of(*n), result_kind(*n),
-                    n->module, file_line(n->where), bytes ? fmt::to_string(bytes) : "", n->cause});
+                    n->module, file_line(n->where), bytes ? fmt::to_string(bytes) : "", n->cause->text});
   }
   return table_of(rows) + fmt::format("total: {} nodes, {} bytes saved for backward (each storage counted once)\n",
                                       nodes_.size(), saved_bytes());
@@ -98,7 +98,7 @@ std::string Tape::to_dot() const {
     text += fmt::format("  v{} [shape=record, label=\"{{ {} | {}{} }}\"];\n", id, escaped(name_of(*n)),
                         escaped(result_kind(*n)), module);
     if (n->is_leaf()) continue;
-    const std::string why = *n->cause ? "\\n" + escaped(n->cause) : "";
+    const std::string why = *n->cause->text ? "\\n" + escaped(n->cause->text) : "";
     text += fmt::format("  o{0} [shape=ellipse, label=\"{1}{2}\"];\n  o{0} -> v{0};\n", id, escaped(op_name(*n)), why);
     for (int i = 0; i < n->input_count; ++i)
       if (const Ref<Node>& from = n->input(i).edge.node) text += fmt::format("  v{} -> o{};\n", from->sequence, id);

@@ -274,29 +274,26 @@ Tensor beyond_range(const Tensor& x, const Quantizer& q, int axis, const Tensor&
   return mask.reshape(x.sizes()).to(x.device());
 }
 
-void XrayObserver::before(const OpCall& call) {
-  const OpKind kind = op_info(call.op).kind;
-  if (kind == OpKind::Custom) custom_ops_.push_back(is_rewritten(call));
-  if (kind != OpKind::Contraction) return;
+void XrayObserver::before(const OpCall& call, const CallRecord& record) {
+  if (op_info(call.op).kind != OpKind::Contraction || !record.within || !record.within->replaces) return;
   for (auto& [to, site] : rounded_)
     for (const int input : {0, 1})
-      if (to.shares_storage(call[input])) site.operand = operand_name(running_operands(), input);
+      if (to.shares_storage(call[input])) site.operand = operand_name(*record.within->replaces, input);
 }
 
 void XrayObserver::after(const OpCall& call, const Outputs&, const CallRecord&) {
   if (op_info(call.op).kind != OpKind::Custom) return;
-  custom_ops_.pop_back();
   for (auto& [to, site] : std::exchange(rounded_, {})) add(std::move(site));
 }
 
 void XrayObserver::quantized(const QuantizerCall& call) {
   if (!call.quantizer || !has_blocks(*call.quantizer)) return;
   Site site{context().module, "", xray(call.from, *call.quantizer, call.axis, others_)};
-  if (!custom_ops_.empty() && custom_ops_.back()) {
+  if (call.within && call.within->replaces) {
     rounded_.emplace_back(call.to, std::move(site));
     return;
   }
-  if (custom_ops_.empty()) {
+  if (!call.within) {
     site.layer = names_.of(call.from);
     site.operand = "kept";
   }

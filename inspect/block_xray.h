@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "../core/observe/observer.h"
 #include "../core/quantize/quantizer.h"
 #include "names.h"
 #include "numbers.h"
@@ -92,7 +93,7 @@ class XrayObserver final : public Observer {
   XrayObserver() = default;
   explicit XrayObserver(const nn::Module& model, bool others = true) : names_(model), others_(others) {}
 
-  void before(const OpCall& call) override;
+  void before(const OpCall& call, const CallRecord& record) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
   void quantized(const QuantizerCall& call) override;
 
@@ -107,7 +108,6 @@ class XrayObserver final : public Observer {
 
   ParameterNames names_;
   bool others_ = true;                            // X-rays other rules and sizes, too
-  std::vector<bool> custom_ops_;                  // of the running custom ops: true if rewritten
   std::vector<std::pair<Tensor, Site>> rounded_;  // of the running rewritten op, until its product names the operand
   std::vector<Site> sites_;
 };

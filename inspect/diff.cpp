@@ -15,7 +15,8 @@ namespace {
 // The key by which rows of two recipes are paired; empty for rows that a recipe adds. A fused op has the key of its
 // first op.
 std::string key(const ShadowRow& r) {
-  if (r.id == OpId::cast || r.id == OpId::unscale_ || r.source == Source::quantizer || r.scales_loss) return "";
+  if (r.id == OpId::cast || r.id == OpId::unscale_ || r.source == Source::quantizer) return "";
+  if (r.cause_kind == CauseKind::loss_scaling) return "";
   const auto fusion = std::ranges::find(fusions(), r.id, &Fusion::whole);
   const std::string_view op = fusion != fusions().end() ? gradual::to_string(fusion->first) : r.op;
   const std::string shape = r.results.substr(0, r.results.find(']'));

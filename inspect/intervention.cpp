@@ -51,10 +51,9 @@ bool Intervention::applies(const Exact& e, ExactPart part, const std::string& si
   return is_within(site, e.site) || (site.empty() && line == e.site);
 }
 
-void Intervention::before(const OpCall& call) {
+void Intervention::before(const OpCall& call, const CallRecord&) {
   if (op_info(call.op).kind != OpKind::Custom) return;
   Frame& frame = frames_.emplace_back();
-  frame.rewritten = is_rewritten(call);
   for (int i = 0; i < call.inputs.size(); ++i)
     if (call[i].defined()) frame.inputs[amp::storage_id(call[i])] |= i == 0 ? 1 : 2;
 }
@@ -88,11 +87,11 @@ void Intervention::after(const OpCall& call, const Outputs& out, const CallRecor
   ++touched_;
 }
 
-std::string Intervention::operand_of(const QuantizerCall& call) const {
+std::string Intervention::operand_of(const QuantizerCall& call, const Replaced& product) const {
   const Frame& frame = frames_.back();
   const auto found = frame.inputs.find(amp::storage_id(call.from));
   if (found == frame.inputs.end()) return "";
-  return operand_name(running_operands(), found->second == 1 ? 0 : 1);
+  return operand_name(product, found->second == 1 ? 0 : 1);
 }
 
 void Intervention::quantized(const QuantizerCall& call) {
@@ -100,11 +99,11 @@ void Intervention::quantized(const QuantizerCall& call) {
     if (const auto found = frames_.back().inputs.find(amp::storage_id(call.from)); found != frames_.back().inputs.end())
       frames_.back().inputs[amp::storage_id(call.to)] |= found->second;
   if (call.kind != QuantizerCall::values || !call.quantizer) return;
-  const bool operand = !frames_.empty() && frames_.back().rewritten;
-  const std::string name = operand ? operand_of(call) : "";
+  const Replaced* const product = frames_.empty() || !call.within ? nullptr : call.within->replaces;
+  const std::string name = product ? operand_of(call, *product) : "";
   const std::string line = file_line(context().line);
   for (const ExactPart part : {ExactPart::operand, ExactPart::zeroed, ExactPart::clipped, ExactPart::result}) {
-    if ((part == ExactPart::result) == operand) continue;
+    if ((part == ExactPart::result) == (product != nullptr)) continue;
     const bool wanted =
         std::ranges::any_of(exact_, [&](const Exact& e) { return applies(e, part, context().module, line, name); });
     if (wanted) make_exact(call, part);

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../core/observe/observer.h"
 #include "names.h"
 
 namespace gradual::inspect {
@@ -45,20 +46,18 @@ class Intervention final : public Observer {
   void begin_step(std::int64_t step) { step_ = step; }
   std::int64_t touched() const { return touched_; }  // tensors that were written so far
 
-  void before(const OpCall& call) override;
+  void before(const OpCall& call, const CallRecord& record) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
   void quantized(const QuantizerCall& call) override;
 
  private:
   // A running custom op: which of its inputs each storage depends on, the first (1) or another (2).
   struct Frame {
-    bool rewritten = false;
-    Operands operands = {};
     std::map<std::uint64_t, int> inputs;
   };
   bool applies(const Exact& exact, ExactPart part, const std::string& site, const std::string& line,
                const std::string& operand) const;
-  std::string operand_of(const QuantizerCall& call) const;
+  std::string operand_of(const QuantizerCall& call, const Replaced& product) const;
   void make_exact(const QuantizerCall& call, ExactPart part);
 
   std::vector<Exact> exact_;

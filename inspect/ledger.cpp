@@ -126,17 +126,7 @@ nlohmann::ordered_json json(const LedgerRow& r) {
 
 }  // namespace
 
-bool is_own_file(std::string_view path) {
-  constexpr std::string_view kHere = "inspect/ledger.cpp";
-  constexpr std::string_view kFolders[] = {"lab/", "nn/", "optim/", "amp/", "autograd/", "dist/", "core/"};
-  std::string_view root = __FILE__;
-  root.remove_suffix(kHere.size());
-  if (!path.starts_with(root)) return false;
-  const std::string_view inner = path.substr(root.size());
-  return std::ranges::any_of(kFolders, [inner](std::string_view folder) { return inner.starts_with(folder); });
-}
-
-void Ledger::before(const OpCall& call) {
+void Ledger::before(const OpCall& call, const CallRecord&) {
   nonfinite_.clear();
   const ParameterInputs p = parameter_inputs(call);
   for (int k = 0; k < p.count; ++k) nonfinite_.push_back(any_nonfinite(call_of_parameter(call, p, k)));
@@ -155,7 +145,7 @@ void Ledger::add(LedgerRow row, const Tensor& result) {
 }
 
 LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) const {
-  LedgerRow r{{rows_.size(), call, record.context}, op_info(call.op).kind};
+  LedgerRow r{{rows_.size(), call, record}, op_info(call.op).kind};
   r.inputs = describe_inputs(call);
   r.counts = record.counts;
   r.nonfinite_number = !std::isfinite(number_of(call));

@@ -20,6 +20,7 @@
 
 #include "names.h"
 #include "numbers.h"
+#include "op_row.h"
 
 namespace gradual::inspect {
 
@@ -62,7 +63,7 @@ class Ledger final : public Observer {
   explicit Ledger(const nn::Module& model) : names_(model) {}
 
   bool wants_counts() const override { return true; }
-  void before(const OpCall& call) override;
+  void before(const OpCall& call, const CallRecord& record) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
   void quantized(const QuantizerCall& call) override;
 

@@ -1,6 +1,7 @@
 #include "mirror.h"
 
 #include "../core/formats/accumulator.h"
+#include "../core/ops/f8_operands.h"
 #include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
 #include "numbers.h"
@@ -55,6 +56,19 @@ void run_unscale(const OpCall& call, const std::vector<Tensor>& inputs) {
   }
 }
 
+// y of a product times the scales that its attributes name, which its f64 form does not know.
+Tensor times_scales(const Tensor& y, const F8Attrs& f8, Device device) {
+  Tensor product = y;
+  for (const float* const there : {f8.a_scale, f8.b_scale}) {
+    if (!there) continue;
+    float scale = 0;
+    if (device.is_cpu()) scale = *there;
+    else device::copy(&scale, Device::cpu(), there, device, sizeof scale);
+    product = mul(product, static_cast<double>(scale));
+  }
+  return product;
+}
+
 }  // namespace
 
 Tensor f64_of(const Tensor& t) {
@@ -77,6 +91,7 @@ Mirror::Entry& Mirror::entry_of(const Tensor& t, bool fresh) {
   auto at = storages_.lower_bound(begin);
   if (at != storages_.begin() && std::prev(at)->second.end > begin) --at;
   while (at != storages_.end() && at->first < end) at = storages_.erase(at);
+  if (freed_) freed_->watch(t);
   Entry& entry = storages_[begin];
   entry = {.id = storage.id, .version = storage.version.load(), .end = end};
   if (!fresh) entry.numbers = copied(as_strided(t, {elements(t)}, {1}, 0));
@@ -92,6 +107,11 @@ void Mirror::own(const Tensor& t) {
 
 void Mirror::forget(const Tensor& t) {
   if (knows(t)) storages_.erase(static_cast<const char*>(t.unsafe_impl()->storage->data));
+}
+
+void Mirror::forget(const FreedStorage& storage) {
+  const auto found = storages_.find(static_cast<const char*>(storage.address));
+  if (found != storages_.end() && found->second.id == storage.id) storages_.erase(found);
 }
 
 bool Mirror::knows(const Tensor& t) const {
@@ -149,6 +169,10 @@ Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs) {
     default: break;
   }
   const std::vector<const Tensor*> refs = pointers_to(inputs);
+  if (call.attrs->is<F8Attrs>()) {
+    const Tensor y = dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), {}, call.where)[0];
+    return {{times_scales(y, call.get<F8Attrs>(), call[0].device())}};
+  }
   Attrs attrs = *call.attrs;
   if (call.op == OpId::cross_entropy || call.op == OpId::cross_entropy_backward) {
     auto a = call.get<CrossEntropyAttrs>();

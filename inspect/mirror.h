@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../core/ops/op.h"
+#include "../core/tensor/freed_storages.h"
 #include "../core/tensor/tensor.h"
 
 namespace gradual::inspect {
@@ -13,6 +14,10 @@ namespace gradual::inspect {
 // The elements of each storage in f64 (integers and bool keep their dtype). Views share them, as they share storage.
 class Mirror {
  public:
+  // `freed`, which must outlive the mirror, watches every storage that has numbers here; its owner calls forget() with
+  // those that are gone. Null: numbers stay until the storage's address is used again.
+  explicit Mirror(FreedStorages* freed = nullptr) : freed_(freed) {}
+
   // The mirrored numbers of `t`, to be read: a view with its sizes, on the CPU. For a storage that is new, or that was
   // written without a call of written(), they start as its own numbers.
   Tensor of(const Tensor& t);
@@ -24,8 +29,8 @@ class Mirror {
   // Records that an observed op has written `t`.
   void written(const Tensor& t);
   bool knows(const Tensor& t) const;
-  void forget(const Tensor& t);                                                                // its numbers start anew
-  void forget_at(const void* address) { storages_.erase(static_cast<const char*>(address)); }  // of a freed storage
+  void forget(const Tensor& t);  // its numbers start anew
+  void forget(const FreedStorage& storage);
 
  private:
   struct Entry {
@@ -38,6 +43,7 @@ class Mirror {
 
   // By address: a new storage replaces a freed one at the same address.
   std::map<const char*, Entry> storages_;
+  FreedStorages* freed_;
 };
 
 // A row-major copy of `t` in f64 on the CPU (integers and bool keep their dtype); empty for an undefined tensor.

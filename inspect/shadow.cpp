@@ -6,8 +6,6 @@
 #include "../core/ops/compute_mode.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
-#include "../core/tensor/free_blocks.h"
-#include "../optim/loss_scaling.h"
 
 namespace gradual::inspect {
 namespace {
@@ -41,12 +39,17 @@ struct Shadow::Frame {
   // are freed. In a rewritten op, a result is freed by the op that reads it.
   enum : int { kFirst = 1, kOthers = 2, kInputs = 3, kMade = 4, kFreed = 8 };
   std::map<std::uint64_t, int> storages;
-  std::uint64_t node = 0;  // the custom op on the tape; 0: not recorded
-  bool rounded = false;    // a quantiser has run
-  bool rewritten = false;  // a contraction, not a user's function
-  std::array<amp::Role, 2> operands = {amp::Role::activation, amp::Role::weight};
+  const std::uint64_t node;    // the custom op on the tape; 0: not recorded
+  bool rounded = false;        // a quantiser has run
+  const bool rewritten;        // a contraction, not a user's function
+  const Replaced product;      // its op and operands
   bool inherits = false;       // `before` holds its inputs without the errors of ops off the tape
   std::string not_exact = {};  // why one of its ops has no f64 form
+
+  Frame(std::uint64_t number, const CallRecord& record)
+      : node(number),
+        rewritten(record.replaced != nullptr),
+        product(rewritten ? *record.replaced : Replaced{record.op}) {}
 
   int of(const Tensor& t) const {
     const auto found = t.defined() ? storages.find(amp::storage_id(t)) : storages.end();
@@ -96,11 +99,7 @@ struct Shadow::Frame {
   }
 };
 
-Shadow::Shadow(const ShadowOptions& options) : options_(options) {
-  // 0: not what another observer saw last
-  keep_recorded_sequence = true;
-  recorded_sequence = 0;
-}
+Shadow::Shadow(const ShadowOptions& options) : options_(options) {}
 Shadow::Shadow(const nn::Module& model, optim::Optimizer* optimizer, const ShadowOptions& options) : Shadow(options) {
   names_ = ParameterNames(model);
   if (!optimizer) return;
@@ -122,39 +121,39 @@ Tensor Shadow::unrounded(const Tensor& t) {
   return parameters_differ_ && !names_.of(t).empty() && mirror_.knows(t) ? mirror_.of(t) : Tensor();
 }
 
-void Shadow::before(const OpCall& call) {
-  const std::uint64_t recorded = std::exchange(recorded_sequence, 0);
+// Frees the numbers of storages that no longer exist, before the shadow itself takes their memory.
+void Shadow::forget_freed() {
+  for (const FreedStorage& storage : freed_.take()) {
+    for (Mirror* mirror : {&mirror_, &unrounded_, &slope_}) mirror->forget(storage);
+    const auto codes = codes_.find(storage.address);
+    if (codes != codes_.end() && codes->second.storage == storage.id) codes_.erase(codes);
+  }
+}
+
+void Shadow::before(const OpCall& call, const CallRecord& record) {
   why_not_exact_.clear();
-  node_ = context().phase == Phase::forward ? recorded : 0;
+  node_ = record.context.phase == Phase::forward ? record.node : 0;
   // No op within a custom op is recorded: if one is open here, an exception has left it.
   if (node_ && (root_ || !frames_.empty())) {  // a step starts
     recorded_.clear();
     slices_.clear();
     frames_.clear();
     why_not_.clear();
-    slope_ = {};
+    slope_ = Mirror(&freed_);
     root_ = 0;
     first_row_ = rows_.size();
   }
   const OpKind kind = op_info(call.op).kind;
-  // Frees the numbers of storages that no longer exist, before the shadow itself takes their blocks. Those of at most
-  // 4096 bytes have no block of their own; their numbers stay until the address is used again.
-  if (kind != OpKind::View)
-    for (const void* address : memory::free_blocks(4096)) {
-      for (Mirror* mirror : {&mirror_, &unrounded_, &slope_}) mirror->forget_at(address);
-      codes_.erase(address);
-    }
-  if (kind == OpKind::Custom) open_frame(call);
+  forget_freed();
+  if (kind == OpKind::Custom) open_frame(call, record);
   if (kind != OpKind::InPlace) return;
   // It runs in f64 before its inputs are overwritten. An op within a custom op has no row of its own.
   written_ = frames_.empty() ? inputs_of(call, f64_of) : std::vector<Tensor>();
   run_on_mirrors(call, {});
 }
 
-void Shadow::open_frame(const OpCall& call) {
-  Frame& frame = *frames_.emplace_back(std::make_unique<Frame>());
-  frame.node = node_;
-  frame.rewritten = is_rewritten(call);
+void Shadow::open_frame(const OpCall& call, const CallRecord& record) {
+  Frame& frame = *frames_.emplace_back(std::make_unique<Frame>(node_, record));
   for (int i = 0; i < call.inputs.size(); ++i) {
     if (!call[i].defined()) continue;
     frame.storages[amp::storage_id(call[i])] |= i == 0 ? Frame::kFirst : Frame::kOthers;
@@ -274,6 +273,7 @@ void Shadow::quantized(const QuantizerCall& call) {
     return call.scale.defined() ? div(numbers, f64_of(call.scale)) : numbers;
   };
   if (call.kind == QuantizerCall::encode) {
+    freed_.watch(call.to);
     codes_[call.to.raw()] = {.storage = amp::storage_id(call.to),
                              .numbers = mirror_.of(call.from),
                              .slope = options_.attribution ? slope_.of(call.from) : Tensor(),
@@ -293,10 +293,7 @@ void Shadow::quantized(const QuantizerCall& call) {
   const Tensor given = f64_of(call.to);
   const Tensor exact = unscaled(f64_of(call.from));
   for (const auto& frame : frames_) {
-    if (!std::exchange(frame->rounded, true)) {
-      frame->first = frame->both = frame->exact;
-      if (frame->rewritten && frame == frames_.back()) frame->operands = running_operands();
-    }
+    if (!std::exchange(frame->rounded, true)) frame->first = frame->both = frame->exact;
     const int inputs = frame->of(call.from) & Frame::kInputs;
     frame->storages[amp::storage_id(call.to)] |= inputs | Frame::kMade;
     frame->each([&](Mirror& m) {
@@ -314,7 +311,7 @@ void Shadow::quantized(const QuantizerCall& call) {
 }
 
 ShadowRow Shadow::row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const {
-  ShadowRow row{{rows_.size(), call, record.context}, {}};
+  ShadowRow row{{rows_.size(), call, record}, {}};
   row.op = row.name();
   row.results = describe(out[0]);
   row.to = out[0].dtype();
@@ -372,13 +369,13 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   if (frame->rounded) {
     const Tensor first = frame->first.of(out[0]);
     const Tensor both = frame->both.of(out[0]);
-    frame->each([](Mirror& m) { m = {}; });  // the operands
+    frame->each([](Mirror& m) { m = Mirror(); });  // the operands
     const Tensor stored = cast(both, out[0].dtype());
-    parts.push_back({operand_symbol(frame->operands[0]), first, exact});
-    parts.push_back({operand_symbol(frame->operands[1]), both, first});
+    parts.push_back({operand_symbol(frame->product.operands[0]), first, exact});
+    parts.push_back({operand_symbol(frame->product.operands[1]), both, first});
     parts.push_back({"accumulation", out[0], stored});
     parts.push_back({"result", stored, both});
-    row.product = inspect::to_string(product_of(frame->operands));
+    row.product = inspect::to_string(product_of(frame->product));
   }
   add_row(std::move(row), out[0], out[0], exact, parts, frame->node);
 }
@@ -400,11 +397,11 @@ void Shadow::share(Recorded& recorded, const Gradient& gradient) {
 // Called when backward begins: from the loss, from views of it, or from its product with the loss scale.
 void Shadow::begin_backward(const Node& root) {
   root_ = root.sequence;
-  unrounded_ = {};
+  unrounded_ = Mirror(&freed_);
   const Node* node = &root;
   double scaled = 0;  // the loss times its scale, in the shadow
   for (; node->input_count > 0 && node->input(0).edge.node; node = node->input(0).edge.node.get()) {
-    const bool scales = node->cause == static_cast<const char*>(optim::kLossScaling);
+    const bool scales = node->cause->kind == CauseKind::loss_scaling;
     if (!scales && op_info(node->op).kind != OpKind::View) break;
     const auto made = recorded_.find(node->sequence);
     if (scales && scaled == 0 && made != recorded_.end()) scaled = made->second.exact_loss;

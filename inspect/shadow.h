@@ -31,6 +31,7 @@
 #include "mirror.h"
 #include "names.h"
 #include "numbers.h"
+#include "op_row.h"
 
 namespace gradual::inspect {
 
@@ -82,7 +83,7 @@ class Shadow final : public Observer, private autograd::GradientObserver {
   explicit Shadow(const ShadowOptions& options = {});
   ~Shadow() override;
 
-  void before(const OpCall& call) override;
+  void before(const OpCall& call, const CallRecord& record) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
   void quantized(const QuantizerCall& call) override;
 
@@ -124,7 +125,8 @@ class Shadow final : public Observer, private autograd::GradientObserver {
     Tensor exact, slope;  // of the shadow; of the same ops in f64 on the step's own numbers
   };
 
-  void open_frame(const OpCall& call);
+  void forget_freed();
+  void open_frame(const OpCall& call, const CallRecord& record);
   void close_frame(const OpCall& call, const Outputs& out, const CallRecord& record);
   void each_mirror(const std::function<void(Mirror&)>& f);
   void run_on_mirrors(const OpCall& call, const Outputs& out);
@@ -141,9 +143,10 @@ class Shadow final : public Observer, private autograd::GradientObserver {
   void share(Recorded& recorded, const Gradient& gradient);
 
   ShadowOptions options_;
-  Mirror mirror_;     // the shadow
-  Mirror unrounded_;  // the step's own numbers without the errors of ops off the tape
-  Mirror slope_;      // backward in f64 on the step's own numbers
+  FreedStorages freed_;
+  Mirror mirror_{&freed_};     // the shadow
+  Mirror unrounded_{&freed_};  // the step's own numbers without the errors of ops off the tape
+  Mirror slope_{&freed_};      // backward in f64 on the step's own numbers
   ParameterNames names_;
   bool parameters_differ_ = false;              // the program's parameters differ from the shadow's
   std::vector<Tensor> written_;                 // the inputs of the running in-place op, after it, in f64

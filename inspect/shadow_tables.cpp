@@ -17,7 +17,7 @@ std::string decibels(const ErrorSum& e) {
 std::string role(const ShadowRow& row) {
   if (!row.product.empty()) return row.product;
   if (row.phase == Phase::optimizer) return "update";
-  return std::string(gradual::to_string(row.phase)) + (row.cause.empty() ? "" : ", casts");
+  return std::string(gradual::to_string(row.phase)) + (row.cause_kind == CauseKind::program ? "" : ", casts");
 }
 
 // The columns of the file, in order.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "../core/ops/f8_operands.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/message_text.h"
@@ -75,10 +76,10 @@ std::string to_string(const Scalar& s) {
   return fmt::format("{} {:.6g} is {:.6g} in {}", s.name, s.value, s.used, to_string(s.dtype));
 }
 
-UpdateMeter::Change UpdateMeter::change(const OpCall& call, const std::string& name, UpdatePart part,
+UpdateMeter::Change UpdateMeter::change(std::string_view op, const std::string& name, UpdatePart part,
                                         const Tensor& target, const Tensor& intended) {
   const Tensor before = f64_of(target);
-  return {{.parameter = name, .op = std::string(called(call)), .part = part}, target, {}, {}, before, before, intended};
+  return {{.parameter = name, .op = std::string(op), .part = part}, target, {}, {}, before, before, intended};
 }
 
 bool UpdateMeter::has_changed(UpdatePart part, std::string_view parameter) const {
@@ -111,13 +112,13 @@ void UpdateMeter::Weight::observe(std::int64_t offset, const Tensor& rounded) {
 void UpdateMeter::fused(const OpCall& one, int k) {
   const std::string name = names_.of(one[kWeight]);
   const std::vector<Tensor> exact = run_in_f64(one, *one.attrs);
-  Change whole = change(one, name, UpdatePart::whole, one[kWeight], exact[kWeight]);
+  Change whole = change(called(one), name, UpdatePart::whole, one[kWeight], exact[kWeight]);
   whole.master = one[kMaster];
   whole.compensation = one[kCompensation];
   whole.before = whole.base = value_of(one[kWeight], one[kMaster], one[kCompensation]);
   if (const std::optional<Attrs> plain = without_decay(one, k)) {
     Change step =
-        change(one, name, UpdatePart::gradient_step, run_again(one, *plain), run_in_f64(one, *plain)[kWeight]);
+        change(called(one), name, UpdatePart::gradient_step, run_again(one, *plain), run_in_f64(one, *plain)[kWeight]);
     Change decay = whole;
     decay.row.part = UpdatePart::weight_decay;
     // the change that decay adds
@@ -130,7 +131,7 @@ void UpdateMeter::fused(const OpCall& one, int k) {
   begin_update(whole.row, one[kWeight]);
   for (int i = kMoment; i < one.inputs.size(); ++i) {
     if (!one[i].defined()) continue;
-    pending_.push_back(change(one, name, kStates[i - kMoment], one[i], exact[static_cast<std::size_t>(i)]));
+    pending_.push_back(change(called(one), name, kStates[i - kMoment], one[i], exact[static_cast<std::size_t>(i)]));
     if (one.op == OpId::adam_step_ && i > kMoment) pending_.back().first_moment = one[kMoment];
   }
   pending_.push_back(std::move(whole));
@@ -163,47 +164,33 @@ void UpdateMeter::add_scalars(const OpCall& one) {
   }
 }
 
-// The order of copy_ calls: state, the master, the parameter, Kahan's compensation.
-void UpdateMeter::written_by_ops(const OpCall& call) {
-  const Tensor& to = call[0];
-  const Tensor& from = call[1];
-  const Category category = to.unsafe_impl()->storage->category;
-  const std::string name = names_.of(to);
-  if (!name.empty()) {
-    const auto same = [&](const Change& c) { return c.target.shares_storage(from); };
-    if (std::ranges::any_of(changes_, same)) return;  // the row-major copy that a fused op has updated
-    const bool by_chance = rounded_.first.defined() && rounded_.first.shares_storage(from);
-    const Tensor& next = by_chance ? rounded_.second : from;
-    Change whole = change(call, name, UpdatePart::whole, to, f64_of(next));
-    begin_update(whole.row, to);
-    if (master_.target.defined()) {
-      whole.before = whole.base = master_.before;
-      whole.master = master_.target;
-    }
-    for (std::size_t k = 0; k < states_.size(); ++k) {
-      states_[k].row.parameter = name;
-      states_[k].row.part = kStates[std::min<std::size_t>(k, 2)];
-      pending_.push_back(std::move(states_[k]));
-    }
-    pending_.push_back(std::move(whole));
-    next_ = amp::storage_id(next);
-    states_.clear();
-    master_ = {};
-    rounded_ = {};
-  } else if (category == Category::masters) {
-    master_ = change(call, name, UpdatePart::whole, to, {});
-  } else if (amp::storage_id(from) == compensation_) {
-    Change& c = changes_.back();
-    c.before = c.base = add(c.before, f64_of(to));
-    c.compensation = to;
-  } else if (category == Category::optimizer) {
-    states_.push_back(change(call, name, UpdatePart::other_state, to, f64_of(from)));
-  }
+void UpdateMeter::before_update(const UpdateEvent& event) {
+  const Unseen unseen;
+  by_ops_.clear();
+  const std::string name = names_.of(event.parameter);
+  if (name.empty()) return;
+  names_.add(event.target, name);
+  if (event.op) return;  // the op is observed
+  for (std::size_t k = 0; k < event.state.size(); ++k)
+    by_ops_.push_back(change(event.optimizer, name, kStates[std::min<std::size_t>(k, 2)], event.state[k], {}));
+  Change whole = change(event.optimizer, name, UpdatePart::whole, event.parameter, {});
+  whole.master = event.master;
+  whole.compensation = event.compensation;
+  whole.before = whole.base = value_of(event.parameter, event.master, event.compensation);
+  begin_update(whole.row, event.parameter);
+  by_ops_.push_back(std::move(whole));
 }
 
-void UpdateMeter::before(const OpCall& call) {
-  if (op_info(call.op).kind == OpKind::Custom) custom_ops_.push_back(is_rewritten(call));
-  if (context().phase == Phase::optimizer) given_ = exact_ = {};
+void UpdateMeter::after_update(const UpdateEvent& event) {
+  if (by_ops_.empty()) return;
+  const Unseen unseen;
+  for (std::size_t k = 0; k < event.next_state.size(); ++k) by_ops_[k].intended = f64_of(event.next_state[k]);
+  by_ops_.back().intended = f64_of(event.next);
+  report(std::exchange(by_ops_, {}));
+}
+
+void UpdateMeter::before(const OpCall& call, const CallRecord&) {
+  if (context().phase == Phase::optimizer) given_ = exact_ = Mirror();
   pending_.clear();
   const Unseen unseen;
   if (context().phase == Phase::backward && has_changed(UpdatePart::whole)) next_step();
@@ -212,53 +199,49 @@ void UpdateMeter::before(const OpCall& call) {
     if (const DeviceStep& there = update_of(call).device; there.steps || there.rates) return;
     const ParameterInputs parameters = parameter_inputs(call);
     for (int k = 0; k < parameters.count; ++k) fused(call_of_parameter(call, parameters, k), k);
-  } else if (call.op == OpId::copy_ && context().phase == Phase::optimizer) {
-    written_by_ops(call);
   } else if (call.op == OpId::batch_norm_update_) {
     if (has_changed(UpdatePart::whole)) next_step();
     const std::vector<Tensor> exact = run_in_f64(call, *call.attrs);
-    pending_ = {change(call, context().module, UpdatePart::running_mean, call[0], exact[0]),
-                change(call, context().module, UpdatePart::running_variance, call[1], exact[1])};
+    pending_ = {change(called(call), context().module, UpdatePart::running_mean, call[0], exact[0]),
+                change(called(call), context().module, UpdatePart::running_variance, call[1], exact[1])};
   }
   if (op_info(call.op).kind != OpKind::InPlace) return;
   for (const auto& [name, average, of, decay] : averages_)
     if (average.shares_storage(call[0]) && !has_changed(UpdatePart::average, name))
-      pending_.push_back(change(call, name, UpdatePart::average, average,
+      pending_.push_back(change(called(call), name, UpdatePart::average, average,
                                 add(mul(f64_of(average), decay), mul(f64_of(of), 1 - decay))));
 }
 
-void UpdateMeter::after(const OpCall& call, const Outputs& out, const CallRecord&) {
-  if (op_info(call.op).kind == OpKind::Custom) return custom_ops_.pop_back();
-  const Unseen unseen;
-  add_noise(call);
-  for (Change& c : pending_) {
+void UpdateMeter::report(std::vector<Change> changes) {
+  for (Change& c : changes) {
     c.row.step = step_;
     c.at = rows_of(c).size();
     rows_of(c).push_back(c.row);
     measure(changes_.emplace_back(std::move(c)));
   }
-  pending_.clear();
-  if (context().phase == Phase::optimizer && call.inputs.size() > 0 && call[0].defined()) {
-    if (call.op == OpId::clone && !names_.of(call[0]).empty()) names_.add(out[0], names_.of(call[0]));  // row-major
-    if (call.op == OpId::sub && amp::storage_id(call[0]) == next_) compensation_ = amp::storage_id(out[0]);
-  }
-  if (op_info(call.op).kind != OpKind::InPlace) return;
+}
+
+void UpdateMeter::after(const OpCall& call, const Outputs&, const CallRecord& record) {
+  const OpKind kind = op_info(call.op).kind;
+  if (kind == OpKind::Custom) return;
+  const Unseen unseen;
+  add_noise(call, record);
+  report(std::exchange(pending_, {}));
+  if (kind != OpKind::InPlace || context().phase == Phase::optimizer) return;
   // Measures again if a later write of the same step changes a quantity: a quantiser rounds a parameter, or a program
-  // writes an average. Within the optimizer only the compensation counts; other writes belong to the next step.
+  // writes an average. Writes within the optimizer belong to the next step.
   for (const Change& c : changes_)
     for (const Tensor* t : {&c.target, &c.master, &c.compensation})
-      if (t->defined() && t->shares_storage(call[0]) && (t == &c.compensation || context().phase != Phase::optimizer))
-        measure(c);
+      if (t->defined() && t->shares_storage(call[0])) measure(c);
 }
 
 void UpdateMeter::quantized(const QuantizerCall& call) {
   const Unseen unseen;
   const Phase phase = context().phase;
-  if (call.kind == QuantizerCall::values && !custom_ops_.empty()) {
+  if (call.kind == QuantizerCall::values && call.within) {
     given_.set(call.to, call.scale.defined() ? mul(f64_of(call.to), f64_of(call.scale)) : f64_of(call.to));
     exact_.set(call.to, f64_of(call.from));
   }
-  if (call.kind == QuantizerCall::values && phase == Phase::optimizer) rounded_ = {call.to, call.from};
   if (call.kind == QuantizerCall::values && phase == Phase::forward && *context().module)
     if (const std::string name = names_.of(call.from); !name.empty()) {
       weights_[name].quantised = true;
@@ -303,12 +286,16 @@ void UpdateMeter::measure(const Change& c) {
   rows_of(c)[c.at] = std::move(u);
 }
 
-void UpdateMeter::add_noise(const OpCall& call) {
-  if (custom_ops_.empty() || !custom_ops_.back() || op_info(call.op).kind != OpKind::Contraction) return;
+void UpdateMeter::add_noise(const OpCall& call, const CallRecord& record) {
+  if (!record.within || !record.within->replaces || op_info(call.op).kind != OpKind::Contraction) return;
   if (!given_.knows(call[0]) && !given_.knows(call[1])) return;
-  if (product_of(running_operands()) != Product::wgrad) return;
-  const Tensor gradient = run_exactly(call, {exact_.of(call[0]), exact_.of(call[1])})[0];
-  const Tensor noise = minus(run_exactly(call, {given_.of(call[0]), given_.of(call[1])})[0], gradient);
+  if (product_of(*record.within->replaces) != Product::wgrad) return;
+  // The operands here include their scales.
+  OpCall product = call;
+  const Attrs none{};
+  if (call.attrs->is<F8Attrs>()) product.attrs = &none;
+  const Tensor gradient = run_exactly(product, {exact_.of(call[0]), exact_.of(call[1])})[0];
+  const Tensor noise = minus(run_exactly(product, {given_.of(call[0]), given_.of(call[1])})[0], gradient);
   auto layer = std::ranges::find(noise_, context().module, &GradientNoise::layer);
   if (layer == noise_.end()) layer = noise_.insert(layer, {.layer = context().module});
   layer->gradient_squares += squares(gradient);

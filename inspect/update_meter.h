@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "../core/observe/update_event.h"
 #include "mirror.h"
 #include "names.h"
 #include "numbers.h"
@@ -116,9 +117,11 @@ class UpdateMeter final : public Observer {
     averages_.emplace_back(name, average, of, decay);
   }
 
-  void before(const OpCall& call) override;
+  void before(const OpCall& call, const CallRecord& record) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
   void quantized(const QuantizerCall& call) override;
+  void before_update(const UpdateEvent& event) override;
+  void after_update(const UpdateEvent& event) override;
 
   // The updates of all steps observed since clear(), in order.
   const std::vector<Update>& updates() const { return updates_; }
@@ -162,11 +165,10 @@ class UpdateMeter final : public Observer {
     void observe(std::int64_t offset, const Tensor& rounded);
   };
 
-  static Change change(const OpCall& call, const std::string& name, UpdatePart part, const Tensor& target,
+  static Change change(std::string_view op, const std::string& name, UpdatePart part, const Tensor& target,
                        const Tensor& intended);
   void fused(const OpCall& one, int k);
   void add_scalars(const OpCall& one);
-  void written_by_ops(const OpCall& call);
   void begin_update(Update& row, const Tensor& parameter);
   void next_step() {
     ++step_;
@@ -175,27 +177,21 @@ class UpdateMeter final : public Observer {
   // True if this step has changed this part of the parameter; an empty parameter stands for any.
   bool has_changed(UpdatePart part, std::string_view parameter = "") const;
   std::vector<Update>& rows_of(const Change& c) { return c.row.part == UpdatePart::whole ? updates_ : parts_; }
+  void report(std::vector<Change> changes);
   void measure(const Change& change);
-  void add_noise(const OpCall& call);
+  void add_noise(const OpCall& call, const CallRecord& record);
 
   ParameterNames names_;
   std::vector<std::tuple<std::string, Tensor, Tensor, double>> averages_;  // as watch_average() takes them
   std::vector<Update> updates_, parts_;
   std::vector<Scalar> scalars_;
   std::vector<GradientNoise> noise_;
-  std::vector<bool> custom_ops_;  // of the running custom ops: true if rewritten
-  Mirror given_, exact_;          // operands of products after rounding and before it
+  Mirror given_, exact_;  // operands of products after rounding and before it
 
   std::int64_t step_ = 0;
   std::vector<Change> pending_;  // of the running call
   std::vector<Change> changes_;  // of this step
-  // For an optimizer written with ops, and the parameter that it updates: its state, its master, a stochastically
-  // rounded weight with its value before, and the storages of the weight and of Kahan's compensation.
-  std::vector<Change> states_;
-  Change master_;
-  std::pair<Tensor, Tensor> rounded_;
-  std::uint64_t next_ = 0;
-  std::uint64_t compensation_ = 0;
+  std::vector<Change> by_ops_;  // of the running update by an optimizer that is written with ops: its state, its weight
   std::map<std::string, Weight> weights_;  // by parameter
 };
 

@@ -112,7 +112,7 @@ void Module::train(bool on) {
 
 template <class F> void Module::convert(const F& converted, const std::function<bool(const Module&)>& which) {
   const NoGrad no_grad;
-  const CauseScope cause("Module::to");
+  const CauseScope cause(causes::conversion);
   walk(*this, [&](const std::string&, Module& m) {
     if (which && !which(m)) return;
     for (const auto& slot : m.slots_) {

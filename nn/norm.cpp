@@ -111,7 +111,7 @@ Tensor BatchNorm::run(const Tensor& x, const Fusion* fusion, const Attrs& second
                      fusion ? fusion->whole_attrs(own, second) : own, Loc::current());
   if (training() && options_.track_running_stats && x.numel() > 0 && !recomputing()) {
     const NoGrad no_grad;
-    const CauseScope cause("running statistics");
+    const CauseScope cause(causes::statistics);
     batch_norm_update_(running_mean, running_var, num_batches_tracked, out[1], out[2],
                        {options_.momentum, options_.eps, static_cast<std::int64_t>(count)});
   }

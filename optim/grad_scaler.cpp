@@ -6,7 +6,6 @@
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
-#include "loss_scaling.h"
 
 namespace gradual::optim {
 
@@ -83,7 +82,7 @@ GradScaler::PerOptimizer& GradScaler::of(const Optimizer& optimizer) {
 Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
   if (!options_.enabled) return loss;
   used_ = true;
-  const CauseScope cause(kLossScaling);
+  const CauseScope cause(causes::loss_scaling);
   if (loss.device().is_cpu()) return mul({loss, loc}, static_cast<double>(now().scale));
   there_.move_to(loss.device(), sizeof(DeviceLossScale));
   const Tensor scale = as_strided(there_.memory(), {}, {}, 0);  // DeviceLossScale::scale

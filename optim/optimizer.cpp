@@ -5,6 +5,7 @@
 
 #include "../autograd/autograd.h"
 #include "../autograd/grad_mode.h"
+#include "../core/observe/update_event.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
@@ -203,6 +204,26 @@ void Optimizer::encode_moments(ParamState& s, const DeviceStep& there) const {
   }
 }
 
+// The updates by one call with these inputs, for observers; none if nothing observes.
+std::vector<UpdateEvent> Optimizer::events_of(std::span<const Live> run, std::span<const Tensor* const> inputs) const {
+  std::vector<UpdateEvent> events;
+  if (!chain().observe) return events;
+  const std::size_t each = inputs.size() / run.size();
+  for (std::size_t k = 0; k < run.size(); ++k) {
+    const ParamState& s = *run[k].state;
+    const Tensor* const* const of = &inputs[k * each];
+    events.push_back({.optimizer = rule_.kind,
+                      .op = rule_.op,
+                      .parameter = s.param,
+                      .target = *of[0],
+                      .gradient = *of[1],
+                      .master = s.master,
+                      .compensation = s.compensation,
+                      .state = std::span<const Tensor>(s.moments, moments(s).size())});
+  }
+  return events;
+}
+
 // One call updates all these parameters: those of one group with one step count (or counted by the GPU).
 void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc) {
   const ParamState& first = *run[0].state;
@@ -233,9 +254,12 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
         .found = by.found.defined() ? static_cast<const std::int64_t*>(by.found.raw()) : nullptr,
         .steps = static_cast<std::int64_t*>(device_steps_.raw()) + first.index,
         .rates = device::capturing() ? static_cast<const Rates*>(device_rates_.raw()) + first.group : nullptr};
+  std::vector<UpdateEvent> events = events_of(run, inputs);
+  for (const UpdateEvent& event : events) event.tell_before();
   dispatch(*rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
            rule_.attrs(rates_of(groups_[first.group]), counts_there ? 1 : steps, how), loc);
   if (copies[0].defined()) first.param.copy_(copies[0], loc);
+  for (const UpdateEvent& event : events) event.tell_after();
   for (const Live& l : run) {
     ParamState& s = *l.state;
     encode_moments(s, how.device);

@@ -17,6 +17,10 @@
 #include "../core/quantize/quantizer.h"
 #include "../core/tensor/device_mirror.h"
 
+namespace gradual {
+struct UpdateEvent;
+}
+
 namespace gradual::optim {
 
 // How an f16 or bf16 parameter is updated. No effect on f32 and f64 parameters.
@@ -257,6 +261,7 @@ class Optimizer : Pinned {
   ParamState& state_of(const Tensor& param);
   void prepare_state(ParamState& s);
   void encode_moments(ParamState& s, const DeviceStep& there) const;
+  std::vector<UpdateEvent> events_of(std::span<const Live> run, std::span<const Tensor* const> inputs) const;
   Tensor stored_next(const ParamState& s, const Tensor& v, const Tensor& g, double beta2) const;
   void step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc);
   void step_by_ops(const Live& live, const GradientScale& by);

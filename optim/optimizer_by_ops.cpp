@@ -1,4 +1,5 @@
 // The update of a parameter by an optimizer that is written with ops (Optimizer::update).
+#include "../core/observe/update_event.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
@@ -24,6 +25,15 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   Tensor weight = s.master.defined() ? s.master : cast(p, dtype);
   if (s.compensation.defined()) weight = weight + cast(s.compensation, dtype);
 
+  UpdateEvent event{.optimizer = rule_.kind,
+                    .op = {},
+                    .parameter = p,
+                    .target = p,
+                    .gradient = gradient,
+                    .master = s.master,
+                    .compensation = s.compensation,
+                    .state = std::span<const Tensor>(s.moments, moments(s).size())};
+  event.tell_before();
   std::vector<Tensor> state;
   for (std::size_t k = 0; k < moments(s).size(); ++k) state.push_back(cast(s.moments[k], dtype));
   const std::int64_t step = s.steps + 1;
@@ -51,6 +61,9 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
                           {options_.seed ^ kByOpsRoundingKey, (static_cast<std::uint64_t>(s.steps) << 24) + s.index}));
   else p.copy_(next);
   if (s.compensation.defined()) s.compensation.copy_(next - cast(p, dtype));
+  event.next = next;
+  event.next_state = state;
+  event.tell_after();
   encode_moments(s, {});
   s.steps = step;
   s.wide = ParamState::Wide::stale;

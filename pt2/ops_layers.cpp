@@ -170,7 +170,7 @@ Value batch_norm_row(const Arguments& a) {
                                          a.optional_tensor(4), use_batch, eps);
   if (use_batch && tracked && x.numel() > 0 && !recomputing()) {
     const NoGrad no_grad;
-    const CauseScope cause("running statistics");
+    const CauseScope cause(causes::statistics);
     const Tensor batches = zeros({}, TensorOptions{.dtype = DType::i64, .device = x.device()});  // counted by the graph
     batch_norm_update_(a.tensor(3), a.tensor(4), batches, out.mean, out.invstd,
                        {a.number(6), eps, x.numel() / std::max<std::int64_t>(1, x.size(1))});

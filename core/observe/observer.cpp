@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "../formats/cast_counts.h"
+#include "update_event.h"
 
 namespace gradual {
 namespace {
@@ -20,13 +21,30 @@ Device computed_on(const OpCall& call) {
 
 struct Installed {
   std::vector<Observer*> observers;
-  double inside = 0;  // seconds spent in observed calls within the current one, observers included
+  double inside = 0;                    // seconds spent in observed calls within the current one, observers included
+  const CustomAttrs* custom = nullptr;  // the running custom op
 };
 thread_local Installed here;
 
 template <class F> void tell(const std::vector<Observer*>& observers, const F& f) {
   const StageScope mask(chain().observe, nullptr);
   for (Observer* o : observers) f(*o);
+}
+
+template <class F> void tell_update(const F& f) {
+  if (!chain().observe) return;
+  const StageScope exact(chain().results, nullptr);
+  tell(std::vector(here.observers), f);
+}
+
+// What the call itself says about it.
+void describe(const OpCall& call, CallRecord& record) {
+  record.op = call.op;
+  record.within = here.custom;
+  record.node = call.node;
+  if (call.op != OpId::custom) return;
+  record.replaced = call.get<CustomAttrs>().replaces;
+  if (record.replaced) record.op = record.replaced->op;
 }
 
 struct Observe final : Interceptor {
@@ -36,12 +54,14 @@ struct Observe final : Interceptor {
     record.context = context();
     // The ops inside a user's function are observed and counted one by one.
     const bool custom = op_info(call.op).kind == OpKind::Custom;
+    describe(call, record);
     const bool counting = !custom && std::ranges::any_of(observers, &Observer::wants_counts);
     const Clock::time_point began = Clock::now();
     const double outer = std::exchange(here.inside, 0);  // 0 for this call; later its whole time is added to `outer`
-    tell(observers, [&](Observer& o) { o.before(call); });
+    tell(observers, [&](Observer& o) { o.before(call, record); });
     Outputs out;
     {
+      const Scoped inner(here.custom, custom ? &call.get<CustomAttrs>() : here.custom);
       const CountScope counts(counting ? &record.counts : cast_counts());
       const Scoped by_parameter(cast_counts_by_tensor(), counting ? &record.counts_by_parameter : nullptr);
       std::optional<device::Watch> watch;
@@ -67,6 +87,15 @@ struct Observe final : Interceptor {
 std::string_view called(const OpCall& call) {
   const bool named = call.op == OpId::custom && *call.get<CustomAttrs>().name;
   return named ? call.get<CustomAttrs>().name : to_string(call.op);
+}
+
+const CustomAttrs* running_custom_op() { return here.custom; }
+
+void UpdateEvent::tell_before() const {
+  tell_update([this](Observer& o) { o.before_update(*this); });
+}
+void UpdateEvent::tell_after() const {
+  tell_update([this](Observer& o) { o.after_update(*this); });
 }
 
 ObserverScope::ObserverScope(Observer& observer) : observer_(&observer) {

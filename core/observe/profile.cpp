@@ -69,7 +69,8 @@ std::string notes(const std::vector<Profile::Entry>& ops) {
 
 void Profile::after(const OpCall& call, const Outputs& out, const CallRecord& record) {
   const auto [flops, bytes] = cost(call, out);
-  const auto& [module, cause, phase, line, backward_of] = record.context;
+  const char* const module = record.context.module;
+  const Phase phase = record.context.phase;
   const auto launches = static_cast<std::int64_t>(record.kernels.size());
   const std::string_view op_name = called(call);
   Entry& op = ops_[{call.op, op_name, phase}];

@@ -34,7 +34,7 @@ void Tracer::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   sink_(fmt::format("{:<9} {:<22} {:<52} {:<14} {:<18} {}{}{}{}", to_string(c.phase), op, signature(call, out),
                     *c.module ? c.module : "-", file_line(call.where),
                     us < 1e3 ? fmt::format("{:7.1f} us", us) : fmt::format("{:7.2f} ms", us * 1e-3),
-                    *c.cause ? "  # " : "", c.cause, losses(record.counts)));
+                    *c.cause->text ? "  # " : "", c.cause->text, losses(record.counts)));
   const ParameterInputs parameters = parameter_inputs(call);
   for (int k = 0; k < parameters.count; ++k) {
     const OpCall one = call_of_parameter(call, parameters, k);

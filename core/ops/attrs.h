@@ -50,9 +50,11 @@ class Attrs {
 
 // A user's function (autograd/function.h). `name` is its interned name; set only if an observer is installed.
 class Function;
+struct Replaced;
 struct CustomAttrs {
   Function* function = nullptr;
   const char* name = "";
+  const Replaced* replaces = nullptr;  // of a rewritten op (op.h); null: a user's function
 };
 // Ops with one attribute carry it without a struct: cast a DType, to_device a Device, view and expand their sizes,
 // permute its dims, gelu and linear_gelu the form, losses their Reduction, tril the diagonal and one_hot the number of

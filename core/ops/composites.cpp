@@ -71,7 +71,7 @@ Tensor sees_nothing(const Tensor& mask, bool causal, const Shape& scores, Loc at
 }
 
 Tensor attention_cast(const Tensor& t, DType dtype, Loc at) {
-  const CauseScope cause("attention in f32");
+  const CauseScope cause(causes::attention);
   return cast(t, dtype, at);
 }
 

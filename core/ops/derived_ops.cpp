@@ -78,7 +78,7 @@ Tensor wide(const Tensor& x, Loc loc) { return is_half(x.dtype()) ? cast(x, DTyp
 Tensor operand_of(OpId like, const Tensor& x, Loc loc) {
   const auto* policy = dynamic_cast<const OperandPolicy*>(chain().amp);
   if (!policy || !x.defined()) return x;
-  const CauseScope cause(intern(fmt::format("amp: as {}", to_string(like))));
+  const CauseScope cause(CauseKind::autocast, fmt::format("amp: as {}", to_string(like)));
   return cast(x, policy->operand_dtype(like, x), loc);
 }
 

@@ -85,11 +85,11 @@ std::optional<DType> common_dtype(const OpCall& call, DTypeRule rule, int i) {
 }
 
 // "promotion in add", made once for each op.
-const char* promotion_cause(OpId op) {
-  static std::atomic<const char*> causes[kOpCount] = {};
-  std::atomic<const char*>& cause = causes[static_cast<int>(op)];
-  if (!cause) cause = intern(fmt::format("promotion in {}", to_string(op)));
-  return cause;
+const CallCause& promotion_cause(OpId op) {
+  static std::atomic<const CallCause*> causes[kOpCount] = {};
+  std::atomic<const CallCause*>& cause = causes[static_cast<int>(op)];
+  if (!cause) cause = &intern_cause(CauseKind::promotion, fmt::format("promotion in {}", to_string(op)));
+  return *cause;
 }
 
 // Runs the call with inputs from `first` on cast to their common dtype.
@@ -158,7 +158,7 @@ int disposable(const OpCall& call, const OutSpec& out) {
     const TensorImpl* t = call.inputs.temporary(i) ? call[i].unsafe_impl() : nullptr;
     if (!t || t->refs.load(std::memory_order_acquire) != 1) continue;
     const Storage& s = *t->storage;
-    if (s.refs.load(std::memory_order_acquire) != 1 || s.deleter || s.category != current_category()) continue;
+    if (s.refs.load(std::memory_order_acquire) != 1 || s.borrowed() || s.category != current_category()) continue;
     if (t->dtype == out.dtype && t->contiguous && !out.has_strides && t->sizes == out.sizes) return i;
   }
   return -1;

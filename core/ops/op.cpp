@@ -1,6 +1,8 @@
 #include "op.h"
 
+#include <map>
 #include <mutex>
+#include <string>
 #include <unordered_set>
 
 #include "../support/message_text.h"
@@ -16,6 +18,10 @@ OpId op_from_name(std::string_view text) {
   throwf("no op '{}'; did you mean '{}'?", text, nearest(text, names));
 }
 
+std::string_view to_string(OperandRole role) {
+  return enum_name(role, {"activation", "weight", "error", "weight gradient"});
+}
+
 std::string_view to_string(Phase phase) { return enum_name(phase, {"forward", "backward", "optimizer"}); }
 
 Context& context() {
@@ -28,6 +34,15 @@ const char* intern(std::string_view text) {
   static auto* const texts = new std::unordered_set<std::string>;
   const std::lock_guard lock(mutex);
   return texts->emplace(text).first->c_str();
+}
+
+const CallCause& intern_cause(CauseKind kind, std::string_view text) {
+  static std::mutex mutex;
+  static auto* const all = new std::map<std::pair<CauseKind, std::string>, CallCause>;
+  const std::lock_guard lock(mutex);
+  const auto [place, added] = all->try_emplace({kind, std::string(text)}, CallCause{kind, ""});
+  if (added) place->second.text = place->first.second.c_str();
+  return place->second;
 }
 
 std::string file_line(const SourceLocation& where) {

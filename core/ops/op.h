@@ -9,6 +9,7 @@
 #include "../support/scoped.h"
 #include "../tensor/tensor.h"
 #include "attrs.h"
+#include "call_cause.h"
 
 namespace gradual {
 
@@ -99,19 +100,31 @@ struct OpCall {
   const Attrs* attrs;
   SourceLocation where;
   const OutSpec* specs = nullptr;  // set below amp
+  std::uint64_t node = 0;          // below autograd, for observers: its number on the tape (Node::sequence); 0: none
 
   const Tensor& operator[](int i) const { return inputs[i]; }
   template <class T> const T& get() const { return attrs->get<T>(); }
+};
+
+// The role of an operand in a product of a layer and in the products of its gradient: the op's first input, another
+// input, or the gradient of its output (error). weight_gradient: the result of wgrad.
+enum class OperandRole : std::uint8_t { activation, weight, error, weight_gradient };
+std::string_view to_string(OperandRole role);
+
+// What a rewritten op (amp/rewrite.h) stands for. The roles are those of its first two operands.
+struct Replaced {
+  OpId op;
+  OperandRole operands[2] = {OperandRole::activation, OperandRole::weight};
 };
 
 // The part of a training step that a call belongs to.
 enum class Phase : std::uint8_t { forward, backward, optimizer };
 std::string_view to_string(Phase phase);
 
-// The context of this thread's calls. module and cause are interned: they outlive every call (intern()).
+// The context of this thread's calls. module and cause outlive every call (intern(), intern_cause()).
 struct Context {
   const char* module = "";  // path of the module whose forward runs (or ran, in backward): "layers.0.attn"
-  const char* cause = "";   // reason for an op that the user did not write: "amp: matmul is lower", "promotion in add"
+  const CallCause* cause = &causes::program;
   Phase phase = Phase::forward;
   // Replaces each call's own line: inside a layer by the user's line, in backward by forward's. Line 0: no change.
   SourceLocation line = {};
@@ -122,8 +135,9 @@ Context& context();
 // A copy of `text` that lives as long as the process; equal texts give equal pointers.
 const char* intern(std::string_view text);
 
-struct CauseScope : Scoped<const char*> {
-  explicit CauseScope(const char* cause) : Scoped(context().cause, cause) {}
+struct CauseScope : Scoped<const CallCause*> {
+  explicit CauseScope(const CallCause& cause) : Scoped(context().cause, &cause) {}
+  CauseScope(CauseKind kind, std::string_view text) : CauseScope(intern_cause(kind, text)) {}
 };
 struct PhaseScope : Scoped<Phase> {
   explicit PhaseScope(Phase phase) : Scoped(context().phase, phase) {}

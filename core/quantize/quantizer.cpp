@@ -442,7 +442,9 @@ void check_valid(const Quantizer& q) {
 void QuantizerCall::tell_observers() const {
   if (!chain().observe) return;
   const StageScope mask(chain().observe, nullptr), exact(chain().results, nullptr);
-  for (Observer* observer : std::vector(ObserverScope::installed())) observer->quantized(*this);
+  QuantizerCall told = *this;
+  told.within = running_custom_op();
+  for (Observer* observer : std::vector(ObserverScope::installed())) observer->quantized(told);
 }
 
 QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {

@@ -17,6 +17,8 @@ struct QuantizerCall {
   const Tensor& scale;
   const Quantizer* quantizer;  // null: decode
   int axis;                    // the contracted one
+  // The innermost custom op in which it runs; null: none. tell_observers() sets it.
+  const CustomAttrs* within = nullptr;
 
   void tell_observers() const;
 };

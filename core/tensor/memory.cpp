@@ -12,7 +12,6 @@
 
 #include "../support/thread_pool.h"
 #include "../support/throwf.h"
-#include "free_blocks.h"
 
 #ifndef __has_feature  // g++
 #define __has_feature(x) 0
@@ -284,16 +283,6 @@ void free_class(int c, void* block) noexcept {
   if (Cache* cache = cache_of_thread())
     if (cache->room[c] > 0) return cache->give(c, block);
   free_for_all(block, c);
-}
-
-std::vector<const void*> free_blocks(std::size_t bytes) {
-  std::vector<const void*> blocks;
-  SharedCache& shared = shared_cache();
-  const std::lock_guard lock(shared.mutex);
-  for (const Cache* cache : {mine.cache, static_cast<Cache*>(&shared)})
-    for (int c = class_of(bytes); cache && c < kClasses; ++c)
-      for (const Cache::Block* block = cache->first[c]; block; block = block->next) blocks.push_back(block);
-  return blocks;
 }
 
 // Changes two accounts.

@@ -1,6 +1,9 @@
 #include "storage.h"
 
 #include <new>
+#include <utility>
+
+#include "freed_storages.h"
 
 namespace gradual {
 
@@ -55,25 +58,35 @@ Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
 }
 
 Ref<Storage> Storage::wrap(void* data, std::size_t bytes, std::function<void()> deleter) {
-  auto owner = std::make_unique<std::function<void()>>(std::move(deleter));
+  auto extra = std::make_unique<Extra>(Extra{.borrowed = true, .deleter = std::move(deleter)});
   auto* const s = new (memory::allocate(kHeader)) Storage(bytes, Device::cpu());
   s->category = Category::workspace;
   s->data = data;
-  s->deleter = std::move(owner);
+  s->extra = extra.release();
   return Ref<Storage>::adopt(s);
 }
 
-void Storage::destroy(Storage* s) {
+inline void Storage::free_own(Storage* s) {
   std::size_t block = kHeader;
-  if (!s->deleter) {
-    memory::count(s->counted(), -static_cast<std::int64_t>(s->bytes), s->device);
-    if (s->device.is_cuda() || s->bytes > kBeside) free_on(s->device, s->data, s->bytes);
-    else block += s->bytes;
-  } else if (*s->deleter) {
-    (*s->deleter)();
-  }
+  memory::count(s->counted(), -static_cast<std::int64_t>(s->bytes), s->device);
+  if (s->device.is_cuda() || s->bytes > kBeside) free_on(s->device, s->data, s->bytes);
+  else block += s->bytes;
   s->~Storage();
   memory::free(s, block);
+}
+
+[[gnu::noinline]] void Storage::destroy_with(Extra* given, Storage* s) {
+  const std::unique_ptr<Extra> extra(given);
+  for (const std::shared_ptr<FreedList>& list : extra->watchers) list->add({s->id, s->data});
+  if (!extra->borrowed) return free_own(s);
+  if (extra->deleter) extra->deleter();
+  s->~Storage();
+  memory::free(s, kHeader);
+}
+
+void Storage::destroy(Storage* s) {
+  if (Extra* const extra = s->extra.load(std::memory_order_acquire)) return destroy_with(extra, s);
+  free_own(s);
 }
 
 }  // namespace gradual

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "../support/intrusive.h"
 #include "device.h"
@@ -13,8 +14,16 @@
 
 namespace gradual {
 
+struct FreedList;  // freed_storages.h
+
 // A small storage and its bytes share one block.
 struct Storage {
+  // What few storages have.
+  struct Extra {
+    bool borrowed = false;               // from_blob: memory that the caller owns, not counted
+    std::function<void()> deleter = {};  // of borrowed memory
+    std::vector<std::shared_ptr<FreedList>> watchers = {};
+  };
   std::atomic<std::uint32_t> refs{1};
   std::atomic<std::uint32_t> version{0};        // grows with every in-place write; shared by all views
   std::atomic<std::int32_t> differentiable{0};  // tensors on this storage that are part of a graph
@@ -23,13 +32,17 @@ struct Storage {
   Device device;
   void* data = nullptr;
   std::size_t bytes = 0;
-  std::uint64_t id = 0;                            // never used twice in a process
-  std::unique_ptr<std::function<void()>> deleter;  // from_blob: memory that the caller owns, not counted
+  std::uint64_t id = 0;  // never used twice in a process
+  std::atomic<Extra*> extra{nullptr};
 
   Storage(std::size_t size, Device where);
   static Ref<Storage> allocate(std::size_t bytes, Device device);
   static Ref<Storage> wrap(void* data, std::size_t bytes, std::function<void()> deleter);
   static void destroy(Storage* s);
+  bool borrowed() const {
+    const Extra* const e = extra.load(std::memory_order_acquire);
+    return e && e->borrowed;
+  }
 
   // The category that its bytes count in now; set_category moves them. Workspace counts under activations while a node
   // keeps it.
@@ -40,16 +53,20 @@ struct Storage {
   void set_category(Category to) {
     const Category before = counted();
     category = to;
-    if (!deleter) memory::move(before, counted(), static_cast<std::int64_t>(bytes), device);
+    if (!borrowed()) memory::move(before, counted(), static_cast<std::int64_t>(bytes), device);
   }
   void add_saved() {
-    if (add_to(saved, 1) == 0 && category == Category::workspace && !deleter)
+    if (add_to(saved, 1) == 0 && category == Category::workspace && !borrowed())
       memory::move(Category::workspace, Category::activations, static_cast<std::int64_t>(bytes), device);
   }
   void remove_saved() {
-    if (add_to(saved, -1) == 1 && category == Category::workspace && !deleter)
+    if (add_to(saved, -1) == 1 && category == Category::workspace && !borrowed())
       memory::move(Category::activations, Category::workspace, static_cast<std::int64_t>(bytes), device);
   }
+
+ private:
+  static void destroy_with(Extra* extra, Storage* s);
+  static void free_own(Storage* s);
 };
 
 }  // namespace gradual

@@ -8,6 +8,7 @@
 #include "../../core/kernels/matrix_batch.h"
 #include "../../core/ops/compute_mode.h"
 #include "../../core/ops/f8_operands.h"
+#include "../../core/support/throwf.h"
 #include "../../core/tensor/memory.h"
 #include "counted_again.h"
 #include "elementwise.h"
@@ -26,12 +27,21 @@ struct Operand : cpu::MatrixBatch {
 
   // To another dtype, row-major; what is repeated stays one copy.
   void convert(DType dtype) {
-    Shape distinct = sizes;
-    for (int d = 0; d < distinct.size(); ++d)
-      if (strides[d] == 0) distinct[d] = std::min<std::int64_t>(1, distinct[d]);
-    values = copied(as_strided(values, distinct, strides, values.offset()), dtype);
-    for (int d = 0; d < distinct.size(); ++d)
-      if (strides[d] != 0) strides[d] = values.strides()[d];
+    values = copied(as_strided(values, distinct(), strides, values.offset()), dtype);
+    lay_out();
+  }
+  // The strides that convert() gives.
+  void lay_out() {
+    const Shape dense = contiguous_strides(distinct());
+    for (int d = 0; d < dense.size(); ++d)
+      if (strides[d] != 0) strides[d] = dense[d];
+  }
+  // The sizes without repetition.
+  Shape distinct() const {
+    Shape own = sizes;
+    for (int d = 0; d < own.size(); ++d)
+      if (strides[d] == 0) own[d] = std::min<std::int64_t>(1, own[d]);
+    return own;
   }
   // A row-major copy of all matrices of the batch, each its own.
   void make_dense(const Shape& batch) {
@@ -109,9 +119,22 @@ void relu_in_place(const Tensor& t) {
   cpu::visit_floating(t.dtype(), [&]<class C>(C) { map_elements<C, 1>(t, inputs, functors::Relu{}); });
 }
 
-// The product of f32 operands by their f8 codes and scales; false if f8 instructions cannot compute it.
-bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const Tensor& out) {
-  if (a.cols() == 0 || a.cols() % 16 != 0 || b.cols() % 16 != 0) return false;
+// The operands of matmul or linear as batches of matrices.
+struct Product {
+  Operand a, b;
+  Shape batch;
+  explicit Product(const OpCall& call) : a(call[0]), b(call[1]) {
+    if (a.sizes.size() == 1) a.insert_dim(0);
+    if (call.op == OpId::linear) b.transpose();
+    else if (b.sizes.size() == 1) b.insert_dim(1);
+    batch = broadcast_shapes(a.sizes.first(a.sizes.size() - 2), b.sizes.first(b.sizes.size() - 2), "matmul");
+  }
+};
+
+// The product of f32 operands by their f8 codes and scales. suits_f8() must hold.
+void f8_product(const OpCall& call, const Tensor& out) {
+  const auto& f8 = call.get<F8Attrs>();
+  auto [a, b, batch] = Product(call);
   a.convert(f8.a);
   b.transpose();  // the contracted axis last in both, as Hopper wants it
   b.convert(f8.b);
@@ -130,10 +153,29 @@ bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const T
   g.b = b.matrix(batch);
   g.a.scale = f8.a_scale;
   g.b.scale = f8.b_scale;
-  if (!multiplies_f8(g)) return false;
+  if (!multiplies_f8(g)) throw_error("internal: an f8 product that f8 instructions cannot compute");
   gemm(g);
-  *f8.scaled = true;
-  return true;
+}
+
+// True if f8 instructions can compute the product by codes: what multiplies_f8() asks, before any copy.
+bool suits_f8(const OpCall& call) {
+  const bool bias = call.op == OpId::linear && call[2].defined();
+  if (bias || !call.attrs->is<F8Attrs>()) return false;
+  const auto& f8 = call.get<F8Attrs>();
+  auto [a, b, batch] = Product(call);
+  const bool two_wide = f8.a == DType::f8e5m2 && f8.b == DType::f8e5m2;
+  const bool in_f32 = a.values.dtype() == DType::f32 && b.values.dtype() == DType::f32;
+  if (!fast_f8() || current_accumulator() || two_wide || !in_f32) return false;
+  if (a.cols() == 0 || a.cols() % 16 != 0 || b.cols() % 16 != 0) return false;
+  a.lay_out();
+  b.transpose();
+  b.lay_out();
+  b.transpose();
+  cpu::merge_rows(a, b, batch);
+  // What does not fit as it is becomes a dense copy, which is right for a and has the wrong order for b.
+  Matrix left, right;
+  const bool fits = !a.describe(batch, left) || (!left.transposed && left.ld % 16 == 0 && left.batch_stride % 16 == 0);
+  return fits && b.describe(batch, right) && right.transposed && right.ld % 16 == 0 && right.batch_stride % 16 == 0;
 }
 
 // Computes the product of a and b into out, which has no gaps, with its epilogue. Returns true if gelu or row sums were
@@ -141,9 +183,6 @@ bool f8_product(const F8Operands& f8, Operand a, Operand b, Shape batch, const T
 bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
   Gemm g;
   const bool accumulates = current_accumulator() && out.dtype() != DType::f64;
-  const F8Operands* const codes = f8_operands();
-  const bool plain = !end.bias.defined() && !end.fuses() && !accumulates && a.values.dtype() == DType::f32;
-  if (codes && fast_f8() && plain && f8_product(*codes, a, b, batch, out)) return false;
   const auto describe = [&] {
     g.a = a.matrix(batch);
     g.b = b.matrix(batch);
@@ -202,6 +241,7 @@ bool contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, 
 
 void matmul(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
+  if (call.attrs->is<F8Attrs>()) return f8_product(call, out[0]);
   Operand a(call[0]), b(call[1]);
   Shape batch = out[0].sizes();
   if (call[0].dim() == 1) a.insert_dim(0);
@@ -213,6 +253,10 @@ void matmul(const OpCall& call, Outputs& out) {
 
 bool linear_ending(const OpCall& call, Ending end, const Tensor& out) {
   if (out.numel() == 0) return true;
+  if (call.attrs->is<F8Attrs>()) {
+    f8_product(call, out);
+    return false;
+  }
   Operand x(call[0]), w(call[1]);
   if (call[0].dim() == 1) x.insert_dim(0);
   w.transpose();
@@ -262,6 +306,8 @@ void register_contractions() {
   set_kernel(OpId::linear_relu, linear_relu);
   set_kernel(OpId::linear_gelu, linear_gelu);
   set_kernel(OpId::linear_backward_weight, linear_backward_weight);
+  capability(OpId::matmul).suits = suits_f8;
+  capability(OpId::linear).suits = suits_f8;
   capability(OpId::linear_backward_weight).suits = [](const OpCall&) {
     return true;
   };  // one product gives both gradients

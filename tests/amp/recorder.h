@@ -22,7 +22,7 @@ class Recorder final : public Interceptor {
     Outputs out = next_below_observe(call);
     DType in = DType::bool_;
     if (call.inputs.size() > 0 && call[0].defined()) in = call[0].dtype();
-    seen.push_back({call.op, in, out[0].dtype(), context().cause, context().phase});
+    seen.push_back({call.op, in, out[0].dtype(), context().cause->text, context().phase});
     return out;
   }
   int count(OpId op) const {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <gradual/amp/rewrite.h>
+#include <gradual/core/ops/call_cause.h>
 #include <gradual/inspect/cause.h>
 #include <gradual/inspect/update_meter.h>
 #include <gradual/lab/outcome.h>
@@ -56,6 +57,7 @@ bool is_sentence(std::string_view text) { return std::ranges::count(text, ' ') >
 
 struct Texts {
   std::vector<std::string> sentences, names;
+  std::vector<std::string> causes;  // of calls: core/ops/call_cause.h is their table
 };
 
 Texts display_texts() {
@@ -79,9 +81,13 @@ Texts display_texts() {
     all.names.emplace_back(to_string(static_cast<inspect::UpdatePart>(i)));
   for (const Phase phase : {Phase::forward, Phase::backward, Phase::optimizer})
     all.names.emplace_back(to_string(phase));
-  // Causes of calls, and names of functions and parts of errors.
-  for (const char* text : {"loss scaling", "running statistics", "checkpoint", "quantize", " rewritten by ", "before"})
-    all.names.emplace_back(text);
+  for (const CallCause& cause : {causes::attention, causes::recomputation, causes::loss_scaling,
+                                 causes::loss_scale_check, causes::statistics, causes::conversion}) {
+    all.names.emplace_back(cause.text);
+    all.causes.emplace_back(cause.text);
+  }
+  // Names of functions and parts of errors.
+  for (const char* text : {"checkpoint", "quantize", " rewritten by ", "before"}) all.names.emplace_back(text);
   return all;
 }
 
@@ -111,6 +117,19 @@ TEST_CASE("no source outside its table contains a display text") {
                             source.text.find(sentence + '"') != std::string::npos;
       CHECK_MESSAGE(!contains, source.path, " contains: ", sentence);
     }
+}
+
+TEST_CASE("no source outside core/ops/call_cause.h contains the cause of a call") {
+  const Texts texts = display_texts();
+  int in_table = 0;
+  for (const Source& source : sources())
+    for (const std::string& cause : texts.causes) {
+      const bool contains = source.text.find('"' + cause + '"') != std::string::npos;
+      const bool table = source.path == "core/ops/call_cause.h";
+      in_table += contains && table;
+      CHECK_MESSAGE(contains == table, source.path, ": ", cause);
+    }
+  CHECK(in_table == static_cast<int>(texts.causes.size()));
 }
 
 TEST_CASE("no source compares a display text") {

@@ -355,7 +355,6 @@ TEST_CASE("shadow: what another observer saw recorded makes no later op a record
   CHECK(std::ranges::count(product->parts, "x before", &inspect::ErrorPart::name) == 1);
 }
 
-#ifndef __SANITIZE_ADDRESS__  // it keeps no list of free blocks
 TEST_CASE("shadow: the numbers of tensors that no longer exist are freed") {
   inspect::Shadow shadow;
   const ObserverScope scope(shadow);
@@ -364,7 +363,6 @@ TEST_CASE("shadow: the numbers of tensors that no longer exist are freed") {
   static_cast<void>(ones({1}) + 1);
   CHECK(memory_stats().total.current - before < 1 << 18);  // of 16 MiB
 }
-#endif
 
 TEST_CASE("shadow: without a backward there is no attribution") {
   CHECK_THROWS_WITH_AS(static_cast<void>(inspect::Shadow().attribution()), doctest::Contains(".attribution = true"),

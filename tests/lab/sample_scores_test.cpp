@@ -29,7 +29,7 @@ bool same(const lab::SampleScores& a, const lab::SampleScores& b) {
 
 struct Counter : Observer {
   int ops = 0;
-  void before(const OpCall&) override { ++ops; }
+  void before(const OpCall&, const CallRecord&) override { ++ops; }
 };
 
 }  // namespace

@@ -122,7 +122,7 @@ TEST_CASE("BatchNorm moves its running statistics in one op with the bits of com
   struct Seen final : Observer {
     std::vector<OpId> ops;
     void after(const OpCall& call, const Outputs&, const CallRecord& record) override {
-      if (std::string(record.context.cause) == "running statistics") ops.push_back(call.op);
+      if (record.context.cause->kind == CauseKind::statistics) ops.push_back(call.op);
     }
   };
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {

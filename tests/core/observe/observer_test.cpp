@@ -16,7 +16,7 @@ struct Recorder : Observer {
   double seconds = 0;
   int open = 0;
   bool wants_counts() const override { return counts; }
-  void before(const OpCall&) override { ++open; }
+  void before(const OpCall&, const CallRecord&) override { ++open; }
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override {
     --open;
     ops.emplace_back(to_string(call.op));

@@ -64,6 +64,7 @@ TEST_CASE("above the backends only code that places memory asks for a kind of de
       {"core/tensor/tensor.h", 1},        // data<T>() is on the CPU alone
       {"data/cifar10.cpp", 1},            // batches are augmented on the CPU
       {"data/dataset.cpp", 2},            // datasets stay on the CPU
+      {"inspect/mirror.cpp", 1},          // where it reads a scale
       {"lab/lab.cpp", 1},                 // selects the device
       {"lab/run.cpp", 2},                 // its name in the results
       {"optim/clip.cpp", 1},              // whether the host reads the norm; the same bits

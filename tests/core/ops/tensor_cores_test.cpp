@@ -16,7 +16,7 @@ using Use = TensorCores::Use;
 template <class F> TensorCores said(const F& f) {
   struct Ask : Observer {
     TensorCores last{Use::full, "never called"};
-    void before(const OpCall& call) override {
+    void before(const OpCall& call, const CallRecord&) override {
       if (op_info(call.op).kind == OpKind::Contraction) last = tensor_cores(call);
     }
   } ask;

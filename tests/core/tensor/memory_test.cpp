@@ -13,7 +13,6 @@
 #include "gradual/core/support/error.h"
 #include "gradual/core/support/parallel.h"
 #include "gradual/core/support/threads.h"
-#include "gradual/core/tensor/free_blocks.h"
 #include "gradual/core/tensor/memory.h"
 
 using namespace gradual;
@@ -211,23 +210,6 @@ TEST_CASE("blocks are aligned for vectors, of whatever size") {
 }
 
 #ifndef __SANITIZE_ADDRESS__  // whose blocks are its own
-TEST_CASE("the blocks of tensors that are gone are among the free ones, those of others are not") {
-  const auto is_free = [](const void* block, std::size_t bytes) {
-    const std::vector<const void*> all = memory::free_blocks(bytes);
-    return std::find(all.begin(), all.end(), block) != all.end();
-  };
-  for (const std::int64_t n : {std::int64_t{5000}, std::int64_t{1} << 18}) {
-    Tensor t = zeros({n});
-    const void* const block = t.raw();
-    CHECK_FALSE(is_free(block, 4096));
-    t = {};
-    CHECK(is_free(block, 4096));
-    CHECK_FALSE(is_free(block, std::size_t{1} << 24));  // it is too small
-    const Tensor again = zeros({n});
-    CHECK(is_free(block, 4096) != (again.raw() == block));
-  }
-}
-
 TEST_CASE("large blocks begin at different places of their pages") {
   for (const std::int64_t bytes : {100 << 10, 1 << 20, 5 << 20}) {
     CAPTURE(bytes);
