@@ -7,6 +7,7 @@
 #include <limits>
 #include <ranges>
 #include <set>
+#include <variant>
 
 #include "../core/ops/ops.h"
 #include "../core/quantize/quantizer_call.h"
@@ -38,12 +39,6 @@ struct Rule {
   XrayRow row;
 };
 
-// The name of scales without a ScaleRule.
-std::string_view name_of(const Scaling& scaling) {
-  if (is_any<Nvfp4Blocks>(scaling)) return "nvfp4";
-  return is_any<CodedBlocks, CodedParts>(scaling) ? "coded" : "f32";
-}
-
 // `amax` is that of the tensor.
 std::vector<Rule> rules_of(const Quantizer& q, int size, double amax) {
   const bool nvfp4 = is_any<Nvfp4Blocks>(q.scaling);
@@ -55,8 +50,13 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, double amax) {
     if (is_any<Nvfp4Blocks>(edited.scaling)) set_global(spec, detail::nvfp4_global(amax, spec));
     all.push_back({{spec}, {.rule = std::string(name), .block = size, .runs = edited == q}});
   };
+  if (is_any<CodedBlocks, CodedParts>(q.scaling)) {
+    const auto* const blocks = std::get_if<CodedBlocks>(&q.scaling);
+    add(to_string(blocks ? blocks->rule : CodedRule::nearest));
+    return all;
+  }
   if (!rule_of(q.scaling)) {
-    add(name_of(q.scaling));
+    add(nvfp4 ? "nvfp4" : "f32");
     edited.scaling = PowerBlocks{.block = size, .square = has_tiles(q.scaling), .oracle = oracle_of(q.scaling)};
   }
   for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}) {

@@ -51,6 +51,19 @@ template <class T> void part_scales(const T* most, std::int64_t parts, const Gri
   }
 }
 
+// The scales and zero points of n elements in so many blocks.
+template <class T>
+std::vector<Scale> range_scales(const T* values, std::int64_t n, const Grid& g, std::int64_t blocks) {
+  std::vector<Range> ranges(static_cast<std::size_t>(blocks));
+  for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+    ranges[static_cast<std::size_t>(block)].add(values + begin, end - begin);
+  });
+  std::vector<Scale> scales;
+  scales.reserve(ranges.size());
+  for (const Range& r : ranges) scales.push_back(r.scale(g.spec));
+  return scales;
+}
+
 }  // namespace
 
 ScaleSpec scale_spec(const Quantizer& q) {
@@ -85,17 +98,10 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
   const std::int64_t rows = n / g.k;
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
+  if (g.spec.zero_point) return range_scales(values, n, g, tiles * cols);
   std::vector<T> most(static_cast<std::size_t>(tiles * cols), T(0));
   std::vector<Scale> scales;
   scales.reserve(most.size());
-  if (g.spec.zero_point) {
-    std::vector<Range> ranges(most.size());
-    for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
-      ranges[static_cast<std::size_t>(block)].add(values + begin, end - begin);
-    });
-    for (const Range& r : ranges) scales.push_back(r.scale(g.spec));
-    return scales;
-  }
   vectorized([=, &g, to = most.data()] {
     for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
       to[block] = largest(values + begin, end - begin, to[block]);

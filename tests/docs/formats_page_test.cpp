@@ -207,9 +207,8 @@ std::string odd_amaxes() {
   PowerBlocks fine = kMx;
   fine.scale = ScaleFormat::power_of_two;
   fine.rule = ScaleRule::rceil;
-  const std::pair<const char*, Scaling> kinds[] = {{"one per tensor or row", TensorScale{}},
-                                                   {"blocks, `e8m0`", kMx},
-                                                   {"blocks, power of two in f32", fine}};
+  const std::pair<const char*, Scaling> kinds[] = {
+      {"one per tensor or row", TensorScale{}}, {"blocks, `e8m0`", kMx}, {"blocks, power of two in f32", fine}};
   for (const auto& [kind, scaling] : kinds)
     for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
       Scaling s = scaling;

@@ -34,11 +34,9 @@ double error_of(const Tensor& x, const Tensor& y) {
 double best_error(const Tensor& block, const Format& f) {
   double best = INFINITY;
   for (int e = -126; e <= 126; ++e)
-    best = std::min(
-        best,
-        error_of(block, fake_quantize(block, {.format = f,
-                                              .overflow = Overflow::saturate,
-                                              .scaling = FixedScale{.value = std::ldexp(1.0, e)}})));
+    best = std::min(best, error_of(block, fake_quantize(block, {.format = f,
+                                                                .overflow = Overflow::saturate,
+                                                                .scaling = FixedScale{.value = std::ldexp(1.0, e)}})));
   return best;
 }
 

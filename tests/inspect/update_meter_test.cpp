@@ -209,11 +209,10 @@ TEST_CASE("update meter: moments that are kept in few bits") {
   CHECK(kept->vanished == 0);  // all elements are the amax: the scale carries them
   CHECK(kept->arriving() == doctest::Approx(1));
 
-  optim::SGD fixed(
-      {optim::named_group(layer.named_parameters())},
-      {.lr = 1,
-       .momentum = 0.96875,
-       .precision = {.moments = {Quantizer{.format = format("e4m3fn"), .scaling = NoScale{}}}}});
+  optim::SGD fixed({optim::named_group(layer.named_parameters())},
+                   {.lr = 1,
+                    .momentum = 0.96875,
+                    .precision = {.moments = {Quantizer{.format = format("e4m3fn"), .scaling = NoScale{}}}}});
   UpdateMeter other(layer);
   run(fixed, layer, other, 0.5, 1);
   run(fixed, layer, other, 0, 1);

@@ -14,9 +14,8 @@ namespace {
 
 const Quantizer kE4m3{.format = format("e4m3fn"), .scaling = TensorScale{.power_of_two = true}};
 const Quantizer kFp16{.format = format("fp16"), .scaling = TensorScale{.power_of_two = true}};
-const Quantizer kBlocks{.format = format("e2m1"),
-                        .rounding = {.mode = RoundingMode::stochastic},
-                        .scaling = PowerBlocks{.block = 16}};
+const Quantizer kBlocks{
+    .format = format("e2m1"), .rounding = {.mode = RoundingMode::stochastic}, .scaling = PowerBlocks{.block = 16}};
 const Quantizer kTwoLevels{.format = format("e3m2"), .scaling = Nvfp4Blocks{.block = 16}};
 
 UpdateOptions coded(const Quantizer& first, const Quantizer& second) {
@@ -206,8 +205,8 @@ TEST_CASE("second moments as codes: those that vanish beside a large one are cou
   for (const char* format : {"e4m3fn", "fp16", "int8", "e5m2"}) {
     CAPTURE(format);
     UpdateOptions options;
-    options.moments[1] = Quantizer{
-        .format = gradual::format(format), .overflow = Overflow::saturate, .scaling = TensorScale{}};
+    options.moments[1] =
+        Quantizer{.format = gradual::format(format), .overflow = Overflow::saturate, .scaling = TensorScale{}};
     const Tensor p = zeros({2, 2}).set_requires_grad();
     Adam adam({p}, {.precision = options});
     p.set_grad(from_data(std::vector<float>{1, 1, 1, 1e-8F}, {2, 2}));

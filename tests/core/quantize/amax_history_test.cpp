@@ -18,9 +18,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-Quantizer delayed(const DelayedScale& scaling) {
-  return {.format = format("e4m3fn"), .scaling = scaling};
-}
+Quantizer delayed(const DelayedScale& scaling) { return {.format = format("e4m3fn"), .scaling = scaling}; }
 
 // One training step: quantises a tensor of this amax with the scale so far, then takes the amax in. The scale after it.
 float step(AmaxHistory& history, const Quantizer& q, float amax) {

@@ -43,9 +43,7 @@ TEST_CASE("blocks with coded scales: amax / max rounded in the scale's format") 
   const std::vector<float> x = spread(512, 1);
   for (const char* scale : {"e4m3fn", "ue4m3", "ue5m3", "ue6m2", "bf16", "e5m2", "fp16", "q4.4", "e3m2", "int4"})
     for (const char* element : {"e2m1", "int4", "nf4", "e4m3fn"}) {
-      const Quantizer q{
-          .format = format(element),
-          .scaling = CodedBlocks{.block = 16, .scale_format = format(scale)}};
+      const Quantizer q{.format = format(element), .scaling = CodedBlocks{.block = 16, .scale_format = format(scale)}};
       const Tensor t = from_data(x, {8, 64});
       const QuantizedTensor codes = quantize(t, q);
       const std::vector<float> values = fake_quantize(t, q).to_vector<float>();
@@ -64,8 +62,7 @@ TEST_CASE("four-over-six takes the better of two scales of a block") {
   const std::vector<float> x = spread(2048, 2);
   const Tensor t = from_data(x, {32, 64});
   for (const bool two_levels : {false, true}) {
-    Quantizer q{.format = format("e2m1"),
-                .scaling = CodedBlocks{.block = 16, .rule = CodedRule::four_over_six}};
+    Quantizer q{.format = format("e2m1"), .scaling = CodedBlocks{.block = 16, .rule = CodedRule::four_over_six}};
     if (two_levels) q.scaling = Nvfp4Blocks{.block = 16, .rule = CodedRule::four_over_six};
     const QuantizedTensor codes = quantize(t, q);
     const float global = two_levels ? codes.global_scale.item<float>() : 1;
@@ -100,10 +97,10 @@ TEST_CASE("least-squares errs no more than a rule, in any block or tile") {
   const std::vector<float> x = spread(4096, 3);
   const Tensor t = from_data(x, {64, 64});
   for (const bool square : {false, true})
-    for (const Scaling& scales : std::initializer_list<Scaling>{
-             PowerBlocks{.block = 16, .square = square},
-             PowerBlocks{.block = 16, .square = square, .scale = ScaleFormat::power_of_two},
-             CodedBlocks{.block = 16, .square = square}})
+    for (const Scaling& scales :
+         std::initializer_list<Scaling>{PowerBlocks{.block = 16, .square = square},
+                                        PowerBlocks{.block = 16, .square = square, .scale = ScaleFormat::power_of_two},
+                                        CodedBlocks{.block = 16, .square = square}})
       for (const char* element : {"e2m1", "e4m3fn", "nf4"}) {
         Quantizer q{.format = format(element), .scaling = scales};
         double least = 1e300;
@@ -174,8 +171,8 @@ TEST_CASE("quantizers to tables, with every kind of scale") {
   const std::vector<float> x = spread(256, 5);
   const Tensor t = from_data(x, {4, 64});
   for (const char* element : {"nf4", "posit8", "hif8", "log8", "takum16"})
-    for (const Scaling& s : std::initializer_list<Scaling>{
-         NoScale{}, TensorScale{}, RowScale{}, PowerBlocks{.block = 16}, FixedScale{.value = 4}}) {
+    for (const Scaling& s : std::initializer_list<Scaling>{NoScale{}, TensorScale{}, RowScale{},
+                                                           PowerBlocks{.block = 16}, FixedScale{.value = 4}}) {
       const Quantizer q{.format = format(element), .scaling = s};
       const QuantizedTensor codes = quantize(t, q);
       const std::vector<float> values = fake_quantize(t, q).to_vector<float>();
@@ -190,19 +187,15 @@ TEST_CASE("errors of block scales") {
   const auto of = [](const Scaling& s) {
     return message_of([&] { check_valid(Quantizer{.format = format("e2m1"), .scaling = s}); });
   };
-  CHECK(contains(of(CodedBlocks{.scale_format = format("e8m0")}),
-                 "with a zero, not e8m0fnu"));
-  CHECK(contains(of(CodedBlocks{.scale_format = format("nf4")}),
-                 "with a zero, not nf4"));
-  CHECK(
-      contains(of(Nvfp4Blocks{.scale_format = format("bf16")}), "the tensor's scale takes the largest block's to"));
+  CHECK(contains(of(CodedBlocks{.scale_format = format("e8m0")}), "with a zero, not e8m0fnu"));
+  CHECK(contains(of(CodedBlocks{.scale_format = format("nf4")}), "with a zero, not nf4"));
+  CHECK(contains(of(Nvfp4Blocks{.scale_format = format("bf16")}), "the tensor's scale takes the largest block's to"));
   CHECK(contains(of(PowerParts{.rule = ScaleRule::least_squares}), "parts need a rule that does not search"));
   CHECK(contains(of(PowerParts{.block = 16, .part = 3}), "blocks of 16 have no parts of 3 with parts of 0"));
   CHECK(contains(of(PowerParts{.block = 16, .part = 4, .inner_part = 3}), "have no parts of 4 with parts of 3"));
   CHECK(contains(of(PowerParts{.block = 16, .part = 0, .inner_part = 4}), "have no parts of 0"));
-  CHECK(
-      describe({.format = format("e2m1"), .scaling = Nvfp4Blocks{.block = 16, .rule = CodedRule::four_over_six}}) ==
-      "e2m1fn, blocks of 16 with e4m3fn scales under one of the tensor (four-over-six)");
+  CHECK(describe({.format = format("e2m1"), .scaling = Nvfp4Blocks{.block = 16, .rule = CodedRule::four_over_six}}) ==
+        "e2m1fn, blocks of 16 with e4m3fn scales under one of the tensor (four-over-six)");
   CHECK(describe({.format = format("msfp12"),
                   .scaling = CodedParts{.block = 64, .part = 8, .inner_part = 4, .scale_format = format("ue6m2")}}) ==
         "msfp12, blocks of 64 with ue6m2 scales, parts of 8 and 4 and their doubles");

@@ -25,13 +25,11 @@ TEST_CASE("errors of invalid quantizers") {
                  "a block has at least 1 element, not 0"));
   CHECK(contains(message([](Quantizer& q) { q.scaling = DelayedScale{.history = -1}; }),
                  "the history keeps at least 1 amax, not -1"));
-  CHECK(
-      contains(message([](Quantizer& q) { q.scaling = DelayedScale{}; }), "needs the history of a tensor's amaxes"));
+  CHECK(contains(message([](Quantizer& q) { q.scaling = DelayedScale{}; }), "needs the history of a tensor's amaxes"));
   for (const double value : {0.0, -2.0, 1e-44, 1e60, std::nan(""), std::numeric_limits<double>::infinity()})
     CHECK(contains(message([&](Quantizer& q) { q.scaling = FixedScale{.value = value}; }),
                    "a fixed scale is a number from 2^-126 to 2^126, not "));
-  CHECK(
-      contains(message([](Quantizer& q) { q.scaling = TensorScale{.margin = 100}; }), "the margin is -64 to 64"));
+  CHECK(contains(message([](Quantizer& q) { q.scaling = TensorScale{.margin = 100}; }), "the margin is -64 to 64"));
   CHECK(contains(message([](Quantizer& q) {
                    q.rounding = {RoundingMode::stochastic, 0};
                  }),

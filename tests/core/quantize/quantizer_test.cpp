@@ -30,9 +30,10 @@ struct FloatOptions {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
 };
 FloatOptions float_options(const Scaling& scaling) {
-  return of_kind(scaling, FloatOptions(), [](const auto& kind)
-    requires requires { kind.power_of_two; }
-  { return FloatOptions{kind.margin, kind.power_of_two, kind.oracle}; });
+  return of_kind(
+      scaling, FloatOptions(), [](const auto& kind) requires requires { kind.power_of_two; } {
+        return FloatOptions{kind.margin, kind.power_of_two, kind.oracle};
+      });
 }
 
 struct Factors {
@@ -476,7 +477,8 @@ double exact_product(double x, float by) {
 int wrong_codes(const Tensor& x, const Quantizer& q) {
   const RandomKey key{.seed = 5, .stream = 9};
   std::vector<double> products;
-  for (const double v : values(x)) products.push_back(exact_product(v, static_cast<float>(std::get<FixedScale>(q.scaling).value)));
+  for (const double v : values(x))
+    products.push_back(exact_product(v, static_cast<float>(std::get<FixedScale>(q.scaling).value)));
   std::vector<std::uint8_t> expected(products.size() * static_cast<std::size_t>(code_bytes(q.format)));
   const Rounder rounder{q.format, q.rounding, q.overflow, key};
   rounder.encode(products.data(), expected.data(), static_cast<std::int64_t>(products.size()));
@@ -532,7 +534,8 @@ TEST_CASE("the amax of doubles is theirs") {
   CHECK(e8m0("e4m3fn", ScaleRule::even, 1.9375 - 0x1p-40) == 0x1p-8);
   CHECK(e8m0("e4m3fn", ScaleRule::floor, 1e300) == 0x1p127);
   CHECK(e8m0("e4m3fn", ScaleRule::floor, 1e-60) == 0x1p-127);
-  for (const Scaling& scaling : std::initializer_list<Scaling>{TensorScale{}, RowScale{}, PowerBlocks{}, Nvfp4Blocks{}}) {
+  for (const Scaling& scaling :
+       std::initializer_list<Scaling>{TensorScale{}, RowScale{}, PowerBlocks{}, Nvfp4Blocks{}}) {
     const Quantizer q{.format = format("e4m3fn"), .scaling = scaling};
     CHECK(at(fake_quantize(doubles(1e300), q), 3) > 0x1p126);
     CHECK(std::isfinite(at(fake_quantize(doubles(1e300), q), 3)));

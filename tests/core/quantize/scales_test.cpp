@@ -97,8 +97,8 @@ TEST_CASE("MX and NVFP4 scales and codes of torchao") {
 TEST_CASE("f64 is multiplied by its scale as f64 and rounded once") {
   const double x = 17 + 1e-12;  // above the tie between 16 and 18
   const Tensor t = from_data(std::vector<double>{x, -x, 3, 0}, {1, 4}, {.dtype = DType::f64});
-  for (const Scaling& s : std::initializer_list<Scaling>{
-       NoScale{}, FixedScale{.value = 2}, FixedScale{.value = 0.5}, PowerBlocks{.block = 4}}) {
+  for (const Scaling& s : std::initializer_list<Scaling>{NoScale{}, FixedScale{.value = 2}, FixedScale{.value = 0.5},
+                                                         PowerBlocks{.block = 4}}) {
     Quantizer q{.format = format("e4m3fn"), .scaling = s};
     CHECK(fake_quantize(t, q).to(DType::f64).to_vector<double>() == std::vector<double>{18, -18, 3, 0});
     CHECK(quantize(t, q).dequantize().to_vector<float>() == std::vector<float>{18, -18, 3, 0});

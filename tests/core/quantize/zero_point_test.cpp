@@ -60,12 +60,10 @@ std::vector<int> integers(const QuantizedTensor& q) {
 TEST_CASE("zero points of a tensor, of rows, blocks and tiles, by the formula") {
   // Shifted, so that ranges have one sign more or less; one is all zeros, one all equal.
   const Tensor base = random({12, 24}, 1);
-  const std::pair<Scaling, Shape> kinds[] = {
-      {TensorRange{}, {12, 24}},
-      {RowRange{}, {1, 24}},
-      {RangeBlocks{.block = 10}, {1, 10}},
-      {RangeBlocks{.block = 8, .square = true},
-       {8, 8}}};
+  const std::pair<Scaling, Shape> kinds[] = {{TensorRange{}, {12, 24}},
+                                             {RowRange{}, {1, 24}},
+                                             {RangeBlocks{.block = 10}, {1, 10}},
+                                             {RangeBlocks{.block = 8, .square = true}, {8, 8}}};
   for (const Whole& f : kWhole)
     for (const auto& [scaling, block] : kinds)
       for (const float shift : {0.0F, 0.7F, 5.0F, -5.0F})
@@ -100,8 +98,7 @@ TEST_CASE("zero points of a tensor, of rows, blocks and tiles, by the formula") 
 TEST_CASE("zero points, by hand: PyTorch's example of an asymmetric range") {
   // torch.quantize_per_tensor(x, 3 / 255, 85, quint8) for x from -1 to 2
   const Tensor x = row({-1, 0, 0.6F, 2});
-  const QuantizedTensor q =
-      quantize(x, {.format = format("uint8"), .scaling = TensorRange{}});
+  const QuantizedTensor q = quantize(x, {.format = format("uint8"), .scaling = TensorRange{}});
   CHECK(q.unpack().to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 85, 136, 255});
   CHECK(q.scales.item<float>() == 3.0F / 255);
   CHECK(q.zero_points.item<float>() == 85);
