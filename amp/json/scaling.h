@@ -74,6 +74,7 @@ struct ScalingMatch {
     if (reader.object.at(key) != value) note(key, shown(Json(std::string(value))));
   }
   template <class V> void always(const char* key, const V& value) {
+    if constexpr (std::is_enum_v<V>) return always(key, to_string(value));
     V read = value;
     reader(key, read);
     if (read != value) note(key, shown(InFile<V>::of(value)));
