@@ -15,7 +15,7 @@ Quantizer quantizer_from(const std::string& word) {
     if (word == blocks) return *recipe(word).quantization->forward_x;
   const Format f = format(word);
   if (f.bits() > 8) return {.format = f, .overflow = Overflow::ieee};
-  return {.format = f, .scaling = {.kind = ScalingKind::tensor}};
+  return {.format = f, .scaling = TensorScale{}};
 }
 
 }  // namespace
@@ -29,13 +29,12 @@ void check_valid(const Exchange& e) {
   }
   const Quantizer& q = *e.quantizer;
   in_context("exchange, quantizer", [&] { check_valid(q); });
-  const ScalingKind kind = q.scaling.kind;
-  if (kind == ScalingKind::delayed || kind == ScalingKind::row)
+  if (is_any<DelayedScale, RowScale, RowRange>(q.scaling))
     throwf("exchange: a scaling of kind {} is not exchanged; allowed are none, fixed, tensor, block, nvfp4",
-           to_string(kind));
-  if (q.scaling.square)
+           kind_name(q.scaling));
+  if (has_tiles(q.scaling))
     throw_error("exchange: square blocks need a matrix; gradients are exchanged as rows of numbers");
-  if (q.hadamard || q.scaling.zero_point) throw_error("exchange: hadamard and zero points belong to products");
+  if (q.hadamard || has_zero_points(q.scaling)) throw_error("exchange: hadamard and zero points belong to products");
   if (!q.format.is_signed) throw_error("exchange: gradients have signs, which the format lacks");
 }
 

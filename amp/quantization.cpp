@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <variant>
 
 #include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
@@ -40,7 +41,7 @@ const Quantizer* quantizer_of(const Quantization& q, Role role, Role other) {
 bool by_chance(const std::optional<Quantizer>& q) { return q && q->rounding.mode == RoundingMode::stochastic; }
 // f32 unchanged: nothing to round.
 bool is_identity(const Quantizer& q) {
-  return q.scaling.kind == ScalingKind::none && q.format == Format::ieee(8, 23) && !q.hadamard;
+  return is_any<NoScale>(q.scaling) && q.format == Format::ieee(8, 23) && !q.hadamard;
 }
 
 // By Role: activation, weight, error.
@@ -61,17 +62,25 @@ bool seen_in_forward(const ProductOperand& o, Site& site) {
   return site.state->hides(untransformed(*forward, *site.quantization));
 }
 
+// Forward stages the amaxes of x and w, backward those of dy, each once; x and w are rounded again with the scale of the
+// first time. A checkpointed segment does not record at first.
+QuantizeFor use_of(Role role, const QuantizationState& state) {
+  const RewriteContext& context = rewrite_context();
+  const bool error = role == Role::error;
+  if (context.gradient && error) return state.frozen ? QuantizeFor::evaluation : QuantizeFor::one_use;
+  if (context.gradient || (recomputing() && !error)) return QuantizeFor::later_use;
+  if (recomputing() || !(context.recorded || state.training)) return QuantizeFor::evaluation;
+  return state.frozen ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
+}
+
 // Rounds an operand along `axis`, unless it was saved as codes.
 QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site) {
   if (o.saved) return {t, *o.saved};
   if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   const RewriteContext& context = rewrite_context();
   QuantizeOptions options{.axis = axis, .history = &(site.*kHistories[static_cast<int>(o.role)].second), .stats = {}};
-  options.again = (recomputing() || context.gradient) && o.role != Role::error;  // with the scale of the first time
-  // Forward stages amaxes of x and w, backward of dy, each once. A checkpointed segment does not record at first.
-  const bool first = !context.gradient && !recomputing() && (context.recorded || site.state->training);
-  options.keep = first;
-  options.stage = (context.gradient ? o.role == Role::error : first) && !site.state->frozen;
+  options.use = use_of(o.role, *site.state);
+  const bool first = keeps_scale(options.use);
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = rewrite_key();
   CastTally* tally = cast_tally(o.role, site.name);
   if (tally) {
@@ -83,8 +92,7 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
   QuantizedOperand result = quantize_operand(t, plain, options);
   if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
   // the same codes
-  options.stage = options.keep = false;
-  options.again = true;
+  options.use = QuantizeFor::later_use;
   options.stats = {};
   save_as_codes(o.input, quantize(t, plain, options), true);
   return result;
@@ -95,7 +103,7 @@ void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedO
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
   if (q.*kOperandQuantizers[static_cast<int>(o.role)][1] != *o.quantizer || is_identity(*o.quantizer)) return;
   const Format format = detail::rounded_format(*o.quantizer);
-  if (!per_tensor(o.quantizer->scaling.kind) || o.quantizer->hadamard || format.bits() > 16) return;
+  if (!per_tensor(o.quantizer->scaling) || o.quantizer->hadamard || format.bits() > 16) return;
   // The values are the codes' own: encoding them is exact in any mode.
   QuantizedTensor codes = quantize(v.values, format, {}, Overflow::ieee);
   if (v.scale.defined()) codes.scales = as_strided(v.scale, {1, 1}, {1, 1}, v.scale.offset());
@@ -122,7 +130,7 @@ Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y
 
 // The f8 dtype of an operand that a backend may multiply by f8 instructions: at most one scale per tensor.
 std::optional<DType> f8_of(const ProductOperand& o) {
-  if (!o.quantizer || !per_tensor(o.quantizer->scaling.kind)) return {};
+  if (!o.quantizer || !per_tensor(o.quantizer->scaling)) return {};
   const std::optional<DType> dtype = dtype_of_format(o.quantizer->format);
   return dtype && is_f8(*dtype) ? dtype : std::nullopt;
 }
@@ -186,8 +194,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
   QuantizedOperand done[2];
   bool whole = true;
   for (ProductOperand* o : {&a, &b}) {
-    const bool unfolds =
-        !o->saved && o->quantizer && (!per_tensor(o->quantizer->scaling.kind) || o->quantizer->hadamard);
+    const bool unfolds = !o->saved && o->quantizer && (!per_tensor(o->quantizer->scaling) || o->quantizer->hadamard);
     if (unfolds && q.requantize && !rewrite_context().gradient)
       throw_error("requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor");
     whole = whole && !unfolds;
@@ -261,8 +268,13 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   return out;
 }
 
+// Null: the quantizer has no history.
+const DelayedScale* delayed(const std::optional<Quantizer>& q) {
+  return q ? std::get_if<DelayedScale>(&q->scaling) : nullptr;
+}
+
 void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
-  if (q && q->scaling.kind == ScalingKind::delayed && h.is_staged) h.advance(q->scaling, q->format);
+  if (const DelayedScale* const scaling = delayed(q); scaling && h.is_staged) h.advance(*scaling, q->format);
 }
 
 void store(StateDict& state, const std::string& name, AmaxHistory& h) {
@@ -295,8 +307,8 @@ void check_valid(const Quantization& q) {
   // x and W are staged only in forward, and one history serves both products of a tensor.
   using Field = std::optional<Quantizer>;
   const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
-    if (!b || b->scaling.kind != ScalingKind::delayed) return;
-    if (may_lack && (!a || a->scaling.kind != ScalingKind::delayed)) return;
+    if (!delayed(b)) return;
+    if (may_lack && !delayed(a)) return;
     if (!a || a->scaling != b->scaling || a->format != b->format)
       throwf("quantization, {}: delayed scaling keeps one history, so {} must have the same format and scaling", later,
              sooner);
@@ -305,7 +317,7 @@ void check_valid(const Quantization& q) {
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
   one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
-    if (*kept && ((*kept)->scaling.kind == ScalingKind::delayed || (*kept)->hadamard))
+    if (*kept && (delayed(*kept) || (*kept)->hadamard))
       throw_error(
           "quantization: gradients, weights, masters, moments and results take scales from their own "
           "values: no delayed scaling, no transform");

@@ -15,7 +15,7 @@ Quantizer to_format(const char* name, const Scaling& scaling, const Rounding& ro
 
 // The same with tiles for blocks.
 Quantizer squared(Quantizer q) {
-  q.scaling.square = true;
+  set_tiles(q.scaling, true);
   return q;
 }
 
@@ -32,7 +32,7 @@ Quantization fp8(const Scaling& scaling) {
 
 // DeepSeek-V3's granularity with powers of two as scales, as Transformer Engine has it: max / amax rounded down.
 Quantization fp8_blocks() {
-  Scaling s{.kind = ScalingKind::block, .block = 128, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil};
+  const PowerBlocks s{.block = 128, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil};
   const Quantizer x = to_format("e4m3fn", s);
   return products(x, squared(x), x);
 }
@@ -40,7 +40,8 @@ Quantization fp8_blocks() {
 // The OCP MX specification's FLOOR scales, one element format everywhere. MSFP (Rouhani et al. 2020) is the same with
 // blocks of 16; shared microexponents (Rouhani et al. 2023) double the scale of pairs.
 Scaling mx_scales(int block, int part = 0) {
-  return {.kind = ScalingKind::block, .block = block, .part = part, .oracle = ScaleOracle::torchao};
+  if (part == 0) return PowerBlocks{.block = block, .oracle = ScaleOracle::torchao};
+  return PowerParts{.block = block, .part = part, .oracle = ScaleOracle::torchao};
 }
 Quantization mx(const char* element, int block = 32, int part = 0) {
   return products(to_format(element, mx_scales(block, part)));
@@ -52,18 +53,18 @@ Quantization qat(const Quantizer& x, const Quantizer& w) {
 }
 // One scale per tensor.
 Quantizer whole(const char* element, bool zero_point = false) {
-  return to_format(element, {.kind = ScalingKind::tensor, .zero_point = zero_point});
+  return to_format(element, zero_point ? Scaling(TensorRange{}) : TensorScale{});
 }
 // One f32 scale for each tile of a weight: the same values in forward and dgrad.
 Quantizer in_tiles(const char* element, int block, bool zero_point = false) {
-  return squared(to_format(
-      element, {.kind = ScalingKind::block, .zero_point = zero_point, .block = block, .scale = ScaleFormat::f32}));
+  if (zero_point) return to_format(element, RangeBlocks{.block = block, .square = true});
+  return to_format(element, FloatBlocks{.block = block, .square = true});
 }
 
 // "Pretraining Large Language Models with NVFP4" (NVIDIA 2025): weights in 16x16 tiles, stochastic errors, and a random
 // Hadamard transform of wgrad's operands.
-Quantization nvfp4(ScaleRule rule = ScaleRule::floor) {
-  const Scaling blocks{.kind = ScalingKind::nvfp4, .block = 16, .rule = rule};
+Quantization nvfp4(CodedRule rule = CodedRule::nearest) {
+  const Nvfp4Blocks blocks{.block = 16, .rule = rule};
   const Quantizer x = to_format("e2m1", blocks);
   const Quantizer dy = to_format("e2m1", blocks, {.mode = RoundingMode::stochastic});
   Quantization q = products(x, squared(x), dy);
@@ -73,7 +74,7 @@ Quantization nvfp4(ScaleRule rule = ScaleRule::floor) {
 
 // MS-AMP (Peng et al. 2023): scales are powers of two, rounded down.
 Quantization ms_amp(bool moments) {
-  const Scaling tensor{.kind = ScalingKind::tensor, .power_of_two = true};
+  const TensorScale tensor{.power_of_two = true};
   Quantization q = fp8(tensor);
   q.weight_gradient = q.forward_x;
   q.weight = to_format("fp16", tensor);
@@ -91,15 +92,14 @@ Recipe full(const std::string& name, const std::string& description, Quantizatio
 }  // namespace
 
 std::vector<Recipe> quantized_recipes() {
-  const Quantizer rows = to_format("int8", {.kind = ScalingKind::row});
-  const Scaling fp8_rows{.kind = ScalingKind::row, .power_of_two = true, .oracle = ScaleOracle::torchao};
-  Scaling hif4{.kind = ScalingKind::block, .block = 64, .part = 8, .inner_part = 4, .scale = ScaleFormat::coded};
-  hif4.scale_format = format("ue6m2");
+  const Quantizer rows = to_format("int8", RowScale{});
+  const RowScale fp8_rows{.power_of_two = true, .oracle = ScaleOracle::torchao};
+  const CodedParts hif4{.block = 64, .part = 8, .inner_part = 4, .scale_format = format("ue6m2")};
   return {
       full("fp8-delayed", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its last 1024 amaxes",
-           fp8({.kind = ScalingKind::delayed})),
+           fp8(DelayedScale{})),
       full("fp8-current", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its own amax",
-           fp8({.kind = ScalingKind::tensor})),
+           fp8(TensorScale{})),
       full("fp8-rowwise", "matmul operands in e4m3; one power-of-two scale per row",
            products(to_format("e4m3fn", fp8_rows))),
       full("fp8-block128", "matmul operands in e4m3; powers of two per block of 128 (weights: 128x128)", fp8_blocks()),
@@ -114,7 +114,7 @@ std::vector<Recipe> quantized_recipes() {
            ms_amp(false)),
       full("msamp-o2", "as msamp-o1, with Adam's first moment in e4m3 and its second in f16", ms_amp(true)),
       full("nvfp4-4over6", "as nvfp4; of each block the amax becomes 6 or 4, whichever errs less (arXiv 2512.02010)",
-           nvfp4(ScaleRule::four_over_six)),
+           nvfp4(CodedRule::four_over_six)),
       full("mxint8", "matmul operands in 8-bit fixed point; blocks of 32 with e8m0 scales (OCP MX)", mx("mxint8")),
       full("msfp12", "matmul operands with 3 bits under an exponent shared by 16 (MSFP)", mx("msfp12", 16)),
       full("msfp16", "matmul operands with 7 bits under an exponent shared by 16 (MSFP)", mx("mxint8", 16)),
@@ -157,8 +157,8 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
               .overflow = blocks ? Overflow::saturate : Overflow::ieee};
   if (blocks) q.scaling = mx_scales(head == "mx" ? 32 : std::stoi(head.substr(2)));
   // torchao divides by no scale below 2^-126, which is too large for these formats.
-  if (blocks && q.format.max_exponent() > 63) q.scaling.oracle = ScaleOracle::transformer_engine;
-  const std::string scales = blocks ? fmt::format("blocks of {} with e8m0 scales", q.scaling.block) : "no scales";
+  if (blocks && q.format.max_exponent() > 63) set_oracle(q.scaling, ScaleOracle::transformer_engine);
+  const std::string scales = blocks ? fmt::format("blocks of {} with e8m0 scales", block_size(q.scaling)) : "no scales";
   const char* const of = pure ? "parameters, the result of every op and matmul operands" : "matmul operands";
   Recipe r = full(name, fmt::format("{} rounded to {} ({}), {}", of, element, gradual::to_string(q.rounding), scales),
                   products(q));

@@ -81,19 +81,19 @@ BENCHMARK_CAPTURE(dropped_sum, small, 512, DType::f32, false)->Name("op/dropout_
 BENCHMARK_CAPTURE(dropped_sum, small_fused, 512, DType::f32, true)->Name("op/dropout_add_512_f32");
 
 // One scale per tensor from its amax; the fixed cost of the call on few elements.
-void fake_quantized(benchmark::State& state, std::int64_t n, ScalingKind kind) {
+void fake_quantized(benchmark::State& state, std::int64_t n, const Scaling& scaling) {
   const NoGrad off;
   const Tensor x = randn({n});
-  const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = kind}};
+  const Quantizer q{.format = format("e4m3fn"), .scaling = scaling};
   AmaxHistory history;
   for (auto _ : state) {
     benchmark::DoNotOptimize(quantize_operand(x, q, {.history = &history}));
-    if (kind == ScalingKind::delayed) history.advance(q.scaling, q.format);
+    if (const auto* delayed = std::get_if<DelayedScale>(&scaling)) history.advance(*delayed, q.format);
   }
 }
-BENCHMARK_CAPTURE(fake_quantized, current, 256, ScalingKind::tensor)->Name("op/quantize_256_current");
-BENCHMARK_CAPTURE(fake_quantized, delayed, 256, ScalingKind::delayed)->Name("op/quantize_256_delayed");
-BENCHMARK_CAPTURE(fake_quantized, nvfp4, 256, ScalingKind::nvfp4)->Name("op/quantize_256_nvfp4");
+BENCHMARK_CAPTURE(fake_quantized, current, 256, TensorScale{})->Name("op/quantize_256_current");
+BENCHMARK_CAPTURE(fake_quantized, delayed, 256, DelayedScale{})->Name("op/quantize_256_delayed");
+BENCHMARK_CAPTURE(fake_quantized, nvfp4, 256, Nvfp4Blocks{})->Name("op/quantize_256_nvfp4");
 
 void elementwise(benchmark::State& state, Tensor (*op)(const Tensor&, Loc)) {
   const NoGrad off;

@@ -3,6 +3,7 @@
 #include <bit>
 #include <map>
 #include <sstream>
+#include <variant>
 
 #include "../core/support/throwf.h"
 
@@ -16,7 +17,7 @@ template <class F> void for_delayed(QuantizationState& state, const F& f) {
   for (const auto& site : state.sites()) {
     if (!site->quantization) continue;
     const Quantization& q = *site->quantization;
-    const auto delayed = [](const std::optional<Quantizer>& o) { return o && o->scaling.kind == ScalingKind::delayed; };
+    const auto delayed = [](const std::optional<Quantizer>& o) { return o && is_any<DelayedScale>(o->scaling); };
     if (delayed(q.forward_x)) f(site->name + "\tx", site->x, *q.forward_x);
     if (delayed(q.forward_w)) f(site->name + "\tw", site->w, *q.forward_w);
     const auto& dy = delayed(q.dgrad_dy) ? q.dgrad_dy : q.wgrad_dy;
@@ -43,7 +44,7 @@ void advance_histories(QuantizationState& state, Communicator& ranks) {
     if (amaxes == staged.end()) return;
     ++known;
     for (const float amax : amaxes->second) h.stage(amax);
-    h.advance(q.scaling, q.format);
+    h.advance(std::get<DelayedScale>(q.scaling), q.format);
   });
   if (known != staged.size())
     throw_error(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <variant>
 
 #include "../core/support/throwf.h"
 
@@ -117,7 +118,8 @@ void RankSum::move(const std::vector<Hop>& hops, Held& values, RandomKey key) {
 
 // One power of two for each parameter, so that no contribution, or no sum of them, is beyond the largest number.
 void RankSum::agree_on_scales(const std::vector<Values>& contributions, bool of_sum, double factor) {
-  if (!exchange_.quantizer || exchange_.quantizer->scaling.kind != ScalingKind::tensor) return;
+  const auto* const scaling = exchange_.quantizer ? std::get_if<TensorScale>(&exchange_.quantizer->scaling) : nullptr;
+  if (!scaling) return;
   const std::size_t n = summed_.size();
   std::vector<float> own, all(n * static_cast<std::size_t>(ranks_));
   for (const Values& v : contributions)
@@ -137,7 +139,7 @@ void RankSum::agree_on_scales(const std::vector<Values>& contributions, bool of_
     }
     if (of_sum) bound *= factor;
     if (!(bound > 0)) continue;
-    const double exponent = std::floor(std::log2(q.format.max() / bound) - q.scaling.margin);
+    const double exponent = std::floor(std::log2(q.format.max() / bound) - scaling->margin);
     scales_[summed_[p].parameter] =
         static_cast<float>(std::ldexp(1.0, static_cast<int>(std::clamp(exponent, -126.0, 126.0))));
   }
@@ -147,7 +149,7 @@ void RankSum::agree_on_scales(const std::vector<Values>& contributions, bool of_
 
 namespace {
 
-bool in_blocks(const amp::Exchange& e) { return e.quantizer && !per_tensor(e.quantizer->scaling.kind); }
+bool in_blocks(const amp::Exchange& e) { return e.quantizer && !per_tensor(e.quantizer->scaling); }
 
 // What travels: codes, scales and the factor of all values, which a tensor without one has too.
 template <class F> void for_tensors(QuantizedTensor q, const F& f) {
@@ -178,9 +180,9 @@ std::size_t RankSum::code_bytes(std::int64_t n) const {
 
 float RankSum::scale_of(const Piece& piece) const {
   const Scaling& s = exchange_.quantizer->scaling;
-  return s.kind == ScalingKind::tensor  ? scales_[piece.parameter]
-         : s.kind == ScalingKind::fixed ? static_cast<float>(s.value)
-                                        : 1;
+  if (is_any<TensorScale>(s)) return scales_[piece.parameter];
+  const auto* const fixed = std::get_if<FixedScale>(&s);
+  return fixed ? static_cast<float>(fixed->value) : 1;
 }
 
 void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey key, std::byte* out) {
@@ -212,7 +214,7 @@ void RankSum::encode_piece(const Piece& piece, const float* values, RandomKey ke
     return;
   }
   const float scale = scale_of(piece);
-  const bool exact = q.scaling.product == ScaledProduct::exact;
+  const bool exact = product_of(q.scaling) == ScaledProduct::exact;
   std::vector<double> scaled(values, values + n);
   for (double& v : scaled) v = exact ? v * scale : static_cast<float>(v) * scale;
   const Rounder rounder{q.format, q.rounding, q.overflow, key};

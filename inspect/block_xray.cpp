@@ -7,6 +7,7 @@
 #include <limits>
 #include <ranges>
 #include <set>
+#include <variant>
 
 #include "../core/ops/ops.h"
 #include "../core/quantize/quantizer_call.h"
@@ -40,22 +41,26 @@ struct Rule {
 
 // `amax` is that of the tensor.
 std::vector<Rule> rules_of(const Quantizer& q, int size, double amax) {
-  const bool nvfp4 = q.scaling.kind == ScalingKind::nvfp4;
+  const bool nvfp4 = is_any<Nvfp4Blocks>(q.scaling);
   Quantizer edited = q;
-  edited.scaling.block = size;
+  set_block(edited.scaling, size);
   std::vector<Rule> all;
   const auto add = [&](std::string_view name) {
     ScaleSpec spec = detail::scale_spec(edited);
-    if (edited.scaling.kind == ScalingKind::nvfp4) set_global(spec, detail::nvfp4_global(amax, spec));
+    if (is_any<Nvfp4Blocks>(edited.scaling)) set_global(spec, detail::nvfp4_global(amax, spec));
     all.push_back({{spec}, {.rule = std::string(name), .block = size, .runs = edited == q}});
   };
-  if (nvfp4 || q.scaling.scale == ScaleFormat::f32) {
+  if (is_any<CodedBlocks, CodedParts>(q.scaling)) {
+    const auto* const blocks = std::get_if<CodedBlocks>(&q.scaling);
+    add(to_string(blocks ? blocks->rule : CodedRule::nearest));
+    return all;
+  }
+  if (!rule_of(q.scaling)) {
     add(nvfp4 ? "nvfp4" : "f32");
-    edited.scaling = {
-        .kind = ScalingKind::block, .block = size, .square = q.scaling.square, .oracle = q.scaling.oracle};
+    edited.scaling = PowerBlocks{.block = size, .square = has_tiles(q.scaling), .oracle = oracle_of(q.scaling)};
   }
   for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}) {
-    edited.scaling.rule = rule;
+    set_rule(edited.scaling, rule);
     add(to_string(rule));
   }
   if (!nvfp4) return all;
@@ -76,10 +81,10 @@ template <class T> struct Blocks {
   const T* x = m.data<T>();
   std::int64_t rows = m.size(0);
   std::int64_t k = m.size(1);
-  std::int64_t height = q.scaling.square ? size : 1;
+  std::int64_t height = has_tiles(q.scaling) ? size : 1;
   std::int64_t columns = (k + size - 1) / size;
   Rounder rounder{q.format, q.rounding, q.overflow};
-  bool exact = q.scaling.product == ScaledProduct::exact;
+  bool exact = product_of(q.scaling) == ScaledProduct::exact;
   std::vector<double> scaled = std::vector<double>(static_cast<std::size_t>(size));
 
   std::int64_t count() const { return (rows + height - 1) / height * columns; }
@@ -168,9 +173,7 @@ template <class T> struct Blocks {
   }
 };
 
-bool has_blocks(const Quantizer& q) {
-  return (q.scaling.kind == ScalingKind::block && !q.scaling.zero_point) || q.scaling.kind == ScalingKind::nvfp4;
-}
+bool has_blocks(const Quantizer& q) { return unit_of(q.scaling) == ScaleUnit::block && !has_zero_points(q.scaling); }
 
 }  // namespace
 
@@ -206,7 +209,7 @@ namespace {
 
 // Adds all blocks to the rules' rows, and those of the quantizer itself to `all`, one by one.
 template <class T> void measure(Blocks<T> blocks, std::vector<Rule>& rules, BlockXray& all) {
-  if (blocks.size == blocks.q.scaling.block) all.columns = blocks.columns;
+  if (blocks.size == block_size(blocks.q.scaling)) all.columns = blocks.columns;
   const std::int64_t every = blocks.count() / kMostBlocks + 1;  // row
   for (std::int64_t b = 0; b < blocks.count(); ++b) {
     const T amax = blocks.amax(b);
@@ -227,14 +230,15 @@ template <class T> void measure(Blocks<T> blocks, std::vector<Rule>& rules, Bloc
 BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   check_valid(q);
   if (!has_blocks(q) || q.hadamard)
-    throwf("xray: the quantizer '{}' {}has no scales of blocks; allowed are ScalingKind::block and nvfp4", describe(q),
+    throwf("xray: the quantizer '{}' {}has no scales of blocks; allowed are the kinds block and nvfp4", describe(q),
            q.hadamard ? "transforms, or " : "");
   if (!x.is_floating()) throwf("xray: takes a floating tensor, not {}", describe(x));
   const Unseen unseen;
   const Tensor matrix = as_matrix(x, axis);
   const double most = absmax(matrix);
   BlockXray all{.quantizer = describe(q)};
-  for (const int size : others ? std::set<int>{8, 16, 32, 64, 128, q.scaling.block} : std::set<int>{q.scaling.block}) {
+  for (const int size :
+       others ? std::set<int>{8, 16, 32, 64, 128, block_size(q.scaling)} : std::set<int>{block_size(q.scaling)}) {
     std::vector<Rule> rules = rules_of(q, size, most);
     if (!others) std::erase_if(rules, [](const Rule& r) { return !r.row.runs; });
     if (matrix.dtype() == DType::f64) measure(Blocks<double>{matrix, q, size}, rules, all);
@@ -262,9 +266,10 @@ Tensor beyond_range(const Tensor& x, const Quantizer& q, int axis, const Tensor&
   if (!has_blocks(q)) return gt(abs(scaled), q.format.max());
   const Tensor matrix = as_matrix(x, axis);
   ScaleSpec spec = detail::scale_spec(q);
-  if (q.scaling.kind == ScalingKind::nvfp4) set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
-  const Tensor limits = matrix.dtype() == DType::f64 ? block_limits(Blocks<double>{matrix, q, q.scaling.block}, spec)
-                                                     : block_limits(Blocks<float>{matrix, q, q.scaling.block}, spec);
+  if (is_any<Nvfp4Blocks>(q.scaling)) set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
+  const Tensor limits = matrix.dtype() == DType::f64
+                            ? block_limits(Blocks<double>{matrix, q, block_size(q.scaling)}, spec)
+                            : block_limits(Blocks<float>{matrix, q, block_size(q.scaling)}, spec);
   const Tensor beyond = gt(abs(matrix), limits);
   const int dim = wrap_dim(axis, std::max(1, x.dim()), "beyond_range");
   Tensor t = x.dim() == 0 ? x.detach().reshape({1}) : x.detach();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <variant>
 
 #include <nlohmann/json.hpp>
 
@@ -44,11 +45,6 @@ void merge(Json& to, const Json& patch) {
 }  // namespace
 
 namespace cures {
-
-bool has_rule(const Quantizer& q) {
-  const bool power = q.scaling.scale == ScaleFormat::power_of_two || q.scaling.scale == ScaleFormat::e8m0;
-  return q.scaling.kind == ScalingKind::block && power;
-}
 
 std::vector<Cure> valid(const Recipe& from, const std::vector<Cure>& all) {
   std::vector<Cure> kept;
@@ -113,11 +109,9 @@ Cure f32_sums(Recipe r) {
 }
 
 Cure scales(Recipe r) {
-  using enum ScalingKind;
   const auto own_amax = [](Quantizer& q) {
-    const ScalingKind kind = q.scaling.kind;
-    if (kind == none || kind == fixed || kind == delayed) {
-      q.scaling = {.kind = tensor};
+    if (is_any<NoScale, FixedScale, DelayedScale>(q.scaling)) {
+      q.scaling = TensorScale{};
       q.overflow = Overflow::saturate;
     }
   };
@@ -125,16 +119,21 @@ Cure scales(Recipe r) {
 }
 
 Cure rceil(Recipe r) {
-  const auto up = [](Quantizer& q) {
-    if (has_rule(q)) q.scaling.rule = ScaleRule::rceil;
-  };
+  const auto up = [](Quantizer& q) { set_rule(q.scaling, ScaleRule::rceil); };
   return {requantised(std::move(r), up), "scales rounded up (RCEIL)"};
 }
 
 Cure wide_scales(Recipe r) {
   const auto widen = [](Quantizer& q) {
-    if (q.scaling.kind == ScalingKind::block && q.scaling.scale == ScaleFormat::coded)
-      q.scaling.scale = ScaleFormat::f32;
+    if (const auto* blocks = std::get_if<CodedBlocks>(&q.scaling); blocks && !searches(blocks->rule))
+      q.scaling = FloatBlocks{
+          .block = blocks->block, .square = blocks->square, .oracle = blocks->oracle, .product = blocks->product};
+    else if (const auto* parts = std::get_if<CodedParts>(&q.scaling))
+      q.scaling = FloatParts{.block = parts->block,
+                             .part = parts->part,
+                             .inner_part = parts->inner_part,
+                             .oracle = parts->oracle,
+                             .product = parts->product};
   };
   return {requantised(std::move(r), widen), "scales of blocks in f32"};
 }
@@ -143,10 +142,11 @@ Cure smaller_blocks(Recipe r, int parts) {
   constexpr int kSmallest = 4;
   int size = 0;
   const auto divide = [&size, parts](Quantizer& q) {
-    const bool divides = q.scaling.block % parts == 0 && q.scaling.block / parts >= kSmallest;
-    if (q.scaling.kind != ScalingKind::block || !divides) return;
-    q.scaling.block /= parts;
-    size = q.scaling.block;
+    const int block = block_size(q.scaling);
+    const bool divides = block % parts == 0 && block / parts >= kSmallest;
+    if (block == 0 || is_any<Nvfp4Blocks>(q.scaling) || !divides) return;
+    size = block / parts;
+    set_block(q.scaling, size);
   };
   r = requantised(std::move(r), divide);
   return {r, fmt::format("blocks of {}", size)};

@@ -15,9 +15,6 @@ struct Cure {
 
 namespace cures {
 
-// True if the scales of the quantizer's blocks are powers of two, which a ScaleRule chooses.
-bool has_rule(const Quantizer& q);
-
 // Without edits that change nothing or that the recipe's mode does not allow.
 std::vector<Cure> valid(const amp::Recipe& from, const std::vector<Cure>& all);
 

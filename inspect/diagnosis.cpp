@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 #include "findings.h"
 #include "shadow.h"
@@ -27,12 +28,9 @@ std::string in_layer(const std::string& path) { return path.empty() ? "ops outsi
 bool is_gradient(Role role) { return role == Role::error || role == Role::weight_gradient; }
 double clipped_share(const CastCounts& c) { return static_cast<double>(c.overflow) / static_cast<double>(c.elements); }
 
-bool is_delayed(const Quantizer& q) { return q.scaling.kind == ScalingKind::delayed; }
-// Only powers of two have a rule: f32 scales and coded ones are rounded in their own way.
-bool is_floor(const Quantizer& q) { return cures::has_rule(q) && q.scaling.rule == ScaleRule::floor; }
-bool is_coded(const Quantizer& q) {
-  return q.scaling.kind == ScalingKind::block && q.scaling.scale == ScaleFormat::coded;
-}
+bool is_delayed(const Quantizer& q) { return is_any<DelayedScale>(q.scaling); }
+bool is_floor(const Quantizer& q) { return rule_of(q.scaling) == ScaleRule::floor; }
+bool is_coded(const Quantizer& q) { return is_any<CodedBlocks, CodedParts>(q.scaling); }
 // True if `is` holds for a quantiser of this operand in one of its two products.
 bool any_quantizer(const Evidence& e, Role role, bool (*is)(const Quantizer&)) {
   return e.recipe->quantization &&

@@ -38,10 +38,10 @@ class Products final : public Interceptor {
 // Bits per element, with its part of a block's scale. One scale per tensor or row counts as nothing.
 double bits(const std::optional<Quantizer>& q) {
   if (!q) return 32;
-  const Scaling& s = q->scaling;
-  if (s.kind != ScalingKind::block && s.kind != ScalingKind::nvfp4) return q->format.bits();
-  const int scale = s.kind == ScalingKind::block && s.scale == ScaleFormat::f32 ? 32 : 8;
-  return q->format.bits() + static_cast<double>(scale) / s.block / (s.square ? s.block : 1);
+  const int block = block_size(q->scaling);
+  if (block == 0) return q->format.bits();
+  const int scale = is_any<FloatBlocks, FloatParts, RangeBlocks>(q->scaling) ? 32 : 8;
+  return q->format.bits() + static_cast<double>(scale) / block / (has_tiles(q->scaling) ? block : 1);
 }
 
 double finite(double harm) { return std::isfinite(harm) ? harm : 1e6; }

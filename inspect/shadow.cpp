@@ -277,7 +277,7 @@ void Shadow::quantized(const QuantizerCall& call) {
     codes_[call.to.raw()] = {.storage = amp::storage_id(call.to),
                              .numbers = mirror_.of(call.from),
                              .slope = options_.attribution ? slope_.of(call.from) : Tensor(),
-                             .scaled = call.quantizer->scaling.kind != ScalingKind::none};
+                             .scaled = !is_any<NoScale>(call.quantizer->scaling)};
     return;
   }
   if (call.kind == QuantizerCall::decode) {

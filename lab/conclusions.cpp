@@ -61,7 +61,7 @@ template <class F> bool alike(const Summary& a, const Summary& b, F f) {
          });
 }
 bool scaled(const Summary& s) {
-  return s.quantization && s.quantization->forward_x && s.quantization->forward_x->scaling.kind != ScalingKind::none;
+  return s.quantization && s.quantization->forward_x && !is_any<NoScale>(s.quantization->forward_x->scaling);
 }
 // The most bits of an operand; 0: one is not rounded.
 int most_bits(const Summary& s) {

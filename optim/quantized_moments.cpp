@@ -24,7 +24,7 @@ void check_moments(const UpdateOptions& options) {
   for (const auto& q : options.moments) {
     if (!q) continue;
     in_context("optimizer, moments", [&] { check_valid(*q); });
-    if (q->scaling.kind == ScalingKind::delayed || q->scaling.zero_point || q->hadamard || options.pure_arithmetic)
+    if (is_any<DelayedScale>(q->scaling) || has_zero_points(q->scaling) || q->hadamard || options.pure_arithmetic)
       throwf(
           "optimizer: moments are kept as codes without delayed scaling, zero points, Hadamard transform and "
           "pure_arithmetic");
@@ -58,7 +58,12 @@ std::string with_former_name(std::string description, const Format& f) {
 // Whether a checkpoint's description is that of q.
 bool describes(const std::string& kept, const Quantizer& q) {
   const std::string now = describe(q);
-  return kept == now || kept == with_former_name(with_former_name(now, q.format), q.scaling.scale_format);
+  const std::string former = with_former_name(now, q.format);
+  const std::string with_scales = of_kind(
+      q.scaling, former, [&](const auto& kind) requires requires { kind.scale_format; } {
+        return with_former_name(former, kind.scale_format);
+      });
+  return kept == now || kept == with_scales;
 }
 
 // Quantises zeros to find the expected layout of the codes.

@@ -41,6 +41,13 @@ class Gdb:
             value = value[name]
         return Gdb(value)
 
+    def optional(self, name):
+        known = [field.name for field in self.value.type.strip_typedefs().fields()]
+        return self.field(name) if name in known else None
+
+    def type_name(self):
+        return str(self.value.type.strip_typedefs()).split("::")[-1]
+
     def item(self, i):
         return Gdb(self.value[i])
 
@@ -79,6 +86,13 @@ class Lldb:
             if not value.IsValid():
                 raise ValueError("no field " + name)
         return Lldb(value)
+
+    def optional(self, name):
+        value = self.value.GetChildMemberWithName(name)
+        return Lldb(value) if value.IsValid() else None
+
+    def type_name(self):
+        return self.value.GetTypeName().split("::")[-1]
 
     def item(self, i):
         return Lldb(self.value.GetChildAtIndex(i))
@@ -211,11 +225,20 @@ def format_text(value):
                                          "" if subnormals else ", no subnormals")
 
 
+def scaling_text(variant):
+    """The kind that a std::variant holds, as libstdc++ stores it."""
+    rest = variant.field("_M_u")
+    for _ in range(variant.field("_M_index").number()):
+        rest = rest.field("_M_rest")
+    kind = rest.field("_M_first", "_M_storage")
+    block = kind.optional("block")
+    return kind.type_name() + (" of %d" % block.number() if block else "")
+
+
 def quantizer_text(value):
-    kind = value.field("scaling", "kind").name()
-    block = " of %d" % value.field("scaling", "block").number() if kind in ("block", "nvfp4") else ""
-    return "%s, rounding %s, scaling %s%s" % (format_text(value.field("format")),
-                                              value.field("rounding", "mode").name(), kind, block)
+    return "%s, rounding %s, scaling %s" % (format_text(value.field("format")),
+                                            value.field("rounding", "mode").name(),
+                                            scaling_text(value.field("scaling")))
 
 
 def quantized_text(value):

@@ -62,7 +62,7 @@ void AmaxHistory::forget_staged() {
   there_.host_changed();
 }
 
-void AmaxHistory::advance(const Scaling& s, const Format& f) {
+void AmaxHistory::advance(const DelayedScale& s, const Format& f) {
   const detail::ScaleSpec spec = detail::scale_spec({.format = f, .scaling = s});
   is_staged = false;
   if (there_.in_use()) {

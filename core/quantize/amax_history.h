@@ -9,9 +9,9 @@
 namespace gradual {
 
 struct Format;
-struct Scaling;
+struct DelayedScale;
 
-// The state in a GPU's memory. Memory for Scaling::history amaxes follows it. It is copied as bytes.
+// The state in a GPU's memory. Memory for DelayedScale::history amaxes follows it. It is copied as bytes.
 struct DeviceAmaxHistory {
   float scale = 1;
   float used = 1;
@@ -28,7 +28,7 @@ struct AmaxHistory {
   std::vector<float> amax;  // newest first, at most `history`; empty before the first advance()
   float staged = 0;         // the largest amax since the last advance(), rounded up to f32
   bool is_staged = false;
-  float used = 1;  // the scale that QuantizeOptions::keep stored, for a recomputation
+  float used = 1;  // the scale of the first use (QuantizeFor), for later ones
 
   AmaxHistory() = default;
   // A copy has the values of the GPU's state, in its fields. An assigned value reaches the GPU at the next use there,
@@ -46,7 +46,7 @@ struct AmaxHistory {
   void forget_staged();  // as if nothing was staged since the last advance(); waits for the GPU
   // Adds `staged` to the amaxes and sets scale = format.max() * 2^-margin / amax, at most FLT_MAX. An amax of 0, Inf or
   // NaN keeps the scale.
-  void advance(const Scaling& scaling, const Format& format);
+  void advance(const DelayedScale& scaling, const Format& format);
 
   // For quantizers: moves the state to a GPU, with memory for `length` amaxes, or back.
   DeviceAmaxHistory* on_device(Device device, int length);

@@ -2,34 +2,16 @@
 
 #include <cmath>
 #include <limits>
+#include <variant>
 
 #include "../support/multiversion.h"
 
 namespace gradual::detail {
 namespace {
 
-// The scales that a searching rule tries for a block with this amax.
-std::vector<Scale> candidates(double amax, const ScaleSpec& s) {
-  std::vector<Scale> all{scale_of(amax, s)};
-  if (!(amax > 0) || is_inf(amax)) return all;
-  if (!coded_scales(s.kind, s.scale)) {
-    for (const int more : {1, -1, -2}) all.push_back(power_scale(block_exponent(amax, s) + more));
-    return all;
-  }
-  ScaleSpec other = s;
-  const auto take = [&](double part) {
-    other.most = s.most * part;
-    all.push_back(scale_of(amax, other));
-  };
-  if (s.rule == ScaleRule::four_over_six) take(2.0 / 3);
-  else
-    for (int i = 8; i <= 24; ++i) take(i / 16.0);
-  return all;
-}
-
 // The squared error of a block (tile) under a scale. The block has rows of `rounded`'s width, g.k apart, from x on.
 template <class T> double error_of(const T* x, std::int64_t rows, const Grid& g, Scale scale, std::vector<T>& rounded) {
-  const Rounder nearest{g.searched->format, {}, g.searched->overflow};
+  const Rounder nearest{g.quantizer->format, {}, g.quantizer->overflow};
   const auto width = static_cast<std::int64_t>(rounded.size());
   const bool exact = g.spec.product == ScaledProduct::exact;
   double sum = 0;
@@ -69,26 +51,34 @@ template <class T> void part_scales(const T* most, std::int64_t parts, const Gri
   }
 }
 
+// The scales and zero points of n elements in so many blocks.
+template <class T>
+std::vector<Scale> range_scales(const T* values, std::int64_t n, const Grid& g, std::int64_t blocks) {
+  std::vector<Range> ranges(static_cast<std::size_t>(blocks));
+  for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+    ranges[static_cast<std::size_t>(block)].add(values + begin, end - begin);
+  });
+  std::vector<Scale> scales;
+  scales.reserve(ranges.size());
+  for (const Range& r : ranges) scales.push_back(r.scale(g.spec));
+  return scales;
+}
+
 }  // namespace
 
 ScaleSpec scale_spec(const Quantizer& q) {
-  const Scaling& s = q.scaling;
-  ScaleSpec spec{s};
-  spec.factor = static_cast<float>(std::exp2(-s.margin));
+  ScaleSpec spec;
+  std::visit([&spec](const auto& kind) { kind.set(spec); }, q.scaling);
+  spec.product = product_of(q.scaling);
   const bool directed = q.rounding.mode != RoundingMode::nearest_even &&
                         q.rounding.mode != RoundingMode::nearest_away && q.rounding.mode != RoundingMode::toward_zero;
   // The scale's own rounding may exceed half a step of formats as long as f32.
-  const bool goes_up = directed || (s.product == ScaledProduct::exact && q.format.mantissa_bits >= 22);
+  const bool goes_up = directed || (spec.product == ScaledProduct::exact && q.format.mantissa_bits >= 22);
   spec.fits = goes_up && (q.overflow == Overflow::ieee || q.overflow == Overflow::ml_dtypes);
   spec.most = q.format.max();
   spec.emax = q.format.max_exponent();
   spec.mantissa_bits = q.format.mantissa_bits;
   spec.least = q.format.min();
-  if (!coded_scales(s.kind, s.scale)) return spec;
-  spec.stored = rounding_spec<std::uint64_t>({s.scale_format, {}, Overflow::saturate}, false);
-  // Scaled to 4, the largest block's scale is 3/2 of what it is for 6: 384 and 256 in e4m3fn.
-  const bool four = s.rule == ScaleRule::four_over_six;
-  spec.largest_scale = static_cast<float>(four ? std::exp2(s.scale_format.max_exponent()) : s.scale_format.max());
   return spec;
 }
 
@@ -108,17 +98,10 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
   const std::int64_t rows = n / g.k;
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
+  if (g.spec.zero_point) return range_scales(values, n, g, tiles * cols);
   std::vector<T> most(static_cast<std::size_t>(tiles * cols), T(0));
   std::vector<Scale> scales;
   scales.reserve(most.size());
-  if (g.spec.zero_point) {
-    std::vector<Range> ranges(most.size());
-    for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
-      ranges[static_cast<std::size_t>(block)].add(values + begin, end - begin);
-    });
-    for (const Range& r : ranges) scales.push_back(r.scale(g.spec));
-    return scales;
-  }
   vectorized([=, &g, to = most.data()] {
     for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
       to[block] = largest(values + begin, end - begin, to[block]);
@@ -126,13 +109,13 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
   });
   if (g.levels[1]) {
     for (std::int64_t r = 0; r < rows; ++r) part_scales(most.data() + r * cols, cols, g, scales);
-  } else if (g.searched) {
+  } else if (g.search) {
     std::vector<T> rounded;
     for (std::int64_t i = 0; i < tiles * cols; ++i) {
       const std::int64_t row = i / cols * g.block_rows;
       const std::int64_t col = i % cols * g.block_cols;
       rounded.resize(static_cast<std::size_t>(std::min(g.block_cols, g.k - col)));
-      const std::vector<Scale> tried = candidates(most[static_cast<std::size_t>(i)], g.spec);
+      const std::vector<Scale> tried = g.search(most[static_cast<std::size_t>(i)], g.spec);
       Scale& best = scales.emplace_back(tried[0]);  // the first with the least error
       double least = std::numeric_limits<double>::infinity();
       for (const Scale& scale : tried)

@@ -12,7 +12,8 @@ namespace gradual::detail {
 
 struct Grid : ScaleGrid {
   std::int64_t k = 1;  // of the rows that the pass sees: the tensor's, or one block if blocks fill the rows
-  const Quantizer* searched = nullptr;   // not null: its rule tries several scales
+  const Quantizer* quantizer = nullptr;  // of a search
+  ScaleSearch search = nullptr;          // not null: tries several scales
   std::array<std::int64_t, 3> levels{};  // block, part and inner part; 0: none. block_cols is the last
 };
 

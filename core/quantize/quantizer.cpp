@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <variant>
 
 #include "../formats/accumulator.h"
 #include "../formats/format_table.h"
@@ -141,53 +142,85 @@ template <class T> Range range_as(const Tensor& x) {
 }
 Range range_of(const Tensor& x) { return x.dtype() == DType::f64 ? range_as<double>(x) : range_as<float>(x); }
 
-// ScaleGrid::whole.
-Tensor whole_scale(const Rows& x, const ScaleSpec& spec, const Quantizer& q, const QuantizeOptions& o) {
-  const Device device = x.x.device();
-  Tensor scale = empty({2}, {.device = device});
-  if (q.scaling.kind == ScalingKind::delayed) {
-    device::delayed_scale(o.history->on_device(device, q.scaling.history), o.stage ? absmax_tensor(x.x) : Tensor(),
-                          o.keep, o.again, scale);
-    o.history->is_staged = o.history->is_staged || o.stage;
-  } else {
-    device::whole_scale(absmax_tensor(x.x), spec, scale);
-  }
+bool on_gpu(const Rows& x) { return x.x.device().is_cuda(); }
+
+// ScaleGrid::whole of scales from x's amax.
+Tensor whole_scale(const Rows& x, const ScaleSpec& spec) {
+  Tensor scale = empty({2}, {.device = x.x.device()});
+  device::whole_scale(absmax_tensor(x.x), spec, scale);
   return scale;
 }
 
-Scale delayed_scale(const Rows& x, const QuantizeOptions& o) {
+// The scales of a tensor, by kind. Kinds of rows and blocks have theirs found in the pass.
+void set_scales(const NoScale&, const Rows&, const QuantizeOptions&, Grid&) {}
+void set_scales(const FixedScale& kind, const Rows&, const QuantizeOptions&, Grid& g) {
+  g.one = inverted(static_cast<float>(kind.value));
+}
+void set_scales(const TensorScale&, const Rows& x, const QuantizeOptions&, Grid& g) {
+  if (on_gpu(x)) g.whole = whole_scale(x, g.spec);
+  else g.one = current_scale(amax_of(x.x), g.spec);
+}
+void set_scales(const TensorRange&, const Rows& x, const QuantizeOptions&, Grid& g) {
+  g.one = range_of(x.x).scale(g.spec);
+}
+void set_scales(const DelayedScale& kind, const Rows& x, const QuantizeOptions& o, Grid& g) {
+  if (!o.history)
+    throw_error("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
+  const bool stages = stages_amax(o.use);
+  if (on_gpu(x)) {
+    const Device device = x.x.device();
+    g.whole = empty({2}, {.device = device});
+    device::delayed_scale(o.history->on_device(device, kind.history), stages ? absmax_tensor(x.x) : Tensor(), o.use,
+                          g.whole);
+    o.history->is_staged = o.history->is_staged || stages;
+    return;
+  }
   o.history->on_host();
-  if (o.keep) o.history->used = o.history->scale;
-  const Scale scale = inverted(o.again ? o.history->used : o.history->scale);
-  if (o.stage) o.history->stage(amax_of(x.x));
-  return scale;
+  if (keeps_scale(o.use)) o.history->used = o.history->scale;
+  g.one = inverted(o.use == QuantizeFor::later_use ? o.history->used : o.history->scale);
+  if (stages) o.history->stage(amax_of(x.x));
+}
+void set_scales(const Nvfp4Blocks&, const Rows& x, const QuantizeOptions&, Grid& g) {
+  if (on_gpu(x)) g.whole = whole_scale(x, g.spec);
+  else set_global(g.spec, nvfp4_global(amax_of(x.x), g.spec));
+}
+template <class Kind>
+  requires(Kind::kUnit != ScaleUnit::tensor)
+void set_scales(const Kind&, const Rows&, const QuantizeOptions&, Grid&) {}
+
+// The shape of the blocks.
+template <class Kind> void set_blocks(const Kind& kind, const Rows& x, Grid& g) {
+  g.block_rows = 1;
+  g.block_cols = kind.block;
+  g.levels = {kind.block, 0, 0};
+  bool tiles = false;
+  if constexpr (requires { kind.square; }) {
+    tiles = kind.square;
+    if (tiles) g.block_rows = kind.block;
+  }
+  if constexpr (requires { kind.part; }) {
+    g.block_cols = kind.inner_part ? kind.inner_part : kind.part;
+    g.levels = {kind.block, kind.part, kind.inner_part};
+  }
+  if constexpr (requires { kind.search(); }) g.search = kind.search();
+  if (!tiles && x.k % kind.block == 0) g.k = kind.block;
 }
 
 Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
-  const Scaling& s = q.scaling;
   Grid g;
   g.k = x.k;
   g.spec = scale_spec(q);
+  g.quantizer = &q;
   g.block_rows = std::max<std::int64_t>(1, x.rows);
   g.block_cols = std::max<std::int64_t>(1, x.k);
-  if (s.kind == ScalingKind::delayed && !o.history)
-    throw_error("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
-  const bool whole = s.kind == ScalingKind::tensor || s.kind == ScalingKind::delayed || s.kind == ScalingKind::nvfp4;
-  g.fixed = per_tensor(s.kind);
-  if (whole && x.x.device().is_cuda()) g.whole = whole_scale(x, g.spec, q, o);
-  else if (s.kind == ScalingKind::fixed) g.one = inverted(static_cast<float>(s.value));
-  else if (s.kind == ScalingKind::tensor)
-    g.one = s.zero_point ? range_of(x.x).scale(g.spec) : current_scale(amax_of(x.x), g.spec);
-  else if (s.kind == ScalingKind::delayed) g.one = delayed_scale(x, o);
-  else if (s.kind == ScalingKind::nvfp4) set_global(g.spec, nvfp4_global(amax_of(x.x), g.spec));
-  if (s.kind == ScalingKind::row) g.block_rows = 1;
-  if (s.kind == ScalingKind::block || s.kind == ScalingKind::nvfp4) {
-    g.block_rows = s.square ? s.block : 1;
-    g.block_cols = s.inner_part ? s.inner_part : s.part ? s.part : s.block;
-    if (!s.square && x.k % s.block == 0) g.k = s.block;
-    g.searched = searches(s.rule) ? &q : nullptr;
-    g.levels = {s.block, s.part, s.inner_part};
-  }
+  std::visit(
+      [&]<class Kind>(const Kind& kind) {
+        g.fixed = Kind::kUnit == ScaleUnit::tensor;
+        if constexpr (Kind::kUnit == ScaleUnit::row) g.block_rows = 1;
+        if constexpr (Kind::kUnit == ScaleUnit::block) set_blocks(kind, x, g);
+        set_scales(kind, x, o, g);
+      },
+      q.scaling);
   return g;
 }
 
@@ -208,9 +241,11 @@ void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<con
     });
   });
 }
-// Whether the product of a code's value and a block's coded scale is exact in f32.
+// Whether the product of a code's value and a block's scale under one of the tensor is exact in f32.
 bool fits_f32(const Quantizer& q) {
-  const Format& scale = q.scaling.scale_format;
+  const auto* const two_levels = std::get_if<Nvfp4Blocks>(&q.scaling);
+  if (!two_levels) return false;
+  const Format& scale = two_levels->scale_format;
   return !q.format.table && q.format.mantissa_bits + scale.mantissa_bits <= 22 &&
          q.format.min_positive() * scale.min_positive() >= 0x1p-126 && q.format.max() * scale.max() <= 0x1p126;
 }
@@ -255,8 +290,11 @@ void round_scaled(const Rounder& rounder, const T* from, float* to, std::int64_t
   });
 }
 
-const Quantizer& checked(const Quantizer& q, const char* what) {
+const Quantizer& checked(const Quantizer& q, const char* what, const Tensor& x) {
   check_valid(q);
+  if (x.device().is_cuda() && cpu_only(q))
+    throwf("quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's) run on the CPU only",
+           to_string(q.format));
   if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard16 yourself", what);
   return q;
 }
@@ -271,14 +309,14 @@ struct Call {
   // Doubles, and scaled elements of which the rounder or counts read more than an f32 holds, are rounded as doubles.
   // Doubles stay doubles if nothing is scaled.
   bool doubles = x.x.dtype() == DType::f64;
-  bool scaled = q.scaling.kind != ScalingKind::none;
-  bool exact = scaled && q.scaling.product == ScaledProduct::exact;
+  bool scaled = !is_any<NoScale>(q.scaling);
+  bool exact = scaled && product_of(q.scaling) == ScaledProduct::exact;
   bool counts_products = o.scaled_exponents && o.stats.exponents;
   bool wide = doubles || (exact && (counts_products || !f32_suffices(rounder)));
   bool stays_wide = doubles && !scaled;
 
   Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options)
-      : q(checked(quantizer, what)), o(options), x(t, axis), g(make_grid(x, q, o)) {}
+      : q(checked(quantizer, what, t)), o(options), x(t, axis), g(make_grid(x, q, o)) {}
 
   // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but not yet rounded and
   // counted. Chunks are whole rows of blocks. If the grid is fixed, they are any range, and `scales` has one entry.
@@ -314,9 +352,6 @@ struct Call {
   }
 
   device::RoundingPass pass() const {
-    if (cpu_only(q))
-      throwf("quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's) run on the CPU only",
-             to_string(q.format));
     device::RoundingPass pass;
     static_cast<ScaleGrid&>(pass) = g;
     pass.x = as_strided(x.x, x.sizes, x.strides, x.x.offset());
@@ -333,7 +368,7 @@ struct Call {
   Tensor values(bool all, Tensor* row_scales) const {
     const Device device = x.x.device();
     const Tensor out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
-    const bool apart = q.scaling.kind == ScalingKind::row && !all;
+    const bool apart = unit_of(q.scaling) == ScaleUnit::row && !all;
     if (apart) *row_scales = empty({x.rows, 1}, {.device = device});
     if (device.is_cuda()) {
       device::RoundingPass gpu = pass();
@@ -356,19 +391,18 @@ struct Call {
     return x.shaped_like(out);
   }
 
-  // Codes of blocks' scales are bytes; others are kept as the f32 that they stand for.
+  // The format of QuantizedTensor::scales.
   Format scale_format() const {
-    const Scaling& s = q.scaling;
-    if (s.kind == ScalingKind::block && s.scale == ScaleFormat::e8m0) return format("e8m0fnu");
-    const bool bytes = coded_scales(s.kind, s.scale) && s.part == 0 && s.scale_format.storage_bits() == 8;
-    return bytes ? s.scale_format : Format::ieee(8, 23);
+    return of_kind(
+        q.scaling, Format::ieee(8, 23),
+        [](const auto& kind) requires requires { kind.codes(); } { return kind.codes(); });
   }
 };
 
 }  // namespace
 
 Format rounded_format(const Quantizer& q) {
-  if (!q.scaling.zero_point) return q.format;
+  if (!has_zero_points(q.scaling)) return q.format;
   return Format::fixed_point(std::bit_width(static_cast<unsigned>(q.format.max() - q.format.min())), 0);
 }
 
@@ -377,66 +411,20 @@ Format rounded_format(const Quantizer& q) {
 namespace gradual {
 
 bool cpu_only(const Quantizer& q) {
-  const Scaling& s = q.scaling;
-  const bool coded = detail::coded_scales(s.kind, s.scale) &&
-                     (s.kind != ScalingKind::nvfp4 || s.scale_format != Scaling().scale_format);
-  return q.format.table || s.zero_point || searches(s.rule) || s.part != 0 || coded;
-}
-
-// Whether the values are the integers from min() to max(), with 0.
-static bool is_integer(const Format& f) {
-  if (!f.table) return f.has_zero && f == Format::fixed_point(f.mantissa_bits + 1, 0, f.is_signed);
-  return f.min() <= 0 && f.max() - f.min() == static_cast<double>(f.table->values.size() - 1) &&
-         std::ranges::all_of(f.table->values, [](float v) { return v == std::trunc(v); });
+  return q.format.table || !of_kind(
+                               q.scaling, true, [](const auto& kind) requires requires { kind.runs_on_gpus(); } {
+                                 return kind.runs_on_gpus();
+                               });
 }
 
 void check_valid(const Quantizer& q) {
-  using enum ScalingKind;
   check_valid(q.format);
-  const Scaling& s = q.scaling;
-  const auto bad = [&]<class... A>(fmt::format_string<A...> why, A&&... a) {
-    throwf("quantizer to {}: {}", to_string(q.format), fmt::format(why, std::forward<A>(a)...));
-  };
-  if (!q.format.has_zero && s.kind != none) bad("a format without zero holds scales; it cannot have a scale itself");
-  in_context("quantizer to " + to_string(q.format), [&] { check_valid(q.rounding); });
-  if (s.block < 1) bad("a block has at least 1 element, not {}", s.block);
-  if (s.history < 1) bad("the history keeps at least 1 amax, not {}", s.history);
-  if (!(s.value >= 0x1p-126 && s.value <= 0x1p126))
-    bad("a fixed scale is a number from 2^-126 to 2^126, not {}", s.value);
-  if (!(std::abs(s.margin) <= 64)) bad("the margin is -64 to 64 (powers of two), not {}", s.margin);
-  if (s.kind == nvfp4 && q.format.bits() > 8)
-    bad("nvfp4 scales are for elements of at most 8 bits, not {}", q.format.bits());
-  const bool coded = detail::coded_scales(s.kind, s.scale);
-  if (coded) {
-    check_valid(s.scale_format);
-    if (s.scale_format.table || !s.scale_format.has_zero)
-      bad("coded scales have a format of exponent and mantissa with a zero, not {}", to_string(s.scale_format));
-    if (s.kind == nvfp4 && s.scale_format.max() > 0x1p64)
-      bad("the tensor's scale takes the largest block's to {}", s.scale_format.max());
-  }
-  if (coded && s.rule != ScaleRule::floor && !searches(s.rule))
-    bad("the rule {} is for scales that are powers of two; a coded scale is amax / max to nearest, or searched by "
-        "four-over-six or least-squares",
-        to_string(s.rule));
-  if (s.rule == ScaleRule::four_over_six && !coded) bad("four-over-six goes with nvfp4 and with blocks' coded scales");
-  if (s.rule == ScaleRule::least_squares && !coded && !(s.kind == block && s.scale != ScaleFormat::f32))
-    bad("least-squares goes with nvfp4, coded scales and powers of two");
-  const bool parted = s.part != 0 || s.inner_part != 0;
-  if (parted && (s.kind != block || s.square || searches(s.rule)))
-    bad("parts need blocks that are not tiles, and a rule that does not search");
-  if (parted &&
-      (s.part < 1 || s.block % s.part != 0 || s.inner_part < 0 || (s.inner_part > 0 && s.part % s.inner_part != 0)))
-    bad("blocks of {} have no parts of {} with parts of {}", s.block, s.part, s.inner_part);
-  const bool from_amax = s.kind == tensor || s.kind == row || (s.kind == block && s.scale == ScaleFormat::f32);
-  if (s.zero_point && (!from_amax || s.power_of_two || s.margin != 0 || q.format.bits() > 16 || !is_integer(q.format)))
-    bad("zero points go with f32 scales of a tensor, a row or blocks, without margin, of integers of at most 16 bits");
-  if (s.product != ScaledProduct::exact && s.kind == none) bad("without scales no product is rounded");
-  if (s.value != 1 && s.kind != fixed) bad("a value goes with a fixed scale");
-  if (s.power_of_two && !from_amax) bad("power_of_two goes with scales of a tensor or a row and with blocks' f32 ones");
-  if (s.margin != 0 && !from_amax && s.kind != delayed)
-    bad("a margin goes with scales of a tensor or a row and with blocks' f32 ones");
-  if (s.most_recent && s.kind != delayed) bad("most_recent goes with delayed scaling");
-  if (s.square && s.kind != block && s.kind != nvfp4) bad("square tiles go with blocks");
+  in_context("quantizer to " + to_string(q.format), [&] {
+    if (!q.format.has_zero && !is_any<NoScale>(q.scaling))
+      throw_error("a format without zero holds scales; it cannot have a scale itself");
+    check_valid(q.rounding);
+    std::visit([&](const auto& kind) { kind.check(q.format); }, q.scaling);
+  });
 }
 
 void QuantizerCall::tell_observers() const {
@@ -461,14 +449,13 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
   out.scale_format = c.scale_format();
   const Shape sizes{(c.x.rows + g.block_rows - 1) / g.block_rows, (c.x.k + g.block_cols - 1) / g.block_cols};
   if (g.fixed && g.whole.defined()) out.scales = as_strided(g.whole, sizes, {1, 1}, 1);
-  else if (g.fixed && q.scaling.kind != ScalingKind::none)
-    out.scales = full(sizes, g.one.inverse, {.device = x.device()});
+  else if (g.fixed && !is_any<NoScale>(q.scaling)) out.scales = full(sizes, g.one.inverse, {.device = x.device()});
   else if (!g.fixed)
     out.scales =
         empty(sizes, {.dtype = code_bytes(out.scale_format) == 1 ? DType::u8 : DType::f32, .device = x.device()});
   if (!g.fixed && g.whole.defined()) out.global_scale = as_strided(g.whole, {}, {}, 1);
   else if (g.spec.global != 1) out.global_scale = scalar(g.spec.global_inverse);
-  if (q.scaling.zero_point) out.zero_points = full(sizes, g.one.zero);
+  if (g.spec.zero_point) out.zero_points = full(sizes, g.one.zero);
   if (x.device().is_cuda()) {
     device::RoundingPass pass = c.pass();
     pass.codes = out.codes;
@@ -486,7 +473,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
     const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
     c.for_scaled([&](std::int64_t first, std::int64_t n, const auto* values, std::span<const detail::Scale> scales,
                      CastStats stats) {
-      if (!q.scaling.zero_point) {
+      if (!g.spec.zero_point) {
         encode(c.rounder, first, n, values, stats);
       } else {
         const Scratch whole(static_cast<std::size_t>(n) * sizeof(float));
@@ -499,8 +486,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
       const std::int64_t at = first / g.k / g.block_rows * ((g.k + g.block_cols - 1) / g.block_cols);
       scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at * code_bytes(out.scale_format),
                            static_cast<std::int64_t>(inverse.size()));
-      if (q.scaling.zero_point)
-        std::ranges::transform(scales, out.zero_points.data<float>() + at, &detail::Scale::zero);
+      if (g.spec.zero_point) std::ranges::transform(scales, out.zero_points.data<float>() + at, &detail::Scale::zero);
     });
   }
   QuantizerCall{QuantizerCall::encode, x, out.codes, {}, &q, c.x.axis}.tell_observers();
@@ -516,7 +502,7 @@ Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions&
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   const int axis = wrap_dim(o.axis, x.dim(), "quantize");
-  const bool any = per_tensor(q.scaling.kind) && q.rounding.mode != RoundingMode::stochastic;  // random words: by axis
+  const bool any = per_tensor(q.scaling) && q.rounding.mode != RoundingMode::stochastic;  // random words: by axis
   const detail::Call c("quantize_operand", x, any && x.device().is_cpu() ? detail::fastest_axis(x) : axis, q, o);
   QuantizedOperand out;
   out.values = c.values(false, &out.scale);

@@ -24,29 +24,43 @@ constexpr Scale inverted(float forward) { return {forward, 1 / forward}; }
 constexpr float kLeastScale = 0x1.000008p-128F;
 constexpr float kLeastPower = 0x1p-127F;
 
-// A quantizer's rule for scales in the form that kernels read.
-struct ScaleSpec : Scaling {
+// The form of the scales that follow from an amax.
+enum class ScaleForm : std::uint8_t {
+  f32,    // max / amax
+  power,  // a power of two, by a ScaleRule
+  coded   // of a format of its own
+};
+
+// A scaling's rule in the form that kernels read: its kind sets the first part (Kind::set), scale_spec() the rest.
+struct ScaleSpec {
+  ScaleForm form = ScaleForm::f32;
+  bool two_levels = false;    // coded, under a scale of the tensor
+  bool zero_point = false;    // f32, from the elements' range
+  bool power_of_two = false;  // f32: rounded down to a power of two
+  bool e8m0 = false;          // power: stored so
+  ScaleRule rule = ScaleRule::floor;
+  ScaleOracle oracle = ScaleOracle::transformer_engine;
   float factor = 1;  // 2^-margin
+  // delayed
+  int history = 1024;
+  bool most_recent = false;
+  float largest_scale = 448;                // two levels: what the largest block's scale becomes
+  RoundingSpec<std::uint64_t> stored = {};  // coded: rounds the scales of blocks
+
+  ScaledProduct product = ScaledProduct::exact;
   // The format's largest and lowest value, the exponent of the largest one and the format's mantissa bits.
   double most = 1;
   double least = 0;
   int emax = 0;
   int mantissa_bits = 0;
   bool fits = false;  // amax times the scale is at most `most`
-  // nvfp4: the scale of the tensor
+  // two levels: the scale of the tensor
   float global = 1;
   float global_inverse = 1;
-  float largest_scale = 448;                // nvfp4: what the largest block's scale becomes
-  RoundingSpec<std::uint64_t> stored = {};  // nvfp4, coded: rounds the scales of blocks
 };
 ScaleSpec scale_spec(const Quantizer& q);
 // What scaled elements are rounded to: the format or, under zero points, the integers that codes may differ by.
 Format rounded_format(const Quantizer& q);
-// Whether scales have a format of their own.
-constexpr bool coded_scales(ScalingKind kind, ScaleFormat scale) {
-  return kind == ScalingKind::nvfp4 || (kind == ScalingKind::block && scale == ScaleFormat::coded);
-}
-
 // The scales of one call: one for the tensor, or one for each block of a grid over [rows, k].
 struct ScaleGrid {
   // elements under one scale
@@ -191,7 +205,6 @@ GRADUAL_HD inline void set_global(ScaleSpec& s, const Scale& of_tensor) {
 // The exponent of a block's scale. amax is finite and not 0.
 GRADUAL_HD inline int block_exponent(double amax, const ScaleSpec& s) {
   switch (s.rule) {
-    case ScaleRule::four_over_six:
     case ScaleRule::least_squares:
     case ScaleRule::floor: return std::ilogb(amax) - s.emax;
     case ScaleRule::ceil: return std::ilogb(amax) + (std::ldexp(1.0, std::ilogb(amax)) < amax ? 1 : 0) - s.emax;
@@ -238,15 +251,15 @@ GRADUAL_HD inline Scale nvfp4_scale(double amax, const ScaleSpec& s) {
 // The scale of a row or a block with the largest magnitude `amax`.
 GRADUAL_HD inline Scale scale_of(double amax, const ScaleSpec& s) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  if (coded_scales(s.kind, s.scale)) return nvfp4_scale(amax, s);
-  if (s.kind != ScalingKind::block || s.scale == ScaleFormat::f32) return current_scale(amax, s);
+  if (s.form == ScaleForm::coded) return nvfp4_scale(amax, s);
+  if (s.form == ScaleForm::f32) return current_scale(amax, s);
   const bool torchao = s.oracle == ScaleOracle::torchao;
   const bool up = s.rule == ScaleRule::rceil;
   if (is_nan(amax)) return {torchao && !up ? 0 : kNan, kNan};
   if (is_inf(amax)) return power_scale(torchao && !up ? 128 - s.emax : 127);
-  if (amax == 0 && s.scale != ScaleFormat::e8m0) return {};
+  if (amax == 0 && !s.e8m0) return {};
   const Scale scale = power_scale(amax == 0 ? -127 : block_exponent(amax, s));
-  const bool least = torchao && s.scale == ScaleFormat::e8m0 && scale.inverse == 0x1p-127F;
+  const bool least = torchao && s.e8m0 && scale.inverse == 0x1p-127F;
   return least ? Scale{up ? 1 : 0x1p126F, scale.inverse} : scale;
 }
 
@@ -274,10 +287,10 @@ void round_scaled(const RoundingPass& pass);
 void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& global, const Tensor& values);
 // Writes the largest magnitude of a GPU's tensor to `to`, f32 (x is f64: f64) [] on that GPU.
 void amax(const Tensor& x, const Tensor& to);
-// Writes the scale of a tensor with this amax (f32, f64) by spec.kind (tensor, nvfp4) and its inverse to `to`, f32 [2].
+// Writes the scale of a tensor with this amax (f32, f64) (spec.two_levels: that of the tensor over its blocks) and its inverse to `to`, f32 [2].
 void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to);
-// The same from a history. Stages `amax` if it is defined. keep, again: see QuantizeOptions.
-void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, bool keep, bool again, const Tensor& to);
+// The same from a history. Stages `amax` if it is defined. See QuantizeFor.
+void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, QuantizeFor use, const Tensor& to);
 // AmaxHistory::advance() for a history of spec.history amaxes.
 void advance_amax(DeviceAmaxHistory* history, Device device, const detail::ScaleSpec& spec);
 // Copies the bytes of `from` to `to`, unless *skipped on the GPU is not 0 (null: always). Both have one size and no

@@ -107,7 +107,7 @@ std::vector<Point> points_of(const Format& f, double amax, int above) {
     points.push_back({.format = f, .scale = std::ldexp(1.0, k), .multiply = f.table != nullptr});
     if (!f.table) points.back().format.bias += k;
   }
-  const Quantizer by_amax{.format = f, .scaling = {.kind = ScalingKind::tensor}};
+  const Quantizer by_amax{.format = f, .scaling = TensorScale{}};
   const float scale = detail::current_scale(amax, detail::scale_spec(by_amax)).forward;
   points.push_back({.format = f, .scale = scale, .multiply = true});
   return points;
@@ -140,9 +140,9 @@ std::string decibels(double db) { return std::isinf(db) && db > 0 ? "exact" : fm
 
 std::vector<NamedQuantizer> block_quantizers() {
   const auto mx = [](const char* element, int block) {
-    return Quantizer{.format = format(element), .scaling = {.kind = ScalingKind::block, .block = block}};
+    return Quantizer{.format = format(element), .scaling = PowerBlocks{.block = block}};
   };
-  const Quantizer nvfp4{.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}};
+  const Quantizer nvfp4{.format = format("e2m1"), .scaling = Nvfp4Blocks{.block = 16}};
   return {{"mxfp8", mx("e4m3fn", 32)},  {"mxfp6", mx("e3m2", 32)},    {"mxfp4", mx("e2m1", 32)},
           {"mxint8", mx("mxint8", 32)}, {"msfp12", mx("msfp12", 16)}, {"nvfp4", nvfp4}};
 }

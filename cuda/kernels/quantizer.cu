@@ -248,7 +248,7 @@ template <class Round> struct RoundTiles {
     if (!coded_scales) return;
     LoopCounts unused;
     coded_scales[t] = static_cast<std::uint8_t>(
-        rule.kind != ScalingKind::nvfp4 ? (bits << 1) >> 24  // e8m0: the exponent; all ones for NaN
+        !rule.two_levels ? (bits << 1) >> 24  // e8m0: the exponent; all ones for NaN
                                         : detail::round_bits<0, true, false, false>(bits, 0, scale_codes, unused));
   }
 };
@@ -285,7 +285,7 @@ template <class Round> void start_tiles(const Round& round, const device::Roundi
   pass.blocks = blocks_for(pass.tiles * kWarp);
   if (p.scales.defined() && p.scales.dtype() == DType::f32) pass.scales = static_cast<float*>(p.scales.raw());
   else if (p.scales.defined()) pass.coded_scales = static_cast<std::uint8_t*>(p.scales.raw());
-  if (p.spec.kind == ScalingKind::nvfp4)
+  if (p.spec.two_levels)
     pass.scale_codes = detail::rounding_spec<std::uint32_t>({format("e4m3fn"), {}, Overflow::ieee}, true);
   for_blocks(pass.blocks, pass);
 }

@@ -56,18 +56,18 @@ struct WholeScale {
   detail::ScaleSpec spec;
   float* to;
   __device__ void operator()(std::int64_t) const {
-    put(spec.kind == ScalingKind::nvfp4 ? nvfp4_global(amax.get(), spec) : current_scale(amax.get(), spec), to);
+    put(spec.two_levels ? nvfp4_global(amax.get(), spec) : current_scale(amax.get(), spec), to);
   }
 };
 
-struct DelayedScale {
+struct ScaleFromHistory {
   DeviceAmaxHistory* history;
   Amax amax;  // none: nothing is staged
-  bool keep, again;
+  QuantizeFor use;
   float* to;
   __device__ void operator()(std::int64_t) const {
-    if (keep) history->used = history->scale;
-    put(detail::inverted(again ? history->used : history->scale), to);
+    if (keeps_scale(use)) history->used = history->scale;
+    put(detail::inverted(use == QuantizeFor::later_use ? history->used : history->scale), to);
     if (amax.at) history->staged = detail::larger_magnitude(detail::history_amax(amax.get()), history->staged);
   }
 };
@@ -144,9 +144,9 @@ void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor
   for_each(1, WholeScale{amax_in(amax), spec, floats(to)});
 }
 
-void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, bool keep, bool again, const Tensor& to) {
+void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, QuantizeFor use, const Tensor& to) {
   select(to.device());
-  for_each(1, DelayedScale{history, amax_in(amax), keep, again, floats(to)});
+  for_each(1, ScaleFromHistory{history, amax_in(amax), use, floats(to)});
 }
 
 void copy_unless(const std::int64_t* skipped, const Tensor& to, const Tensor& from) {

@@ -65,7 +65,7 @@ void register_kernels() {}
 void round_scaled(const RoundingPass& pass) { fail_no_cuda(pass.x.device()); }
 void amax(const Tensor& x, const Tensor&) { fail_no_cuda(x.device()); }
 void whole_scale(const Tensor& amax, const detail::ScaleSpec&, const Tensor&) { fail_no_cuda(amax.device()); }
-void delayed_scale(DeviceAmaxHistory*, const Tensor&, bool, bool, const Tensor& to) { fail_no_cuda(to.device()); }
+void delayed_scale(DeviceAmaxHistory*, const Tensor&, QuantizeFor, const Tensor& to) { fail_no_cuda(to.device()); }
 void copy_unless(const std::int64_t*, const Tensor& to, const Tensor&) { fail_no_cuda(to.device()); }
 void advance_amax(DeviceAmaxHistory*, Device device, const detail::ScaleSpec&) { fail_no_cuda(device); }
 void dequantize(const QuantizedTensor& q, const Tensor&, const Tensor&, const Tensor&) { fail_no_cuda(q.device()); }

@@ -45,7 +45,7 @@ int main() {
   const Quantizer nearest{.format = mine};
   Quantizer stochastic = nearest, blocks = nearest;
   stochastic.rounding = rounding_from_name("stochastic");
-  blocks.scaling = {.kind = ScalingKind::block, .block = 32};
+  blocks.scaling = PowerBlocks{.block = 32};
   amp::Recipe spared = recipe_of("e3m1, last layer fp32", nearest);
   spared.quantization->modules = {{"last", "fp32"}};
 

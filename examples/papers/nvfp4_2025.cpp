@@ -101,7 +101,7 @@ void body(example::Arguments& arguments) {
   Quantizer stochastic = nearest;
   Quantizer other = nearest;
   stochastic.rounding.mode = RoundingMode::stochastic;
-  other.scaling.rule = ScaleRule::four_over_six;
+  set_rule(other.scaling, CodedRule::four_over_six);
   const Tensor errors = errors_of_softmax();
   const Tensor normal = randn({kWords, kBatch});
   std::printf("error of the mean of N roundings of a softmax's errors\n%-27s N = 1 %5.1f %%   N = 256 %5.1f %%\n%-27s",

@@ -22,7 +22,7 @@ inline amp::Recipe recipe(const Precision& p) {
   if (!r.quantization) return r;
   r.name = "student";
   for (const auto& field : amp::kQuantizerFields)
-    if (auto& q = *r.quantization.*field.quantizer; q && p.rceil) q->scaling.rule = ScaleRule::rceil;
+    if (auto& q = *r.quantization.*field.quantizer; q && p.rceil) set_rule(q->scaling, ScaleRule::rceil);
   if (!p.activations) r.quantization->forward_x = r.quantization->wgrad_x = {};
   return r;
 }

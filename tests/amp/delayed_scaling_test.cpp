@@ -1,6 +1,8 @@
 // Delayed scaling in training: when histories of amaxes advance, and when they stay.
 #include <doctest/doctest.h>
 
+#include <variant>
+
 #include "../../amp/quantization.h"
 #include "../../amp/recipe.h"
 #include "../../autograd/autograd.h"
@@ -20,7 +22,7 @@ namespace {
 Quantization delayed(int history = 3) {
   Quantization q = *amp::recipe("fp8-delayed").quantization;
   for (const auto& [field, quantizer] : amp::kQuantizerFields)
-    if (auto& one = q.*quantizer) one->scaling.history = history;
+    if (auto& one = q.*quantizer) std::get<DelayedScale>(one->scaling).history = history;
   return q;
 }
 

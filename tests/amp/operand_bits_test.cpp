@@ -98,25 +98,22 @@ TEST_CASE("bits_per_number: every format with a name") {
       REQUIRE(expected != kFormatBits.end());
       CHECK(f.bits() == expected->second);
       CHECK(bits_per_number({.format = f}) == f.bits());
-      const Quantizer mx{.format = f, .scaling = {.kind = ScalingKind::block, .block = 32}};
+      const Quantizer mx{.format = f, .scaling = PowerBlocks{.block = 32}};
       CHECK(bits_per_number(mx) == f.bits() + 0.25);
-      const Quantizer tiles{.format = f, .scaling = {.kind = ScalingKind::block, .block = 4, .square = true}};
+      const Quantizer tiles{.format = f, .scaling = PowerBlocks{.block = 4, .square = true}};
       CHECK(bits_per_number(tiles) == f.bits() + 0.5);
     }
 }
 
 TEST_CASE("bits_per_number: what a block stores beside its codes") {
-  Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::block, .block = 8}};
-  q.scaling.scale = ScaleFormat::f32;
+  Quantizer q{.format = format("e2m1"), .scaling = PowerBlocks{.block = 8}};
+  q.scaling = FloatBlocks{.block = 8};
   CHECK(bits_per_number(q) == 4 + 32.0 / 8);
-  q.scaling.power_of_two = true;
+  q.scaling = FloatBlocks{.power_of_two = true, .block = 8};
   CHECK(bits_per_number(q) == 4 + 8.0 / 8);
-  q.scaling.power_of_two = false;
-  q.scaling.scale = ScaleFormat::coded;
-  q.scaling.scale_format = format("e5m1");
+  q.scaling = CodedBlocks{.block = 8, .scale_format = format("e5m1")};
   CHECK(bits_per_number(q) == 4 + 7.0 / 8);
   q.format = format("uint4");
-  q.scaling.scale = ScaleFormat::f32;
-  q.scaling.zero_point = true;
+  q.scaling = RangeBlocks{.block = 8};
   CHECK(bits_per_number(q) == 4 + (32.0 + 4) / 8);
 }

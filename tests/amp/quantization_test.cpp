@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <variant>
 
 #include "../../amp/recipe.h"
 #include "../../autograd/autograd.h"
@@ -33,9 +34,9 @@ std::vector<Kind> kinds() {
   for (const char* name : {"e4m2", "fp8-delayed", "fp8-current", "fp8-rowwise", "fp8-block128", "mxfp8", "mxfp6",
                            "mxfp4", "nvfp4", "msamp-o1"})
     all.push_back({name, *amp::recipe(name).quantization});
-  const Quantizer e4m3{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::fixed, .value = 12}};
+  const Quantizer e4m3{.format = format("e4m3fn"), .scaling = FixedScale{.value = 12}};
   all.push_back({"a fixed scale", same(e4m3)});
-  const Scaling blocks{.kind = ScalingKind::block, .block = 5, .scale = ScaleFormat::f32};
+  const FloatBlocks blocks{.block = 5};
   all.push_back({"ragged blocks with f32 scales", same({.format = format("e3m2"), .scaling = blocks})});
   for (Kind& k : all) {
     k.quantization.weight = k.quantization.weight_gradient = std::nullopt;  // the optimizer's, not the products'
@@ -49,25 +50,25 @@ std::vector<Kind> kinds() {
   return all;
 }
 
-bool per_tensor(const Quantizer& q) { return q.scaling.kind <= ScalingKind::delayed; }
+bool per_tensor(const Quantizer& q) { return gradual::per_tensor(q.scaling); }
 
 // The definition's own histories of delayed scaling.
 struct Histories {
   AmaxHistory x, w, dy;
 
   void advance(const Quantization& q, const Tensor& x_now, const Tensor& w_now, const Tensor& dy_now) {
-    if (q.forward_x->scaling.kind != ScalingKind::delayed) return;
+    if (!is_any<DelayedScale>(q.forward_x->scaling)) return;
     x.stage(absmax(x_now));
-    x.advance(q.forward_x->scaling, q.forward_x->format);
+    x.advance(std::get<DelayedScale>(q.forward_x->scaling), q.forward_x->format);
     w.stage(absmax(w_now));
-    w.advance(q.forward_w->scaling, q.forward_w->format);
+    w.advance(std::get<DelayedScale>(q.forward_w->scaling), q.forward_w->format);
     dy.stage(absmax(dy_now));
-    dy.advance(q.dgrad_dy->scaling, q.dgrad_dy->format);
+    dy.advance(std::get<DelayedScale>(q.dgrad_dy->scaling), q.dgrad_dy->format);
   }
 };
 
 Tensor rounded(const Tensor& t, const std::optional<Quantizer>& q, int axis, AmaxHistory& history) {
-  return fake_quantize(t.detach(), *q, {.axis = axis, .history = &history, .stage = false});
+  return fake_quantize(t.detach(), *q, {.axis = axis, .history = &history, .use = QuantizeFor::evaluation});
 }
 
 // What is wanted, and for each element the sum of the products' magnitudes, which bounds its error.
@@ -157,7 +158,7 @@ TEST_CASE("matmul, forward and both gradients, under every kind of scaling") {
         CHECK(error(y, exact(x.detach(), w.detach()), 40) > 1);
         CHECK(error(x.grad(), exact(rounded(dy, q.dgrad_dy, -1, h.dy), rounded(t(w), q.dgrad_w, -2, h.w)), 9) <= 1);
         CHECK(error(w.grad(), exact(rounded(t(x), q.wgrad_x, -1, h.x), rounded(dy, q.wgrad_dy, -2, h.dy)), 6) <= 1);
-        if (!per_tensor(*q.forward_x) && !q.forward_x->scaling.square && q.forward_x->scaling.block < 128) {
+        if (!per_tensor(*q.forward_x) && !has_tiles(q.forward_x->scaling) && block_size(q.forward_x->scaling) < 128) {
           const Exact wrong = exact(rounded(x, q.forward_x, -2, h.x), rounded(w, q.forward_w, -2, h.w));
           CHECK(error(y, wrong, 40) > 1);
         }
@@ -395,9 +396,9 @@ TEST_CASE("the accumulator of a quantisation is that of its three products") {
 }
 
 TEST_CASE("a convolution of one scale per tensor with one per row: codes are of the operand, not of its windows") {
-  const Quantizer tensor{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}};
+  const Quantizer tensor{.format = format("e4m3fn"), .scaling = TensorScale{}};
   Quantizer row = tensor;
-  row.scaling.kind = ScalingKind::row;
+  row.scaling = RowScale{};
   Tensor dw[2];
   for (const bool codes : {false, true}) {
     const Region region({.forward_x = tensor, .forward_w = row, .wgrad_x = tensor, .save_codes = codes});
@@ -416,7 +417,7 @@ TEST_CASE("a convolution of one scale per tensor with one per row: codes are of 
 }
 
 TEST_CASE("linear transforms its operands as matmul does") {
-  Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::tensor}, .hadamard = true};
+  Quantizer q{.format = format("e2m1"), .scaling = TensorScale{}, .hadamard = true};
   const Region region({.forward_x = q, .forward_w = q});
   const Tensor x = random({4, 40}, 1);
   const Tensor w = random({8, 40}, 2);
@@ -458,7 +459,7 @@ TEST_CASE("the Hadamard transform is orthogonal: it changes what is rounded, not
   check(y, x.detach(), w.detach());
   check(x.grad(), dy, w.detach().t());
   check(w.grad(), x.detach().t(), dy);
-  q = same({.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}, .hadamard = true});
+  q = same({.format = format("e2m1"), .scaling = Nvfp4Blocks{.block = 16}, .hadamard = true});
   const Region coarse(q);
   const Tensor turned = coarse.forward([&] { return matmul(x, w); });
   for (auto& [field, quantizer] : amp::kQuantizerFields)

@@ -119,8 +119,8 @@ TEST_CASE("names of formats are recipes; new recipes are valid, and read back fr
   for (const char* name : {"posit9", "bf16", "q1", "q1.30", "levels.json"})
     CHECK(message_of([&] { amp::recipe(name); }) != "");
   const amp::Recipe s = amp::recipe("switchback");
-  CHECK(s.quantization->forward_x->scaling.kind == ScalingKind::row);
-  CHECK(s.quantization->forward_w->scaling.kind == ScalingKind::tensor);
+  CHECK(is_any<RowScale>(s.quantization->forward_x->scaling));
+  CHECK(is_any<TensorScale>(s.quantization->forward_w->scaling));
   CHECK_FALSE(s.quantization->wgrad_dy);
 }
 

@@ -1,6 +1,8 @@
 // Recipes in which the result of every op is rounded (pure:FORMAT), and operands that backward rounds again from codes.
 #include <doctest/doctest.h>
 
+#include <variant>
+
 #include "../../amp/quantized_results.h"
 #include "../../amp/recipe.h"
 #include "../../autograd/activation_checkpoint.h"
@@ -115,8 +117,7 @@ TEST_CASE("an observer of gradients draws no random number, and codes under roun
   CHECK(drawn == drawn_too);
 
   const QuantizedTensor codes =
-      quantize(random({8, 6}, 1), {.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::block, .block = 4}},
-               {.axis = 0});
+      quantize(random({8, 6}, 1), {.format = format("e4m3fn"), .scaling = PowerBlocks{.block = 4}}, {.axis = 0});
   const Tensor exact = codes.dequantize();
   Quantization coarse;
   coarse.result = Quantizer{.format = format("e2m1"), .overflow = Overflow::saturate};

@@ -1,5 +1,6 @@
 // Quantised recipes in training: what is kept for backward, checkpointed segments, what a resumed run repeats.
 #include <cmath>
+#include <variant>
 
 #include <doctest/doctest.h>
 
@@ -384,8 +385,7 @@ TEST_CASE("a quantised weight leaves its master alone, also after a resume") {
   Recipe r = amp::recipe("bf16-master");
   r.name = "test";
   r.quantization = Quantization{};
-  r.quantization->weight =
-      Quantizer{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor, .power_of_two = true}};
+  r.quantization->weight = Quantizer{.format = format("e4m3fn"), .scaling = TensorScale{.power_of_two = true}};
   const auto made = [] {
     manual_seed(4);
     return std::make_unique<nn::Linear>(32, 32, nn::LinearOptions{.bias = false});
@@ -432,10 +432,10 @@ TEST_CASE("quantisation that cannot be is named") {
           r.quantization->forward_w.reset();
         }).starts_with("recipe 'mine': quantization, dgrad_w: delayed scaling keeps one history"));
   CHECK(refused([](Recipe& r) {
-          r.quantization->dgrad_dy->scaling.margin = 1;
+          std::get<DelayedScale>(r.quantization->dgrad_dy->scaling).margin = 1;
         }).starts_with("recipe 'mine': quantization, wgrad_dy: delayed scaling keeps one history"));
   CHECK(refused([](Recipe& r) { r.quantization->dgrad_dy.reset(); }) == "no error");  // dy is staged by either
-  CHECK(refused([](Recipe& r) { r.quantization->wgrad_x->scaling = {.kind = ScalingKind::row}; }) == "no error");
+  CHECK(refused([](Recipe& r) { r.quantization->wgrad_x->scaling = RowScale{}; }) == "no error");
   CHECK(refused([](Recipe& r) { r.quantization->master = Quantizer{.format = format("bf16")}; }) ==
         "recipe 'mine': a quantizer of masters needs masters");
   CHECK(refused([](Recipe& r) { r.quantization->weight = r.quantization->forward_w; })

@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "../../amp/recipe.h"
 #include "../../core/files/atomic_file.h"
@@ -114,30 +116,22 @@ TEST_CASE("every field of a quantizer is in the file") {
                      .overflow = Overflow::saturate_finite,
                      .scaling = scaling};
   };
-  using enum ScalingKind;
   constexpr auto kTorchao = ScaleOracle::torchao;
   amp::Quantization q;
-  q.forward_x = with({.kind = fixed, .value = 0.1, .product = ScaledProduct::rounded});
-  q.forward_w = with({.kind = tensor, .margin = 1.5, .power_of_two = true, .oracle = kTorchao});
-  q.dgrad_dy = with({.kind = delayed, .margin = -2, .history = 7, .most_recent = true});
-  q.dgrad_w = with({.kind = row, .margin = 3, .power_of_two = true, .oracle = kTorchao});
-  q.result = with({.kind = row, .zero_point = true});
+  q.forward_x = with(FixedScale{.value = 0.1, .product = ScaledProduct::rounded});
+  q.forward_w = with(TensorScale{.margin = 1.5, .power_of_two = true, .oracle = kTorchao});
+  q.dgrad_dy = with(DelayedScale{.margin = -2, .history = 7, .most_recent = true});
+  q.dgrad_w = with(RowScale{.margin = 3, .power_of_two = true, .oracle = kTorchao});
+  q.result = with(RowRange{});
   q.result->format = format("uint4");
-  q.wgrad_x = with({.kind = ScalingKind::block,
-                    .margin = 1,
-                    .power_of_two = true,
-                    .block = 48,
-                    .square = true,
-                    .scale = ScaleFormat::f32,
-                    .rule = ScaleRule::even,
-                    .oracle = kTorchao});
-  q.wgrad_dy = with({.kind = nvfp4, .block = 24, .square = true});
+  q.wgrad_x = with(FloatBlocks{.margin = 1, .power_of_two = true, .block = 48, .square = true, .oracle = kTorchao});
+  q.wgrad_dy = with(Nvfp4Blocks{.block = 24, .square = true});
   q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
-  q.weight_gradient = with({});
+  q.weight_gradient = with(NoScale{});
   q.weight_gradient->format = {
       .is_signed = false, .exponent_bits = 5, .mantissa_bits = 3, .bias = 20, .has_negative_zero = false};
-  q.weight = with({.kind = ScalingKind::block, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil});
-  q.master = with({.kind = ScalingKind::block, .rule = ScaleRule::ceil});
+  q.weight = with(PowerBlocks{.scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil});
+  q.master = with(PowerBlocks{.rule = ScaleRule::ceil});
   q.moment1 = q.weight;
   q.moment2 = q.weight_gradient;
   q.accumulator = accumulator("hopper-fp8-14bit/promote=128");
@@ -162,10 +156,10 @@ TEST_CASE("a quantised recipe starts from a base and changes one operand") {
   q.dgrad_dy->format = format("e5m2");
   CHECK(mine(R"({"dgrad_dy": {"format": "e5m2"}})") == q);
   q = base;
-  q.forward_x->scaling.block = 16;
+  set_block(q.forward_x->scaling, 16);
   CHECK(mine(R"({"forward_x": {"scaling": {"block": 16}}})") == q);
   q = base;
-  q.forward_x->scaling = {.kind = ScalingKind::tensor, .power_of_two = true};
+  q.forward_x->scaling = TensorScale{.power_of_two = true};
   CHECK(mine(R"({"forward_x": {"scaling": {"kind": "tensor", "power_of_two": true}}})") == q);
   q = base;
   q.wgrad_x.reset();
@@ -181,6 +175,56 @@ TEST_CASE("a quantised recipe starts from a base and changes one operand") {
   q = {.forward_x = Quantizer{.format = format("fp16")}};
   CHECK(amp::recipe_from_json(R"({"name": "a", "quantization": {"forward_x": {"format": "e5m10"}}})").quantization ==
         q);
+}
+
+TEST_CASE("scalings that earlier versions wrote are read, and written as they were") {
+  std::ifstream file(source_dir() + "/tests/golden/scalings.json");
+  const auto before = nlohmann::ordered_json::parse(file);
+  REQUIRE(before.size() == 34);
+  for (const auto& recipe : before) {
+    const std::string name = recipe.at("name");
+    CAPTURE(name);
+    const auto now = nlohmann::ordered_json::parse(amp::to_json(amp::recipe_from_json(recipe.dump())));
+    CHECK(now.at("quantization").at("forward_x").at("scaling").dump() ==
+          recipe.at("quantization").at("forward_x").at("scaling").dump());
+  }
+}
+
+TEST_CASE("a scaling's keys decide its kind, and keys without a meaning there are read and dropped") {
+  const auto scaling = [](const std::string& keys, const char* format = "int8") {
+    return amp::recipe_from_json(R"({"name": "a", "quantization": {"forward_x": {"format": ")" + std::string(format) +
+                                 R"(", "scaling": {)" + keys + "}}}}")
+        .quantization->forward_x->scaling;
+  };
+  CHECK(scaling("") == Scaling(NoScale{}));
+  CHECK(scaling(R"("kind": "tensor", "zero_point": true)") == Scaling(TensorRange{}));
+  CHECK(scaling(R"("kind": "row", "zero_point": true, "oracle": "torchao")") == Scaling(RowRange{}));
+  CHECK(scaling(R"("kind": "block")") == Scaling(PowerBlocks{}));
+  CHECK(scaling(R"("kind": "block", "scale": "f32", "rule": "rceil")") == Scaling(FloatBlocks{}));
+  CHECK(scaling(R"("kind": "block", "scale": "f32", "zero_point": true)") == Scaling(RangeBlocks{}));
+  CHECK(scaling(R"("kind": "block", "scale": "coded")") == Scaling(CodedBlocks{}));
+  CHECK(scaling(R"("kind": "block", "part": 4)") == Scaling(PowerParts{.part = 4}));
+  CHECK(scaling(R"("kind": "block", "part": 4, "scale": "f32")") == Scaling(FloatParts{.part = 4}));
+  CHECK(scaling(R"("kind": "block", "part": 4, "scale": "coded")") == Scaling(CodedParts{.part = 4}));
+  CHECK(scaling(R"("kind": "nvfp4", "block": 16)") == Scaling(Nvfp4Blocks{.block = 16}));
+
+  const auto refused = [&](const std::string& keys) {
+    const std::string start = "recipe 'a', quantization, forward_x, scaling: ";
+    const std::string message = message_of([&] { scaling(keys); });
+    CHECK(message.starts_with(start));
+    return message.substr(std::min(start.size(), message.size()));
+  };
+  CHECK(refused(R"("kind": "tensor", "zero_point": true, "margin": 1)") ==
+        "with the other keys \"zero_point\" is true; allowed is false");
+  CHECK(refused(R"("kind": "block", "margin": 1)") == "with the other keys \"margin\" is 1; allowed is 0.0");
+  CHECK(refused(R"("kind": "block", "square": true, "part": 2)") == "with the other keys \"part\" is 2; allowed is 0");
+  CHECK(refused(R"("kind": "block", "scale": "f32", "zero_point": 1)") ==
+        "\"zero_point\" is 1; allowed is true or false");
+  CHECK(refused(R"("kind": "block", "scale": "f16")")
+            .starts_with("\"scale\" is \"f16\"; allowed is one of power-of-two, e8m0, f32, coded"));
+  CHECK(refused(R"("kind": "block", "rule": "four-over-six")") ==
+        "with the other keys \"rule\" is \"four-over-six\"; allowed is one of floor, rceil, ceil, even, least-squares");
+  CHECK(refused(R"("kind": "block", "scale": "f32", "rule": "nearest")").starts_with("\"rule\" is \"nearest\""));
 }
 
 TEST_CASE("malformed recipes are errors that name the key and what is allowed") {
@@ -200,7 +244,9 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "recipe 'a', quantization, forward_x: unknown key \"fromat\"; allowed are "},
       {R"({"name": "a", "quantization": {"forward_x": {"format": "e2m1", "scaling": {"kind": "block", "block": 24,
           "scale": "coded", "scale_format": "e5m1", "rule": "rceil"}}}})",
-       "recipe 'a': quantization, forward_x: quantizer to e2m1fn: the rule rceil is for scales that are powers of two"},
+       "recipe 'a', quantization, forward_x, scaling: with the other keys \"rule\" is \"rceil\"; allowed is one of "
+       "floor, "
+       "four-over-six, least-squares"},
       {R"({"name": "a", "quantization": {"forward_x": {"format": {"signed": false, "exponent_bits": 4,
           "mantissa_bits": 3, "bias": 7}}}})",
        "recipe 'a': quantization, forward_x: format e4m3: an unsigned format has no -0: negative_zero is false for it"},
@@ -328,7 +374,7 @@ TEST_CASE("docs/precision.md: the recipes in a file are read as they stand there
   const auto recipes = amp::recipes_from_json(text.substr(begin, text.find("```", begin) - begin));
   REQUIRE(recipes.size() == 2);
   const amp::Quantization& q = *recipes[0].quantization;
-  CHECK(q.forward_x->scaling.kind == ScalingKind::row);
+  CHECK(is_any<RowScale>(q.forward_x->scaling));
   CHECK(q.dgrad_dy->format == Format::ieee(5, 2));  // the base's
   CHECK(q.dgrad_dy->rounding == rounding_from_name("stochastic"));
   CHECK(q.accumulator == accumulator("bf16-acc/chunk=64"));

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <memory>
+#include <variant>
 
 #include <gradual/autograd/grad_mode.h>
 #include <gradual/core/files/checkpoint_file.h>
@@ -205,7 +206,7 @@ TEST_CASE("scaler and optimizer go from a GPU to a checkpoint, to the CPU and ba
 
 TEST_CASE("moments that are codes wait for a GPU's verdict and skip all the same") {
   if (!have_gpu()) return;
-  const Quantizer codes{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}};
+  const Quantizer codes{.format = format("e4m3fn"), .scaling = TensorScale{}};
   std::vector<Tensor> ends;
   for (const Device device : {Device::cpu(), Device::cuda()}) {
     const Tensor p = Tensor(from_data(numbers(12, 1), {3, 4}).to(device).detach()).set_requires_grad();

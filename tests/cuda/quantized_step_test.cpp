@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <cmath>
 #include <memory>
+#include <variant>
 
 #include <gradual/amp/quantized_run.h>
 #include <gradual/amp/recipe.h>
@@ -189,7 +190,7 @@ TEST_CASE("moments that are codes wait for no verdict: a step with an overflow l
   recipe.name = "scaled";
   recipe.scaling = optim::GradScalerOptions{.init_scale = 16, .growth_interval = 2};
   check_recorded(recipe, false, 4);
-  recipe.quantization->moment1 = {.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}};
+  recipe.quantization->moment1 = {.format = format("e2m1"), .scaling = Nvfp4Blocks{.block = 16}};
   recipe.quantization->moment2->rounding.mode = RoundingMode::stochastic;
   check_recorded(recipe, false, 3);
 
@@ -218,10 +219,8 @@ TEST_CASE("moments that are codes wait for no verdict: a step with an overflow l
 TEST_CASE("the GPU's moments in codes are the CPU's, rounded by chance as well") {
   if (!have_gpu()) return;
   for (const RoundingMode mode : {RoundingMode::nearest_even, RoundingMode::stochastic}) {
-    const Quantizer first{
-        .format = format("e4m3fn"), .rounding = {.mode = mode}, .scaling = {.kind = ScalingKind::tensor}};
-    const Quantizer second{
-        .format = format("e2m1"), .rounding = {.mode = mode}, .scaling = {.kind = ScalingKind::nvfp4, .block = 16}};
+    const Quantizer first{.format = format("e4m3fn"), .rounding = {.mode = mode}, .scaling = TensorScale{}};
+    const Quantizer second{.format = format("e2m1"), .rounding = {.mode = mode}, .scaling = Nvfp4Blocks{.block = 16}};
     std::vector<StateDict> states;
     for (const Device device : {Device::cpu(), kGpu}) {
       const Tensor w = drawn({6, 40}, 1).to(device).detach().set_requires_grad();
@@ -240,20 +239,20 @@ TEST_CASE("amax histories on a GPU have the CPU's bits") {
   if (!have_gpu()) return;
   for (const bool most_recent : {false, true}) {
     const Quantizer q{.format = format("e4m3fn"),
-                      .scaling = {.kind = ScalingKind::delayed, .margin = 1, .history = 3, .most_recent = most_recent}};
+                      .scaling = DelayedScale{.margin = 1, .history = 3, .most_recent = most_recent}};
     AmaxHistory here, there;
     for (const float amax : {0.0F, 4.0F, 7.0F, INFINITY, 2.0F, NAN, 3.0F, 0x1p-140F, 0x1p-140F, 0x1p-140F, 5.0F}) {
       CAPTURE(amax);
       const Tensor x = from_data(std::vector<float>{-amax / 2, amax, 0}, {3});
       for (int twice = 0; twice < 2; ++twice) {
-        const QuantizeOptions a{.history = &here, .keep = twice == 0, .again = twice == 1};
+        const QuantizeOptions a{.history = &here, .use = twice == 0 ? QuantizeFor::first_use : QuantizeFor::later_use};
         QuantizeOptions b = a;
         b.history = &there;
         const Tensor on_cpu = fake_quantize(x * (1 + twice), q, a);
         CHECK(same_numbers(on_cpu, fake_quantize((x * (1 + twice)).to(kGpu), q, b)));
       }
-      here.advance(q.scaling, q.format);
-      there.advance(q.scaling, q.format);
+      here.advance(std::get<DelayedScale>(q.scaling), q.format);
+      there.advance(std::get<DelayedScale>(q.scaling), q.format);
       AmaxHistory copy = there;
       there.read();
       for (const AmaxHistory* h : {&copy, &there}) {
@@ -269,15 +268,15 @@ TEST_CASE("amax histories on a GPU have the CPU's bits") {
     fake_quantize(x, q, {.history = &there});
     fake_quantize(x, q, {.history = &here});
     CHECK(there.staged == 6);
-    there.advance(q.scaling, q.format);
-    here.advance(q.scaling, q.format);
+    there.advance(std::get<DelayedScale>(q.scaling), q.format);
+    here.advance(std::get<DelayedScale>(q.scaling), q.format);
     CHECK(same_numbers(fake_quantize(x, q, {.history = &here}), fake_quantize(x.to(kGpu), q, {.history = &there})));
-    there.advance(q.scaling, q.format);
-    here.advance(q.scaling, q.format);
+    there.advance(std::get<DelayedScale>(q.scaling), q.format);
+    here.advance(std::get<DelayedScale>(q.scaling), q.format);
     CHECK(there.read().amax == here.amax);
     CHECK(there.scale == here.scale);
     // another length, and other numbers
-    Scaling longer = q.scaling;
+    DelayedScale longer = std::get<DelayedScale>(q.scaling);
     longer.history = 5;
     there.advance(longer, q.format);
     here.advance(longer, q.format);
@@ -294,7 +293,7 @@ TEST_CASE("amax histories on a GPU have the CPU's bits") {
 TEST_CASE("gradients that are not finite stay as they are on a GPU too") {
   if (!have_gpu()) return;
   amp::Quantization q;
-  q.weight_gradient = {.format = format("e2m1"), .scaling = {.kind = ScalingKind::tensor}};
+  q.weight_gradient = {.format = format("e2m1"), .scaling = TensorScale{}};
   amp::Recipe recipe{.name = "gradients", .quantization = q};
   for (const bool bad : {false, true}) {
     CAPTURE(bad);

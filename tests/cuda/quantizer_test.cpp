@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <initializer_list>
 
 #include <gradual/core/quantize/quantizer.h>
 #include <gradual/core/quantize/what_if.h>
@@ -41,7 +42,7 @@ std::vector<Quantizer> quantizers() {
     for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite}) add(f, {}, {}, o);
   for (const RoundingMode m : {nearest_away, toward_zero, up, down, to_odd, stochastic}) {
     add("e4m3fn", {}, {.mode = m});
-    add("e4m3fn", {.kind = ScalingKind::block}, {.mode = m, .random_bits = 9});
+    add("e4m3fn", PowerBlocks{}, {.mode = m, .random_bits = 9});
   }
   Quantizer flushed{.format = format("e5m2")};
   flushed.format.subnormals = false;
@@ -51,9 +52,9 @@ std::vector<Quantizer> quantizers() {
       Quantizer unsigned_one{.format = format(f), .rounding = {}, .overflow = o};
       unsigned_one.format.is_signed = unsigned_one.format.has_negative_zero = false;
       all.push_back(unsigned_one);
-      unsigned_one.scaling.kind = ScalingKind::block;
+      unsigned_one.scaling = PowerBlocks{};
       all.push_back(unsigned_one);
-      unsigned_one.scaling = {.kind = ScalingKind::tensor};
+      unsigned_one.scaling = TensorScale{};
       unsigned_one.rounding.mode = stochastic;
       all.push_back(unsigned_one);
     }
@@ -72,20 +73,20 @@ std::vector<Quantizer> quantizers() {
     all.push_back(powers);
   }
   for (const char* f : {"e4m3fn", "e5m2", "e2m1fn"}) {
-    add(f, {.kind = ScalingKind::fixed, .value = 3});
+    add(f, FixedScale{.value = 3});
     for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
-      add(f, {.kind = ScalingKind::tensor, .margin = 1, .oracle = oracle});
-      add(f, {.kind = ScalingKind::row, .power_of_two = true, .oracle = oracle});
-      add(f, {.kind = ScalingKind::nvfp4, .block = 16, .oracle = oracle});
+      add(f, TensorScale{.margin = 1, .oracle = oracle});
+      add(f, RowScale{.power_of_two = true, .oracle = oracle});
+      add(f, Nvfp4Blocks{.block = 16, .oracle = oracle});
       for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even})
-        add(f, {.kind = ScalingKind::block, .rule = rule, .oracle = oracle});
-      add(f, {.kind = ScalingKind::block, .block = 16, .scale = ScaleFormat::f32, .oracle = oracle});
-      add(f, {.kind = ScalingKind::block, .block = 8, .scale = ScaleFormat::power_of_two, .oracle = oracle});
-      add(f, {.kind = ScalingKind::block, .block = 8, .square = true, .oracle = oracle});
+        add(f, PowerBlocks{.rule = rule, .oracle = oracle});
+      add(f, FloatBlocks{.block = 16, .oracle = oracle});
+      add(f, PowerBlocks{.block = 8, .scale = ScaleFormat::power_of_two, .oracle = oracle});
+      add(f, PowerBlocks{.block = 8, .square = true, .oracle = oracle});
     }
-    add(f, {.kind = ScalingKind::tensor}, {.mode = stochastic});
-    add(f, {.kind = ScalingKind::delayed});
-    add(f, {.kind = ScalingKind::nvfp4, .block = 16, .square = true}, {.mode = stochastic, .random_bits = 3});
+    add(f, TensorScale{}, {.mode = stochastic});
+    add(f, DelayedScale{});
+    add(f, Nvfp4Blocks{.block = 16, .square = true}, {.mode = stochastic, .random_bits = 3});
   }
   return all;
 }
@@ -122,7 +123,7 @@ void check_same(const Tensor& x, const Quantizer& q, int axis, bool scaled_expon
   INFO(describe(q) << " " << to_string(q.overflow) << " of " << to_string(x.sizes()) << " " << to_string(x.dtype())
                    << ", axis " << axis);
   // The sign of a NaN times a NaN is unspecified. torchao's scales of blocks with NaN are NaN: Inf becomes such a NaN.
-  const bool no_sign = q.scaling.kind == ScalingKind::block && q.scaling.oracle == ScaleOracle::torchao;
+  const bool no_sign = is_any<PowerBlocks, FloatBlocks>(q.scaling) && oracle_of(q.scaling) == ScaleOracle::torchao;
   const auto comparable = [&](const Tensor& t) { return no_sign && t.is_floating() ? where(t != t, NAN, t) : t; };
   const Result cpu = run(x, q, axis, scaled_exponents);
   const Result gpu = run(x.to(Device::cuda()), q, axis, scaled_exponents);
@@ -145,7 +146,7 @@ TEST_CASE("quantizers have the bits and counts of the CPU") {
   for (const Quantizer& q : quantizers()) {
     check_same(spread({12, 96}, DType::f32), q, -1, false);
     // of NaN times a scale that is NaN, either may stay
-    check_same(spread({12, 96}, DType::f32, true, q.scaling.kind == ScalingKind::none ? -NAN : NAN), q, -1, true);
+    check_same(spread({12, 96}, DType::f32, true, is_any<NoScale>(q.scaling) ? -NAN : NAN), q, -1, true);
     check_same(spread({3, 7, 45}, DType::bf16), q, 1, true);
     check_same(spread({21, 40}, DType::f16).transpose(0, 1), q, 0, false);
   }
@@ -155,9 +156,9 @@ TEST_CASE("quantizers of odd shapes and of doubles") {
   if (!test::have_gpu()) return;
   for (const Quantizer& q : quantizers()) {
     check_same(spread({}, DType::f32), q, -1, false);
-    check_same(spread({5, 33}, DType::f64, true, q.scaling.kind == ScalingKind::none ? -NAN : NAN), q, -1, true);
+    check_same(spread({5, 33}, DType::f64, true, is_any<NoScale>(q.scaling) ? -NAN : NAN), q, -1, true);
     check_same(spread({1, 1}, DType::f32), q, -1, false);
-    if (q.scaling.kind == ScalingKind::tensor || q.scaling.kind == ScalingKind::none)
+    if (is_any<TensorScale>(q.scaling) || is_any<NoScale>(q.scaling))
       check_same(spread({0, 4}, DType::f32), q, -1, false);
   }
 }
@@ -190,7 +191,7 @@ TEST_CASE("powers of two from the smallest floats on") {
 
 TEST_CASE("a graph records every kind of quantizer") {
   if (!test::have_gpu()) return;
-  Quantizer unsigned_one{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::row}};
+  Quantizer unsigned_one{.format = format("e4m3fn"), .scaling = RowScale{}};
   unsigned_one.format.is_signed = unsigned_one.format.has_negative_zero = false;
   const Tensor x = spread({12, 96}, DType::f64).to(Device::cuda());
   const Tensor other = spread({12, 96}, DType::f64) * 3;
@@ -216,7 +217,7 @@ TEST_CASE("a graph records every kind of quantizer") {
 TEST_CASE("a large tensor") {
   if (!test::have_gpu()) return;
   const Tensor x = spread({100, 1000}, DType::f32);
-  for (const Scaling& s : {Scaling{.kind = ScalingKind::tensor}, Scaling{.kind = ScalingKind::block}})
+  for (const Scaling& s : std::initializer_list<Scaling>{TensorScale{}, PowerBlocks{}})
     check_same(x, {.format = format("e4m3fn"), .scaling = s}, -1, true);
 }
 

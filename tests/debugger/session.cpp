@@ -54,8 +54,7 @@ int main() {
   const Tensor gpu = device::count() > 0 ? x.to(Device::cuda()) : undefined;
   [[maybe_unused]] const Shape shape = {2, 3};
   [[maybe_unused]] const Device device = Device::cpu();
-  [[maybe_unused]] const Quantizer quantizer = {.format = format("e4m3fn"),
-                                                .scaling = {.kind = ScalingKind::block, .block = 16}};
+  [[maybe_unused]] const Quantizer quantizer = {.format = format("e4m3fn"), .scaling = PowerBlocks{.block = 16}};
   const QuantizedTensor codes = quantize(x, {.format = format("e2m1")});
   alignas(Tensor) unsigned char garbage[sizeof(Tensor)];
   std::fill(std::begin(garbage), std::end(garbage), static_cast<unsigned char>(0x5a));

@@ -181,7 +181,7 @@ std::pair<double, double> scale_of(double amax, const std::string& element, cons
   return {scale * global, q.dequantize().item()};
 }
 
-constexpr Scaling kMx{.kind = ScalingKind::block, .scale = ScaleFormat::e8m0};
+constexpr PowerBlocks kMx{.scale = ScaleFormat::e8m0};
 
 std::string scale_rules() {
   std::string text = head({"element", "amax of the block", "`floor`", "`rceil`", "`ceil`", "`even`"});
@@ -191,7 +191,7 @@ std::string scale_rules() {
     for (const double amax : amaxes) {
       std::vector<std::string> cells{fmt::format("`{}`", element), number(amax)};
       for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even}) {
-        Scaling s = kMx;
+        PowerBlocks s = kMx;
         s.rule = rule;
         const auto [scale, value] = scale_of(amax, element, s);
         const bool clips = amax / scale > format(element).max();
@@ -204,16 +204,15 @@ std::string scale_rules() {
 
 std::string odd_amaxes() {
   std::string text = head({"scaling", "oracle", "amax 0", "amax Inf", "amax NaN"});
-  Scaling fine = kMx;
+  PowerBlocks fine = kMx;
   fine.scale = ScaleFormat::power_of_two;
   fine.rule = ScaleRule::rceil;
-  const std::pair<const char*, Scaling> kinds[] = {{"one per tensor or row", {.kind = ScalingKind::tensor}},
-                                                   {"blocks, `e8m0`", kMx},
-                                                   {"blocks, power of two in f32", fine}};
+  const std::pair<const char*, Scaling> kinds[] = {
+      {"one per tensor or row", TensorScale{}}, {"blocks, `e8m0`", kMx}, {"blocks, power of two in f32", fine}};
   for (const auto& [kind, scaling] : kinds)
     for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
       Scaling s = scaling;
-      s.oracle = oracle;
+      set_oracle(s, oracle);
       std::vector<std::string> cells{kind, oracle == ScaleOracle::torchao ? "torchao" : "Transformer Engine"};
       for (const double amax : {0.0, kInf, kNan}) cells.push_back(number(scale_of(amax, "e4m3fn", s).first));
       text += row(cells);
@@ -223,7 +222,7 @@ std::string odd_amaxes() {
     AmaxHistory history;
     history.scale = 4;
     history.stage(amax);
-    history.advance({.kind = ScalingKind::delayed}, format("e4m3fn"));
+    history.advance(DelayedScale{}, format("e4m3fn"));
     cells.push_back(history.scale == 4 ? "as before" : number(1 / history.scale));
   }
   return text + row(cells);

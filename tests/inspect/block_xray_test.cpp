@@ -15,10 +15,10 @@ namespace {
 constexpr const char* kRules[] = {"floor", "rceil", "ceil", "even"};  // in ScaleRule's order
 
 Quantizer mx(const char* element, ScaleRule rule = ScaleRule::floor, int block = 32) {
-  return {.format = format(element), .scaling = {.kind = ScalingKind::block, .block = block, .rule = rule}};
+  return {.format = format(element), .scaling = PowerBlocks{.block = block, .rule = rule}};
 }
 Quantizer nvfp4(bool square = false) {
-  return {.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16, .square = square}};
+  return {.format = format("e2m1"), .scaling = Nvfp4Blocks{.block = 16, .square = square}};
 }
 
 // Sum of squares of x - y.
@@ -34,11 +34,9 @@ double error_of(const Tensor& x, const Tensor& y) {
 double best_error(const Tensor& block, const Format& f) {
   double best = INFINITY;
   for (int e = -126; e <= 126; ++e)
-    best = std::min(
-        best,
-        error_of(block, fake_quantize(block, {.format = f,
-                                              .overflow = Overflow::saturate,
-                                              .scaling = {.kind = ScalingKind::fixed, .value = std::ldexp(1.0, e)}})));
+    best = std::min(best, error_of(block, fake_quantize(block, {.format = f,
+                                                                .overflow = Overflow::saturate,
+                                                                .scaling = FixedScale{.value = std::ldexp(1.0, e)}})));
   return best;
 }
 
@@ -47,7 +45,7 @@ double best_error(const Tensor& block, const Format& f) {
 TEST_CASE("xray: of f64 numbers, not of their f32 roundings") {
   for (const Quantizer& q : {mx("e4m3fn", ScaleRule::rceil), mx("e2m1", ScaleRule::ceil), nvfp4()})
     for (const double scale : {1.0, 1e60, 1e-60}) {
-      const int block = q.scaling.block;
+      const int block = block_size(q.scaling);
       std::vector<double> numbers(static_cast<std::size_t>(2 * block), 0.3 * scale);
       numbers[0] = (1.5 + 0x1p-40) * scale;
       numbers[static_cast<std::size_t>(block)] = (1 - 0x1p-40) * scale;
@@ -191,8 +189,8 @@ TEST_CASE("xray: a block that suits 4 takes 4 over 6") {
 
 TEST_CASE("xray: bad quantizers and rows that are not there") {
   const Tensor x = ones({4});
-  CHECK_THROWS_WITH_AS(xray(x, {.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}}),
-                       doctest::Contains("has no scales of blocks; allowed are ScalingKind::block and nvfp4"), Error);
+  CHECK_THROWS_WITH_AS(xray(x, {.format = format("e4m3fn"), .scaling = TensorScale{}}),
+                       doctest::Contains("has no scales of blocks; allowed are the kinds block and nvfp4"), Error);
   CHECK_THROWS_WITH_AS(xray(x, mx("e2m1")).of("round", 32), doctest::Contains("floor 8, ceil 8"), Error);
   CHECK_THROWS_AS(xray(ones({4}, {.dtype = DType::i64}), mx("e2m1")), Error);
 }
@@ -246,7 +244,7 @@ TEST_CASE("an X-ray as CSV") {
     const ObserverScope scope(xrays);
     fake_quantize(randn({4, 64}), mx("e2m1"));
     quantize(randn({4, 64}), nvfp4());
-    fake_quantize(randn({4, 64}), {.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}});
+    fake_quantize(randn({4, 64}), {.format = format("e4m3fn"), .scaling = TensorScale{}});
   }
   REQUIRE(xrays.sites().size() == 2);  // the third has no blocks
   CHECK(xrays.sites()[0].operand == "kept");

@@ -219,7 +219,7 @@ TEST_CASE("gradient_sites: operands and stored outputs of an autocast recipe are
 
 TEST_CASE("gradient_sites: the update is the rounding of the gradient that the optimizer reads") {
   const Problem p("mlp");
-  const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}};
+  const Quantizer q{.format = format("e4m3fn"), .scaling = TensorScale{}};
   const inspect::GradientSites all = p.sites(quantised({.weight_gradient = q}));
   REQUIRE(all.sites.size() == 3);
   const auto named = p.model->named_parameters();

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <variant>
 
 using namespace gradual;
 using inspect::Cause;
@@ -322,7 +323,7 @@ TEST_CASE("planted: a delayed scale left behind by a jump of amax") {
   check({named("fp8-delayed", "jumps",
                [](auto& r) {
                  for (const auto& field : amp::kQuantizerFields)
-                   if (auto& q = *r.quantization.*field.quantizer) q->scaling.history = 1;
+                   if (auto& q = *r.quantization.*field.quantizer) std::get<DelayedScale>(q->scaling).history = 1;
                }),
          [] { return std::make_shared<Jumps>(); }},
         {.cause = Cause::delayed_scale, .site = "out"});
@@ -349,7 +350,7 @@ TEST_CASE("planted: a variance as a difference of two means in bf16") {
 }
 TEST_CASE("planted: weights kept in e4m3, where no update arrives") {
   Quantizer kept{.format = format("e4m3fn")};
-  kept.scaling.kind = ScalingKind::tensor;
+  kept.scaling = TensorScale{};
   check({{.name = "kept", .quantization = amp::Quantization{.weight = kept}}, mlp, adam(5e-4)},
         {.verdict = "no learning",
          .cause = Cause::update_vanishes,

@@ -189,7 +189,7 @@ TEST_CASE("update meter: scalars of other arithmetics") {
 }
 
 TEST_CASE("update meter: moments that are kept in few bits") {
-  const Quantizer e4m3{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}};
+  const Quantizer e4m3{.format = format("e4m3fn"), .scaling = TensorScale{}};
   nn::Linear layer = layer_of(1, DType::f32);
   optim::SGD sgd({optim::named_group(layer.named_parameters())},
                  {.lr = 1, .momentum = 0.96875, .precision = {.moments = {e4m3}}});
@@ -209,11 +209,10 @@ TEST_CASE("update meter: moments that are kept in few bits") {
   CHECK(kept->vanished == 0);  // all elements are the amax: the scale carries them
   CHECK(kept->arriving() == doctest::Approx(1));
 
-  optim::SGD fixed(
-      {optim::named_group(layer.named_parameters())},
-      {.lr = 1,
-       .momentum = 0.96875,
-       .precision = {.moments = {Quantizer{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::none}}}}});
+  optim::SGD fixed({optim::named_group(layer.named_parameters())},
+                   {.lr = 1,
+                    .momentum = 0.96875,
+                    .precision = {.moments = {Quantizer{.format = format("e4m3fn"), .scaling = NoScale{}}}}});
   UpdateMeter other(layer);
   run(fixed, layer, other, 0.5, 1);
   run(fixed, layer, other, 0, 1);

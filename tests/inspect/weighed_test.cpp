@@ -173,10 +173,8 @@ TEST_CASE("zeroed activations beside a large channel are the cause, not the clip
 TEST_CASE("RCEIL is no cure of scales that no rule chooses, and a cure runs a step before it is offered") {
   amp::Recipe coded = amp::recipe("mxfp4");
   for (const amp::QuantizerField& field : amp::kQuantizerFields)
-    if (auto& q = (*coded.quantization).*field.quantizer) {
-      q->scaling.scale = ScaleFormat::coded;
-      q->scaling.scale_format = format("e5m1");
-    }
+    if (auto& q = (*coded.quantization).*field.quantizer)
+      q->scaling = CodedBlocks{.block = 32, .scale_format = format("e5m1"), .oracle = ScaleOracle::torchao};
   CHECK(inspect::cures::valid(coded, {inspect::cures::rceil(coded)}).empty());
   CHECK(inspect::cures::valid(coded, {inspect::cures::wide_scales(coded)}).size() == 1);
 

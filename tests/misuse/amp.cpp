@@ -76,7 +76,8 @@ Misuses amp_misuses() {
       {"a quantizer of a format without bits",
        [] { valid([](Recipe& r) { r.quantization->forward_x->format.exponent_bits = 0; }, "mxfp8"); },
        "recipe 'mine': quantization, forward_x: format e0m3: 0 exponent bits; allowed are 1 to 8"},
-      {"a block of no element", [] { valid([](Recipe& r) { r.quantization->forward_w->scaling.block = 0; }, "mxfp8"); },
+      {"a block of no element",
+       [] { valid([](Recipe& r) { set_block(r.quantization->forward_w->scaling, 0); }, "mxfp8"); },
        "recipe 'mine': quantization, forward_w: quantizer to e4m3fn: a block has at least 1 element, not 0"},
       {"a module of an unknown recipe",
        [] {
@@ -301,7 +302,7 @@ Misuses amp_misuses() {
       {"delayed scaling of weights as moments",
        [] {
          Quantization q;
-         q.weight = Quantizer{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::delayed}};
+         q.weight = Quantizer{.format = format("e4m3fn"), .scaling = DelayedScale{}};
          check_valid(q);
        },
        "quantization: gradients, weights, masters, moments and results take scales from their own values: no delayed"},

@@ -7,7 +7,7 @@ using namespace gradual;
 namespace test {
 namespace {
 
-Quantizer mx() { return {.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::block}}; }
+Quantizer mx() { return {.format = format("e4m3fn"), .scaling = PowerBlocks{}}; }
 template <class F> Tensor rounded(F edit) {
   Quantizer q = mx();
   edit(q);
@@ -50,22 +50,21 @@ Misuses format_misuses() {
       {"a scope of an accumulator with a promotion of -1",
        [] { const AccumulatorScope scope(Accumulator{.promote = -1}); },
        "accumulator: it promotes after at least 1 product (0: never), not -1"},
-      {"a quantizer of blocks of 0", [] { return rounded([](Quantizer& q) { q.scaling.block = 0; }); },
+      {"a quantizer of blocks of 0", [] { return rounded([](Quantizer& q) { set_block(q.scaling, 0); }); },
        "quantizer to e4m3fn: a block has at least 1 element, not 0"},
       {"a quantizer with a fixed scale of NaN",
-       [] { return rounded([](Quantizer& q) { q.scaling = {.kind = ScalingKind::fixed, .value = NAN}; }); },
+       [] { return rounded([](Quantizer& q) { q.scaling = FixedScale{.value = NAN}; }); },
        "quantizer to e4m3fn: a fixed scale is a number from 2^-126 to 2^126, not nan"},
       {"a quantizer with a fixed scale of 0",
-       [] { return rounded([](Quantizer& q) { q.scaling = {.kind = ScalingKind::fixed, .value = 0}; }); },
+       [] { return rounded([](Quantizer& q) { q.scaling = FixedScale{.value = 0}; }); },
        "quantizer to e4m3fn: a fixed scale is a number from 2^-126 to 2^126, not 0"},
       {"a quantizer with a margin of NaN",
-       [] { return rounded([](Quantizer& q) { q.scaling = {.kind = ScalingKind::tensor, .margin = NAN}; }); },
+       [] { return rounded([](Quantizer& q) { q.scaling = TensorScale{.margin = NAN}; }); },
        "quantizer to e4m3fn: the margin is -64 to 64 (powers of two), not nan"},
       {"a quantizer with a history of 0",
-       [] { return rounded([](Quantizer& q) { q.scaling = {.kind = ScalingKind::delayed, .history = 0}; }); },
+       [] { return rounded([](Quantizer& q) { q.scaling = DelayedScale{.history = 0}; }); },
        "quantizer to e4m3fn: the history keeps at least 1 amax, not 0"},
-      {"delayed scaling without a history",
-       [] { return rounded([](Quantizer& q) { q.scaling = {.kind = ScalingKind::delayed}; }); },
+      {"delayed scaling without a history", [] { return rounded([](Quantizer& q) { q.scaling = DelayedScale{}; }); },
        "quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)"},
       {"a quantizer of no format", [] { return fake_quantize(ones({2}), Quantizer{}); },
        "format e0m0: 0 exponent bits; allowed are 1 to 8"},
@@ -82,7 +81,7 @@ Misuses format_misuses() {
        "an undefined tensor was used; it has no dtype, shape or numbers"},
       {"a quantizer along a dim too far", [] { return fake_quantize(ones({2}), mx(), {.axis = 3}); },
        "quantize: dim 3 is out of range for a 1-d tensor; allowed are -1 to 0"},
-      {"square blocks of a vector", [] { return rounded([](Quantizer& q) { q.scaling.square = true; }); },
+      {"square blocks of a vector", [] { return rounded([](Quantizer& q) { set_tiles(q.scaling, true); }); },
        "= f32: 1 1"},
       {"hadamard16 of 8 columns",
        [] {

@@ -203,7 +203,7 @@ Misuses optim_misuses() {
       {"moments by delayed scaling",
        [] {
          UpdateOptions precision;
-         precision.moments[0] = Quantizer{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::delayed}};
+         precision.moments[0] = Quantizer{.format = format("e4m3fn"), .scaling = DelayedScale{}};
          SGD({weight()}, {.momentum = 0.9, .precision = precision});
        },
        "optimizer: moments are kept as codes without delayed scaling, zero points, Hadamard transform and "

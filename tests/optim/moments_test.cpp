@@ -1,6 +1,8 @@
 // Moments that are kept as codes and scales.
 #include <doctest/doctest.h>
 
+#include <variant>
+
 #include "gradual/core/tensor/memory.h"
 #include "helpers.h"
 
@@ -10,12 +12,11 @@ using namespace gradual::test;
 
 namespace {
 
-const Quantizer kE4m3{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor, .power_of_two = true}};
-const Quantizer kFp16{.format = format("fp16"), .scaling = {.kind = ScalingKind::tensor, .power_of_two = true}};
-const Quantizer kBlocks{.format = format("e2m1"),
-                        .rounding = {.mode = RoundingMode::stochastic},
-                        .scaling = {.kind = ScalingKind::block, .block = 16}};
-const Quantizer kTwoLevels{.format = format("e3m2"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}};
+const Quantizer kE4m3{.format = format("e4m3fn"), .scaling = TensorScale{.power_of_two = true}};
+const Quantizer kFp16{.format = format("fp16"), .scaling = TensorScale{.power_of_two = true}};
+const Quantizer kBlocks{
+    .format = format("e2m1"), .rounding = {.mode = RoundingMode::stochastic}, .scaling = PowerBlocks{.block = 16}};
+const Quantizer kTwoLevels{.format = format("e3m2"), .scaling = Nvfp4Blocks{.block = 16}};
 
 UpdateOptions coded(const Quantizer& first, const Quantizer& second) {
   UpdateOptions o;
@@ -158,7 +159,7 @@ TEST_CASE("codes that do not fit and moments that cannot be coded are named") {
   CHECK(error_of([&] { codes.load_state_dict(wide.state_dict()); }) ==
         "load_state_dict: exp_avg of parameter 0: .codes is u8 [20], it should be u8 [16]");
   Quantizer bad = kE4m3;
-  bad.scaling = {.kind = ScalingKind::delayed};
+  bad.scaling = DelayedScale{};
   const auto refused = [&](const UpdateOptions& o) { return error_of([&] { Adam({p}, {.precision = o}); }); };
   const std::string how =
       "optimizer: moments are kept as codes without delayed scaling, zero points, Hadamard transform and "
@@ -167,7 +168,7 @@ TEST_CASE("codes that do not fit and moments that cannot be coded are named") {
   UpdateOptions pure = coded(kE4m3, kFp16);
   pure.pure_arithmetic = true;
   CHECK(refused(pure) == how);
-  bad.scaling = {.block = 0};
+  bad.scaling = PowerBlocks{.block = 0};
   CHECK(refused(coded(kE4m3, bad)) == "optimizer, moments: quantizer to e4m3fn: a block has at least 1 element, not 0");
 }
 
@@ -204,8 +205,8 @@ TEST_CASE("second moments as codes: those that vanish beside a large one are cou
   for (const char* format : {"e4m3fn", "fp16", "int8", "e5m2"}) {
     CAPTURE(format);
     UpdateOptions options;
-    options.moments[1] = Quantizer{
-        .format = gradual::format(format), .overflow = Overflow::saturate, .scaling = {.kind = ScalingKind::tensor}};
+    options.moments[1] =
+        Quantizer{.format = gradual::format(format), .overflow = Overflow::saturate, .scaling = TensorScale{}};
     const Tensor p = zeros({2, 2}).set_requires_grad();
     Adam adam({p}, {.precision = options});
     p.set_grad(from_data(std::vector<float>{1, 1, 1, 1e-8F}, {2, 2}));

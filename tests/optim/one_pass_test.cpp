@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
+#include <variant>
 
 #include "gradual/core/formats/cast_counts.h"
 #include "gradual/core/observe/observer.h"
@@ -75,7 +77,7 @@ const Kind kKinds[] = {
      }},
     {"adamw", [](const auto& p, const auto& u) { return std::make_unique<AdamW>(p, AdamWOptions{.precision = u}); }}};
 
-const Quantizer kCodes{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor}};
+const Quantizer kCodes{.format = format("e4m3fn"), .scaling = TensorScale{}};
 std::vector<std::pair<const char*, UpdateOptions>> updates() {
   using enum LowPrecisionUpdate;
   UpdateOptions coded;

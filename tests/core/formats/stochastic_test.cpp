@@ -93,11 +93,11 @@ TEST_CASE("stochastic rounding: the same bits for any number of threads") {
   Generator g(3);
   const Tensor x = randn({300, 700}, {}, g);
   const Quantizer per_tensor{
-      .format = format("e4m3fn"), .rounding = {RoundingMode::stochastic, 8}, .scaling = {.kind = ScalingKind::tensor}};
+      .format = format("e4m3fn"), .rounding = {RoundingMode::stochastic, 8}, .scaling = TensorScale{}};
   Quantizer none = per_tensor;
   Quantizer blocks = per_tensor;
   none.scaling = {};
-  blocks.scaling = {.kind = ScalingKind::block};
+  blocks.scaling = PowerBlocks{};
   for (const Quantizer& q : {none, per_tensor, blocks}) {
     const QuantizeOptions o{.key = {5, 6}};
     Tensor first;

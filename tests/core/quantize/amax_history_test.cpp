@@ -6,6 +6,7 @@
 #include <cfloat>
 #include <cmath>
 #include <limits>
+#include <variant>
 
 #include "support/tensors.h"
 
@@ -17,15 +18,12 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-Quantizer delayed(Scaling scaling) {
-  scaling.kind = ScalingKind::delayed;
-  return {.format = format("e4m3fn"), .scaling = scaling};
-}
+Quantizer delayed(const DelayedScale& scaling) { return {.format = format("e4m3fn"), .scaling = scaling}; }
 
 // One training step: quantises a tensor of this amax with the scale so far, then takes the amax in. The scale after it.
 float step(AmaxHistory& history, const Quantizer& q, float amax) {
   fake_quantize(from_data(std::vector<float>{-amax, 0, amax / 2}, {3}), q, {.history = &history});
-  history.advance(q.scaling, q.format);
+  history.advance(std::get<DelayedScale>(q.scaling), q.format);
   return history.scale;
 }
 
@@ -39,7 +37,7 @@ TEST_CASE("delayed scaling: the largest of the history sets the next scale") {
   h = {};
   CHECK(step(h, q, 2) == 448 / 2.0F);
   // with 224, a tensor of amax 8 is clipped to 448 / 224, and the scale follows afterwards
-  CHECK(fake_quantize(full({1}, 8), q, {.history = &h, .stage = false}).item() == 2);
+  CHECK(fake_quantize(full({1}, 8), q, {.history = &h, .use = QuantizeFor::evaluation}).item() == 2);
   CHECK(h.staged == 0);  // only read
   CHECK(step(h, q, 8) == 448 / 8.0F);
   CHECK(h.amax == std::vector<float>{8, 2});
@@ -66,7 +64,7 @@ TEST_CASE("delayed scaling: the amax of an f64 tensor is kept rounded up, so tha
   CHECK(std::isnan(staged(kNan)));
   AmaxHistory h;
   fake_quantize(full({1}, 448 * (1 + 0x1p-40), {.dtype = DType::f64}), q, {.history = &h});
-  h.advance(q.scaling, q.format);
+  h.advance(std::get<DelayedScale>(q.scaling), q.format);
   CHECK(h.scale < 1);  // with 1 the number would be beyond the largest value
 }
 
@@ -76,7 +74,7 @@ TEST_CASE("delayed scaling: several tensors of one step count with their largest
   for (const float amax : {3.0F, 7.0F, 5.0F}) fake_quantize(full({2}, amax), q, {.history = &h});
   CHECK(h.staged == 7);
   CHECK(h.scale == 1);
-  h.advance(q.scaling, q.format);
+  h.advance(std::get<DelayedScale>(q.scaling), q.format);
   CHECK(h.scale == 448 / 7.0F);
   CHECK(h.staged == 0);
   CHECK(h.amax == std::vector<float>{7});

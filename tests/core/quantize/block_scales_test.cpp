@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <initializer_list>
 #include <string>
 
 #include "support/files.h"
@@ -42,10 +43,7 @@ TEST_CASE("blocks with coded scales: amax / max rounded in the scale's format") 
   const std::vector<float> x = spread(512, 1);
   for (const char* scale : {"e4m3fn", "ue4m3", "ue5m3", "ue6m2", "bf16", "e5m2", "fp16", "q4.4", "e3m2", "int4"})
     for (const char* element : {"e2m1", "int4", "nf4", "e4m3fn"}) {
-      const Quantizer q{
-          .format = format(element),
-          .scaling = {
-              .kind = ScalingKind::block, .block = 16, .scale = ScaleFormat::coded, .scale_format = format(scale)}};
+      const Quantizer q{.format = format(element), .scaling = CodedBlocks{.block = 16, .scale_format = format(scale)}};
       const Tensor t = from_data(x, {8, 64});
       const QuantizedTensor codes = quantize(t, q);
       const std::vector<float> values = fake_quantize(t, q).to_vector<float>();
@@ -64,10 +62,8 @@ TEST_CASE("four-over-six takes the better of two scales of a block") {
   const std::vector<float> x = spread(2048, 2);
   const Tensor t = from_data(x, {32, 64});
   for (const bool two_levels : {false, true}) {
-    Quantizer q{.format = format("e2m1"),
-                .scaling = {.kind = two_levels ? ScalingKind::nvfp4 : ScalingKind::block, .block = 16}};
-    if (!two_levels) q.scaling.scale = ScaleFormat::coded;
-    q.scaling.rule = ScaleRule::four_over_six;
+    Quantizer q{.format = format("e2m1"), .scaling = CodedBlocks{.block = 16, .rule = CodedRule::four_over_six}};
+    if (two_levels) q.scaling = Nvfp4Blocks{.block = 16, .rule = CodedRule::four_over_six};
     const QuantizedTensor codes = quantize(t, q);
     const float global = two_levels ? codes.global_scale.item<float>() : 1;
     // The largest block's scale is 256 for 6, so that 384 for 4 is a number of e4m3fn.
@@ -101,14 +97,18 @@ TEST_CASE("least-squares errs no more than a rule, in any block or tile") {
   const std::vector<float> x = spread(4096, 3);
   const Tensor t = from_data(x, {64, 64});
   for (const bool square : {false, true})
-    for (const ScaleFormat scale : {ScaleFormat::e8m0, ScaleFormat::power_of_two, ScaleFormat::coded})
+    for (const Scaling& scales :
+         std::initializer_list<Scaling>{PowerBlocks{.block = 16, .square = square},
+                                        PowerBlocks{.block = 16, .square = square, .scale = ScaleFormat::power_of_two},
+                                        CodedBlocks{.block = 16, .square = square}})
       for (const char* element : {"e2m1", "e4m3fn", "nf4"}) {
-        Quantizer q{.format = format(element),
-                    .scaling = {.kind = ScalingKind::block, .block = 16, .square = square, .scale = scale}};
+        Quantizer q{.format = format(element), .scaling = scales};
         double least = 1e300;
         for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::least_squares}) {
-          if (scale == ScaleFormat::coded && rule == ScaleRule::rceil) continue;  // rceil is for powers of two
-          q.scaling.rule = rule;
+          const bool coded = is_any<CodedBlocks>(scales);
+          if (coded && rule == ScaleRule::rceil) continue;  // rceil is for powers of two
+          if (coded) set_rule(q.scaling, rule == ScaleRule::floor ? CodedRule::nearest : CodedRule::least_squares);
+          else set_rule(q.scaling, rule);
           const std::vector<float> values = fake_quantize(t, q).to_vector<float>();
           double most_of_block = 0;
           double sum = 0;
@@ -127,7 +127,7 @@ TEST_CASE("shared microexponents: pairs under an exponent of 16, and HiFloat4, b
   const std::vector<float> x = spread(1024, 4);
   const Tensor t = from_data(x, {4, 256});
   for (const char* element : {"mxint8", "q1.3", "q1.1"}) {
-    const Quantizer q{.format = format(element), .scaling = {.kind = ScalingKind::block, .block = 16, .part = 2}};
+    const Quantizer q{.format = format(element), .scaling = PowerParts{.block = 16, .part = 2}};
     const std::vector<float> values = fake_quantize(t, q).to_vector<float>();
     CHECK(quantize(t, q).dequantize().to_vector<float>() == values);
     for (std::size_t b = 0; b < 1024; b += 16) {
@@ -142,12 +142,7 @@ TEST_CASE("shared microexponents: pairs under an exponent of 16, and HiFloat4, b
     }
   }
   const Quantizer hif4{.format = format("msfp12"),
-                       .scaling = {.kind = ScalingKind::block,
-                                   .block = 64,
-                                   .part = 8,
-                                   .inner_part = 4,
-                                   .scale = ScaleFormat::coded,
-                                   .scale_format = format("ue6m2")}};
+                       .scaling = CodedParts{.block = 64, .part = 8, .inner_part = 4, .scale_format = format("ue6m2")}};
   const std::vector<float> values = fake_quantize(t, hif4).to_vector<float>();
   CHECK(quantize(t, hif4).dequantize().to_vector<float>() == values);
   for (std::size_t b = 0; b < 1024; b += 64) {
@@ -162,7 +157,7 @@ TEST_CASE("shared microexponents: pairs under an exponent of 16, and HiFloat4, b
     }
   }
   // A last block that is shorter, and zeros.
-  const Quantizer q{.format = format("q1.3"), .scaling = {.kind = ScalingKind::block, .block = 16, .part = 2}};
+  const Quantizer q{.format = format("q1.3"), .scaling = PowerParts{.block = 16, .part = 2}};
   const Tensor odd = from_data(std::vector<float>(x.begin(), x.begin() + 57), {3, 19});
   const Tensor padded = zeros({3, 32});
   for (std::int64_t r = 0; r < 3; ++r) std::copy_n(odd.data<float>() + r * 19, 19, padded.data<float>() + r * 32);
@@ -175,47 +170,33 @@ TEST_CASE("shared microexponents: pairs under an exponent of 16, and HiFloat4, b
 TEST_CASE("quantizers to tables, with every kind of scale") {
   const std::vector<float> x = spread(256, 5);
   const Tensor t = from_data(x, {4, 64});
-  using enum ScalingKind;
   for (const char* element : {"nf4", "posit8", "hif8", "log8", "takum16"})
-    for (const Scaling& s :
-         {Scaling{}, {.kind = tensor}, {.kind = row}, {.kind = block, .block = 16}, {.kind = fixed, .value = 4}}) {
+    for (const Scaling& s : std::initializer_list<Scaling>{NoScale{}, TensorScale{}, RowScale{},
+                                                           PowerBlocks{.block = 16}, FixedScale{.value = 4}}) {
       const Quantizer q{.format = format(element), .scaling = s};
       const QuantizedTensor codes = quantize(t, q);
       const std::vector<float> values = fake_quantize(t, q).to_vector<float>();
       CHECK(codes.dequantize().to_vector<float>() == values);
-      if (s.kind != none) continue;
+      if (!is_any<NoScale>(s)) continue;
       for (std::size_t i = 0; i < 256; ++i) CHECK(values[i] == rounded(q.format, x[i]));
     }
   CHECK(quantize(t, {.format = format("nf4")}).codes.nbytes() == 128);
 }
 
 TEST_CASE("errors of block scales") {
-  using enum ScalingKind;
   const auto of = [](const Scaling& s) {
     return message_of([&] { check_valid(Quantizer{.format = format("e2m1"), .scaling = s}); });
   };
-  CHECK(contains(of({.kind = block, .scale = ScaleFormat::coded, .scale_format = format("e8m0")}),
-                 "with a zero, not e8m0fnu"));
-  CHECK(contains(of({.kind = block, .scale = ScaleFormat::coded, .scale_format = format("nf4")}),
-                 "with a zero, not nf4"));
-  CHECK(
-      contains(of({.kind = nvfp4, .scale_format = format("bf16")}), "the tensor's scale takes the largest block's to"));
-  CHECK(contains(of({.kind = block, .rule = ScaleRule::four_over_six}), "four-over-six goes with nvfp4"));
-  CHECK(contains(of({.kind = tensor, .rule = ScaleRule::least_squares}), "least-squares goes with"));
-  CHECK(contains(of({.kind = block, .block = 16, .part = 3}), "blocks of 16 have no parts of 3 with parts of 0"));
-  CHECK(contains(of({.kind = block, .block = 16, .part = 4, .inner_part = 3}), "have no parts of 4 with parts of 3"));
-  CHECK(contains(of({.kind = block, .block = 16, .inner_part = 4}), "have no parts of 0"));
-  CHECK(contains(of({.kind = tensor, .part = 2}), "parts need blocks"));
-  CHECK(contains(of({.kind = block, .block = 16, .square = true, .part = 2}), "parts need blocks that are not tiles"));
-  CHECK(
-      describe({.format = format("e2m1"), .scaling = {.kind = nvfp4, .block = 16, .rule = ScaleRule::four_over_six}}) ==
-      "e2m1fn, blocks of 16 with e4m3fn scales under one of the tensor (four-over-six)");
+  CHECK(contains(of(CodedBlocks{.scale_format = format("e8m0")}), "with a zero, not e8m0fnu"));
+  CHECK(contains(of(CodedBlocks{.scale_format = format("nf4")}), "with a zero, not nf4"));
+  CHECK(contains(of(Nvfp4Blocks{.scale_format = format("bf16")}), "the tensor's scale takes the largest block's to"));
+  CHECK(contains(of(PowerParts{.rule = ScaleRule::least_squares}), "parts need a rule that does not search"));
+  CHECK(contains(of(PowerParts{.block = 16, .part = 3}), "blocks of 16 have no parts of 3 with parts of 0"));
+  CHECK(contains(of(PowerParts{.block = 16, .part = 4, .inner_part = 3}), "have no parts of 4 with parts of 3"));
+  CHECK(contains(of(PowerParts{.block = 16, .part = 0, .inner_part = 4}), "have no parts of 0"));
+  CHECK(describe({.format = format("e2m1"), .scaling = Nvfp4Blocks{.block = 16, .rule = CodedRule::four_over_six}}) ==
+        "e2m1fn, blocks of 16 with e4m3fn scales under one of the tensor (four-over-six)");
   CHECK(describe({.format = format("msfp12"),
-                  .scaling = {.kind = block,
-                              .block = 64,
-                              .part = 8,
-                              .inner_part = 4,
-                              .scale = ScaleFormat::coded,
-                              .scale_format = format("ue6m2")}}) ==
+                  .scaling = CodedParts{.block = 64, .part = 8, .inner_part = 4, .scale_format = format("ue6m2")}}) ==
         "msfp12, blocks of 64 with ue6m2 scales, parts of 8 and 4 and their doubles");
 }

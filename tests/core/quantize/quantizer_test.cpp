@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <initializer_list>
 #include <string>
+#include <variant>
 
 #include "../formats/inputs.h"
 #include "support/files.h"
@@ -21,6 +23,19 @@ float global_of(const QuantizedTensor& q) { return q.global_scale.defined() ? q.
 
 // --- the definition (formats.md's formulas), on a matrix whose rows run along the contracted axis --------------------
 
+// The options of scales that are max / amax.
+struct FloatOptions {
+  double margin = 0;
+  bool power_of_two = false;
+  ScaleOracle oracle = ScaleOracle::transformer_engine;
+};
+FloatOptions float_options(const Scaling& scaling) {
+  return of_kind(
+      scaling, FloatOptions(), [](const auto& kind) requires requires { kind.power_of_two; } {
+        return FloatOptions{kind.margin, kind.power_of_two, kind.oracle};
+      });
+}
+
 struct Factors {
   float forward = 1;
   float inverse = 1;
@@ -28,7 +43,7 @@ struct Factors {
 
 // One scale for a tensor, a row, or a block with an f32 scale.
 Factors current(float amax, const Quantizer& q) {
-  const Scaling& s = q.scaling;
+  const FloatOptions s = float_options(q.scaling);
   const bool plain = amax > 0 && std::isfinite(amax);
   double scale = 1;
   if (s.oracle == ScaleOracle::torchao)
@@ -47,8 +62,7 @@ int exponent(float amax, const Quantizer& q) {
   const int emax = static_cast<int>(std::floor(std::log2(f.max())));
   const auto power = [](int e) { return std::ldexp(1.0, e); };
   int e = 140;
-  switch (q.scaling.rule) {
-    case ScaleRule::four_over_six:
+  switch (rule_of(q.scaling).value()) {
     case ScaleRule::least_squares:  // other tests
     case ScaleRule::floor:
       while (power(e) > amax) --e;
@@ -72,26 +86,27 @@ int exponent(float amax, const Quantizer& q) {
 
 Factors of_block(float amax, float global, float inverse, const Quantizer& q) {
   const Scaling& s = q.scaling;
-  if (s.kind == ScalingKind::row || s.scale == ScaleFormat::f32) return current(amax, q);
-  if (s.kind == ScalingKind::nvfp4) {
+  if (is_any<RowScale, FloatBlocks>(s)) return current(amax, q);
+  if (is_any<Nvfp4Blocks>(s)) {
     const Format e4m3 = format("e4m3fn");
-    const bool exact = s.product == ScaledProduct::exact;
+    const bool exact = product_of(s) == ScaledProduct::exact;
     double wanted = exact ? static_cast<double>(amax) * global / q.format.max()
                           : static_cast<double>(amax * global / static_cast<float>(q.format.max()));
-    if (s.oracle == ScaleOracle::torchao && !std::isnan(wanted))
+    if (oracle_of(s) == ScaleOracle::torchao && !std::isnan(wanted))
       wanted = std::max(0x1p-6F, amax / static_cast<float>(q.format.max()) / inverse);
     const auto code = reference::round<RoundingMode::nearest_even>(e4m3, Overflow::saturate, wanted).code;
     const auto scale = static_cast<float>(reference::decode(e4m3, code));
     return {scale == 0 ? 0 : global / scale, scale};
   }
   const bool infinite = std::isinf(amax);
-  const bool torchao = s.oracle == ScaleOracle::torchao;
-  const bool rceil = s.rule == ScaleRule::rceil;
+  const auto& powers = std::get<PowerBlocks>(s);
+  const bool torchao = powers.oracle == ScaleOracle::torchao;
+  const bool rceil = powers.rule == ScaleRule::rceil;
   if (std::isnan(amax)) return {torchao && !rceil ? 0 : NAN, NAN};
-  if (amax == 0 && s.scale == ScaleFormat::power_of_two) return {};
+  if (amax == 0 && powers.scale == ScaleFormat::power_of_two) return {};
   const int largest = torchao && !rceil ? 128 - q.format.max_exponent() : 127;
   const int e = infinite ? largest : amax == 0 ? -127 : std::clamp(exponent(amax, q), -127, 127);
-  if (torchao && s.scale == ScaleFormat::e8m0 && e == -127) return {rceil ? 1 : 0x1p126F, 0x1p-127F};
+  if (torchao && powers.scale == ScaleFormat::e8m0 && e == -127) return {rceil ? 1 : 0x1p126F, 0x1p-127F};
   return {std::ldexp(1.0F, -e), std::ldexp(1.0F, e)};
 }
 
@@ -117,8 +132,8 @@ struct Defined {
 // The blocks of a quantizer, [rows, columns].
 std::pair<std::int64_t, std::int64_t> block_of(const Quantizer& q, std::int64_t rows, std::int64_t k) {
   const Scaling& s = q.scaling;
-  if (s.kind == ScalingKind::row) return {1, std::max<std::int64_t>(k, 1)};
-  if (s.kind == ScalingKind::block || s.kind == ScalingKind::nvfp4) return {s.square ? s.block : 1, s.block};
+  if (is_any<RowScale>(s)) return {1, std::max<std::int64_t>(k, 1)};
+  if (const int block = block_size(s)) return {has_tiles(s) ? block : 1, block};
   return {std::max<std::int64_t>(rows, 1), std::max<std::int64_t>(k, 1)};
 }
 
@@ -129,12 +144,12 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
   Defined d;
   d.grid_rows = (rows + height - 1) / height;
   d.grid_cols = (k + width - 1) / width;
-  if (s.kind == ScalingKind::nvfp4) {
+  if (is_any<Nvfp4Blocks>(s)) {
     const float amax = largest(x);
     const float encode = static_cast<float>(448 * q.format.max()) / amax;  // 2688 for e2m1
     d.global = amax == 0 || encode == 0 ? 1 : std::min(encode, FLT_MAX);
     d.inverse = 1 / d.global;
-    if (s.oracle == ScaleOracle::torchao) {
+    if (oracle_of(s) == ScaleOracle::torchao) {
       d.inverse = amax / static_cast<float>(448 * q.format.max());
       d.global = 1 / d.inverse;
       if (d.global > FLT_MAX) d.global = d.inverse = 1;
@@ -148,10 +163,11 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
         for (std::int64_t c = j * width; c < std::min(k, (j + 1) * width); ++c)
           inside.push_back(x[static_cast<std::size_t>(r * k + c)]);
       Factors f;
-      if (s.kind == ScalingKind::fixed) f = {static_cast<float>(s.value), 1 / static_cast<float>(s.value)};
-      else if (s.kind == ScalingKind::delayed) f = {history.scale, 1 / history.scale};
-      else if (s.kind == ScalingKind::tensor) f = current(largest(inside), q);
-      else if (s.kind != ScalingKind::none) f = of_block(largest(inside), d.global, d.inverse, q);
+      if (const auto* fixed = std::get_if<FixedScale>(&s))
+        f = {static_cast<float>(fixed->value), 1 / static_cast<float>(fixed->value)};
+      else if (is_any<DelayedScale>(s)) f = {history.scale, 1 / history.scale};
+      else if (is_any<TensorScale>(s)) f = current(largest(inside), q);
+      else if (!is_any<NoScale>(s)) f = of_block(largest(inside), d.global, d.inverse, q);
       factors.push_back(f);
       d.scales.push_back(f.inverse);
     }
@@ -160,7 +176,7 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
     for (std::int64_t c = 0; c < k; ++c) {
       const Factors f = factors[static_cast<std::size_t>(r / height * d.grid_cols + c / width)];
       const float source = x[static_cast<std::size_t>(r * k + c)];
-      const bool exact = s.kind == ScalingKind::none || s.product == ScaledProduct::exact;
+      const bool exact = product_of(s) == ScaledProduct::exact;
       d.scaled.push_back(exact ? static_cast<double>(source) * f.forward : static_cast<double>(source * f.forward));
       const reference::Result result = round(q.format, q.overflow, d.scaled.back(), {});
       reference::count(result.kind, d.counts);
@@ -169,7 +185,7 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
       const bool finite = std::isfinite(value) && std::isfinite(f.inverse);
       const float in_block = value * f.inverse;
       const float kept = finite ? std::clamp(in_block, -FLT_MAX, FLT_MAX) : in_block;
-      const bool apart = per_tensor(s.kind) || s.kind == ScalingKind::row;
+      const bool apart = unit_of(s) != ScaleUnit::block;
       d.products.push_back((apart ? in_block : kept) * d.inverse);
       const float all = kept * d.inverse;
       d.values.push_back(finite && std::isfinite(d.inverse) ? std::clamp(all, -FLT_MAX, FLT_MAX) : all);
@@ -180,47 +196,46 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
 // --- what is tried ---------------------------------------------------------------------------------------------------
 
 std::vector<Quantizer> quantizers() {
-  using enum ScalingKind;
   const Format e4m3 = format("e4m3fn");
   const Format e5m2 = format("e5m2");
   const Format e2m1 = format("e2m1");
-  const auto make = [](const Format& f, Scaling scaling, Overflow overflow = Overflow::saturate) {
+  const auto make = [](const Format& f, const Scaling& scaling, Overflow overflow = Overflow::saturate) {
     return Quantizer{.format = f, .overflow = overflow, .scaling = scaling};
   };
   std::vector<Quantizer> all = {
-      make(e4m3, {}),
-      make(format("fp16"), {}, Overflow::ieee),
+      make(e4m3, NoScale{}),
+      make(format("fp16"), NoScale{}, Overflow::ieee),
       make(e2m1, {}),
       make(format("e2m3"), {}),
       make(format("e6m9"), {}, Overflow::ieee),
       make(format("e8m12"), {}),  // 21 bits, stored in 32
-      make(e4m3, {.kind = fixed, .value = 4}),
-      make(e5m2, {.kind = fixed, .value = 0.3}, Overflow::ieee),
-      make(e4m3, {.kind = tensor}),
-      make(e5m2, {.kind = tensor, .margin = 1}),
-      make(e4m3, {.kind = tensor, .power_of_two = true}),
-      make(e4m3, {.kind = tensor, .oracle = ScaleOracle::torchao}),
-      make(e4m3, {.kind = delayed}),
-      make(e4m3, {.kind = row}),
-      make(e4m3, {.kind = row, .power_of_two = true, .oracle = ScaleOracle::torchao}),
-      make(e2m1, {.kind = row}),
-      make(e4m3, {.kind = block, .block = 128, .scale = ScaleFormat::f32}),
-      make(e4m3, {.kind = block, .power_of_two = true, .block = 7, .scale = ScaleFormat::f32}),
-      make(e4m3, {.kind = block, .block = 4, .square = true, .scale = ScaleFormat::f32}),
-      make(e5m2, {.kind = block, .block = 5, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil}),
-      make(e4m3, {.kind = block, .block = 1}),
-      make(e2m1, {.kind = block, .block = 3, .square = true}),
-      make(e2m1, {.kind = nvfp4, .block = 16}),
-      make(e2m1, {.kind = nvfp4, .block = 16, .square = true}),
-      make(e4m3, {.kind = nvfp4, .block = 6}),
+      make(e4m3, FixedScale{.value = 4}),
+      make(e5m2, FixedScale{.value = 0.3}, Overflow::ieee),
+      make(e4m3, TensorScale{}),
+      make(e5m2, TensorScale{.margin = 1}),
+      make(e4m3, TensorScale{.power_of_two = true}),
+      make(e4m3, TensorScale{.oracle = ScaleOracle::torchao}),
+      make(e4m3, DelayedScale{}),
+      make(e4m3, RowScale{}),
+      make(e4m3, RowScale{.power_of_two = true, .oracle = ScaleOracle::torchao}),
+      make(e2m1, RowScale{}),
+      make(e4m3, FloatBlocks{.block = 128}),
+      make(e4m3, FloatBlocks{.power_of_two = true, .block = 7}),
+      make(e4m3, FloatBlocks{.block = 4, .square = true}),
+      make(e5m2, PowerBlocks{.block = 5, .scale = ScaleFormat::power_of_two, .rule = ScaleRule::rceil}),
+      make(e4m3, PowerBlocks{.block = 1}),
+      make(e2m1, PowerBlocks{.block = 3, .square = true}),
+      make(e2m1, Nvfp4Blocks{.block = 16}),
+      make(e2m1, Nvfp4Blocks{.block = 16, .square = true}),
+      make(e4m3, Nvfp4Blocks{.block = 6}),
   };
   for (const std::string_view element : {"e4m3fn", "e5m2", "e2m3", "e3m2", "e2m1"})
     for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even})
-      all.push_back(make(format(element), {.kind = block, .block = 32, .rule = rule}));
+      all.push_back(make(format(element), PowerBlocks{.block = 32, .rule = rule}));
   for (std::size_t i = 0, n = all.size(); i < n; ++i) {
-    if (all[i].scaling.kind == none) continue;
+    if (is_any<NoScale>(all[i].scaling)) continue;
     all.push_back(all[i]);
-    all.back().scaling.product = ScaledProduct::rounded;
+    set_product(all.back().scaling, ScaledProduct::rounded);
   }
   return all;
 }
@@ -324,7 +339,7 @@ void check_against_definition(const Quantizer& q, const Input& in) {
   CHECK(got == d.codes);
   const std::int64_t bits = q.format.storage_bits();
   CHECK(static_cast<std::int64_t>(codes.codes.nbytes()) == (in.x.numel() * bits + 7) / 8);
-  CHECK(codes.scales.defined() == (q.scaling.kind != ScalingKind::none));
+  CHECK(codes.scales.defined() == (!is_any<NoScale>(q.scaling)));
   if (codes.scales.defined()) {
     CHECK(codes.scale_values().sizes() == Shape{d.grid_rows, d.grid_cols});
     CHECK(differences(floats(codes.scale_values()), d.scales) == 0);
@@ -366,7 +381,7 @@ TEST_CASE("zeros, Inf and NaN in every quantizer and by both oracles") {
   for (const Input& in : all)
     for (Quantizer q : quantizers())
       for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao}) {
-        q.scaling.oracle = oracle;
+        set_oracle(q.scaling, oracle);
         const std::string what = in.what + ": " + describe(q) + " " + std::string(to_string(oracle));
         CAPTURE(what);
         check_against_definition(q, in);
@@ -434,15 +449,15 @@ TEST_CASE("hadamard16 is orthogonal and keeps products") {
 TEST_CASE("a scaled element is rounded once, or by way of f32 by choice") {
   // -0x1.26p-1 * 0x1.24924ap+7 is -84.0000003: to -88. As an f32 it is -84, a tie: to -80.
   const double x = -0x1.26p-1;
-  Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::fixed, .value = 0x1.24924ap+7}};
+  Quantizer q{.format = format("e4m3fn"), .scaling = FixedScale{.value = 0x1.24924ap+7}};
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     CAPTURE(to_string(dtype));
     const Tensor t = full({3}, x, {.dtype = dtype});
-    q.scaling.product = ScaledProduct::exact;
+    set_product(q.scaling, ScaledProduct::exact);
     CHECK(at(quantize(t, q).decode(), 1) == -88);
     CHECK(at(quantize_operand(t, q).values, 1) == -88);
     CHECK(at(fake_quantize(t, q), 1) == -88 * (1 / 0x1.24924ap+7F));
-    q.scaling.product = ScaledProduct::rounded;
+    set_product(q.scaling, ScaledProduct::rounded);
     CHECK(at(quantize(t, q).decode(), 1) == (dtype == DType::f64 ? -88 : -80));
   }
 }
@@ -462,7 +477,8 @@ double exact_product(double x, float by) {
 int wrong_codes(const Tensor& x, const Quantizer& q) {
   const RandomKey key{.seed = 5, .stream = 9};
   std::vector<double> products;
-  for (const double v : values(x)) products.push_back(exact_product(v, static_cast<float>(q.scaling.value)));
+  for (const double v : values(x))
+    products.push_back(exact_product(v, static_cast<float>(std::get<FixedScale>(q.scaling).value)));
   std::vector<std::uint8_t> expected(products.size() * static_cast<std::size_t>(code_bytes(q.format)));
   const Rounder rounder{q.format, q.rounding, q.overflow, key};
   rounder.encode(products.data(), expected.data(), static_cast<std::int64_t>(products.size()));
@@ -492,7 +508,7 @@ TEST_CASE("one rounding of the exact product: every rounding, format and source"
           const Quantizer q{.format = format(target),
                             .rounding = rounding_from_name(rounding),
                             .overflow = Overflow::ieee,
-                            .scaling = {.kind = ScalingKind::fixed, .value = scale}};
+                            .scaling = FixedScale{.value = scale}};
           const bool wide = dtype == DType::f64 && q.rounding.mode == RoundingMode::stochastic &&
                             q.format.mantissa_bits + q.rounding.random_bits > 50;
           if (wide) continue;  // the exact product has more bits than a double
@@ -509,7 +525,7 @@ TEST_CASE("the amax of doubles is theirs") {
   CHECK(absmax(doubles(1 - 0x1p-40)) == 1 - 0x1p-40);
   CHECK(absmax_tensor(doubles(1e300)).item<double>() == 1e300);
   const auto e8m0 = [&](const char* element, ScaleRule rule, double v) {
-    const Quantizer q{.format = format(element), .scaling = {.kind = ScalingKind::block, .rule = rule}};
+    const Quantizer q{.format = format(element), .scaling = PowerBlocks{.rule = rule}};
     return quantize(doubles(v), q).scale_values().item<double>();
   };
   CHECK(e8m0("e4m3fn", ScaleRule::floor, 1 - 0x1p-40) == 0x1p-9);
@@ -518,13 +534,14 @@ TEST_CASE("the amax of doubles is theirs") {
   CHECK(e8m0("e4m3fn", ScaleRule::even, 1.9375 - 0x1p-40) == 0x1p-8);
   CHECK(e8m0("e4m3fn", ScaleRule::floor, 1e300) == 0x1p127);
   CHECK(e8m0("e4m3fn", ScaleRule::floor, 1e-60) == 0x1p-127);
-  for (const ScalingKind kind : {ScalingKind::tensor, ScalingKind::row, ScalingKind::block, ScalingKind::nvfp4}) {
-    const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = kind}};
+  for (const Scaling& scaling :
+       std::initializer_list<Scaling>{TensorScale{}, RowScale{}, PowerBlocks{}, Nvfp4Blocks{}}) {
+    const Quantizer q{.format = format("e4m3fn"), .scaling = scaling};
     CHECK(at(fake_quantize(doubles(1e300), q), 3) > 0x1p126);
     CHECK(std::isfinite(at(fake_quantize(doubles(1e300), q), 3)));
   }
   ExponentHistogram exponents;
-  const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::fixed, .value = 2}};
+  const Quantizer q{.format = format("e4m3fn"), .scaling = FixedScale{.value = 2}};
   fake_quantize(doubles(1 - 0x1p-40), q, {.stats = {nullptr, &exponents}});
   CHECK(exponents.bins[126] == 32);
   AmaxHistory history;
@@ -533,23 +550,22 @@ TEST_CASE("the amax of doubles is theirs") {
 }
 
 TEST_CASE("what is finite stays finite through scales") {
-  using enum ScalingKind;
-  std::vector<Scaling> scalings = {{.kind = tensor}, {.kind = row}, {.kind = nvfp4, .block = 16}};
-  scalings.push_back({.kind = tensor, .power_of_two = true});
-  scalings.push_back({.kind = tensor, .oracle = ScaleOracle::torchao});
-  scalings.push_back({.kind = block, .scale = ScaleFormat::f32});
-  scalings.push_back({.kind = block, .scale = ScaleFormat::coded, .scale_format = format("bf16")});
+  std::vector<Scaling> scalings = {TensorScale{}, RowScale{}, Nvfp4Blocks{.block = 16}};
+  scalings.push_back(TensorScale{.power_of_two = true});
+  scalings.push_back(TensorScale{.oracle = ScaleOracle::torchao});
+  scalings.push_back(FloatBlocks{});
+  scalings.push_back(CodedBlocks{.scale_format = format("bf16")});
   for (const ScaleRule rule :
        {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even, ScaleRule::least_squares})
     for (const ScaleOracle oracle : {ScaleOracle::transformer_engine, ScaleOracle::torchao})
-      scalings.push_back({.kind = block, .rule = rule, .oracle = oracle});
+      scalings.push_back(PowerBlocks{.rule = rule, .oracle = oracle});
   Tensor x = zeros({2, 32});
   for (const std::int64_t i : {1, 7, 40}) x.data<float>()[i] = i == 7 ? -FLT_MAX : FLT_MAX;
   for (const char* target : {"e4m3fn", "e5m2", "e2m1", "int8", "nf4", "binary8p3"})
     for (const Scaling& scaling : scalings)
       for (const Overflow overflow : {Overflow::saturate, Overflow::saturate_finite}) {
         const Quantizer q{.format = format(target), .overflow = overflow, .scaling = scaling};
-        if (scaling.kind == nvfp4 && q.format.table) continue;
+        if (is_any<Nvfp4Blocks>(scaling) && q.format.table) continue;
         CAPTURE(describe(q));
         for (const Tensor& y : {fake_quantize(x, q), quantize(x, q).dequantize()}) {
           CHECK(at(y, 0) == 0);

@@ -6,6 +6,7 @@
 #include <cfloat>
 #include <cmath>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <sstream>
 #include <string>
@@ -25,7 +26,7 @@ float global_of(const QuantizedTensor& q) { return q.global_scale.defined() ? q.
 
 TEST_CASE("one scale of zeros, Inf and NaN, as Transformer Engine and torchao have it") {
   const auto scale = [](ScaleOracle oracle, float value) {
-    const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::tensor, .oracle = oracle}};
+    const Quantizer q{.format = format("e4m3fn"), .scaling = TensorScale{.oracle = oracle}};
     return quantize(full({4}, value), q).scales.item();
   };
   for (const float value : {0.0F, INFINITY, NAN}) CHECK(scale(ScaleOracle::transformer_engine, value) == 1);
@@ -33,7 +34,7 @@ TEST_CASE("one scale of zeros, Inf and NaN, as Transformer Engine and torchao ha
   CHECK(scale(ScaleOracle::torchao, INFINITY) == INFINITY);
   CHECK(std::isnan(scale(ScaleOracle::torchao, NAN)));
   const auto e8m0 = [](ScaleOracle oracle, float value) {
-    const Quantizer q{.format = format("e4m3fn"), .scaling = {.kind = ScalingKind::block, .oracle = oracle}};
+    const Quantizer q{.format = format("e4m3fn"), .scaling = PowerBlocks{.oracle = oracle}};
     return static_cast<int>(quantize(full({32}, value), q).scales.item());
   };
   CHECK(e8m0(ScaleOracle::transformer_engine, 0) == 0x00);
@@ -43,7 +44,7 @@ TEST_CASE("one scale of zeros, Inf and NaN, as Transformer Engine and torchao ha
   CHECK(e8m0(ScaleOracle::torchao, INFINITY) == 0xf7);
   CHECK(e8m0(ScaleOracle::torchao, NAN) == 0xff);
   // a scale beyond f32's range
-  const Quantizer q{.format = format("e5m2"), .scaling = {.kind = ScalingKind::tensor}};
+  const Quantizer q{.format = format("e5m2"), .scaling = TensorScale{}};
   CHECK(quantize(full({4}, 1e-44), q).scales.item() == 1 / FLT_MAX);
 }
 
@@ -68,15 +69,11 @@ TEST_CASE("MX and NVFP4 scales and codes of torchao") {
     const bool mx = cells[0] == "mx";
     const int block = std::stoi(cells[mx ? 3 : 2]);
     Quantizer q{.format = format(mx ? cells[1] : "e2m1fn"),
-                .scaling = {.kind = mx ? ScalingKind::block : ScalingKind::nvfp4,
-                            .block = mx ? 32 : 16,
-                            .oracle = ScaleOracle::torchao}};
+                .scaling = PowerBlocks{.block = 32, .oracle = ScaleOracle::torchao}};
     for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil, ScaleRule::ceil, ScaleRule::even})
-      if (to_string(rule) == cells[2]) q.scaling.rule = rule;
-    if (!mx && cells[1] == "1") {
-      q.scaling.kind = ScalingKind::block;
-      q.scaling.scale = ScaleFormat::coded;
-    }
+      if (to_string(rule) == cells[2]) set_rule(q.scaling, rule);
+    if (!mx && cells[1] == "1") q.scaling = CodedBlocks{.block = 16, .oracle = ScaleOracle::torchao};
+    else if (!mx) q.scaling = Nvfp4Blocks{.block = 16, .oracle = ScaleOracle::torchao};
     const QuantizedTensor ours = quantize(from_data(blocks[block], {1, 32}), q);
     const auto scales = hex(cells[mx ? 4 : 3]);
     const auto codes = hex(cells[mx ? 5 : 4]);
@@ -100,9 +97,8 @@ TEST_CASE("MX and NVFP4 scales and codes of torchao") {
 TEST_CASE("f64 is multiplied by its scale as f64 and rounded once") {
   const double x = 17 + 1e-12;  // above the tie between 16 and 18
   const Tensor t = from_data(std::vector<double>{x, -x, 3, 0}, {1, 4}, {.dtype = DType::f64});
-  using enum ScalingKind;
-  for (const Scaling& s :
-       {Scaling{}, {.kind = fixed, .value = 2}, {.kind = fixed, .value = 0.5}, {.kind = block, .block = 4}}) {
+  for (const Scaling& s : std::initializer_list<Scaling>{NoScale{}, FixedScale{.value = 2}, FixedScale{.value = 0.5},
+                                                         PowerBlocks{.block = 4}}) {
     Quantizer q{.format = format("e4m3fn"), .scaling = s};
     CHECK(fake_quantize(t, q).to(DType::f64).to_vector<double>() == std::vector<double>{18, -18, 3, 0});
     CHECK(quantize(t, q).dequantize().to_vector<float>() == std::vector<float>{18, -18, 3, 0});
@@ -116,9 +112,9 @@ TEST_CASE("max / amax takes the largest element to the largest value at most, wh
     const Tensor x = full({4}, amax);
     exceeded += static_cast<double>(amax) * (448.0F / amax) > 448 ? 1 : 0;
     for (const RoundingMode mode : {RoundingMode::up, RoundingMode::to_odd, RoundingMode::stochastic})
-      for (const ScalingKind kind : {ScalingKind::tensor, ScalingKind::row}) {
+      for (const Scaling& scaling : std::initializer_list<Scaling>{TensorScale{}, RowScale{}}) {
         const Quantizer q{
-            .format = format("e4m3fn"), .rounding = {mode}, .overflow = Overflow::ieee, .scaling = {.kind = kind}};
+            .format = format("e4m3fn"), .rounding = {mode}, .overflow = Overflow::ieee, .scaling = scaling};
         if (!std::isfinite(fake_quantize(x, q).select(0, 0).item())) FAIL_CHECK("amax ", amax, ", ", to_string(mode));
       }
   }
@@ -127,7 +123,7 @@ TEST_CASE("max / amax takes the largest element to the largest value at most, wh
 
 TEST_CASE("the scales of MX") {
   const auto mx = [](std::string_view element, double amax, ScaleRule rule) {
-    const Quantizer q{.format = format(element), .scaling = {.kind = ScalingKind::block, .rule = rule}};
+    const Quantizer q{.format = format(element), .scaling = PowerBlocks{.rule = rule}};
     const QuantizedTensor t = quantize(full({32}, amax), q);
     return std::pair(t.scale_values().item(), t.dequantize().select(0, 0).item());
   };
@@ -153,7 +149,7 @@ TEST_CASE("the scales of MX") {
   // rows and columns differ: transposed codes are not the codes of the transposed
   Generator generator(1);
   const Tensor x = randn({32, 32}, {}, generator);
-  const Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::block}};
+  const Quantizer q{.format = format("e2m1"), .scaling = PowerBlocks{}};
   CHECK(!same_bits(fake_quantize(x, q).t(), fake_quantize(x.t(), q)));
   CHECK(same_bits(fake_quantize(x, q, {.axis = 0}).t(), fake_quantize(x.t(), q)));
 }
@@ -166,7 +162,7 @@ TEST_CASE("the formulas of NVFP4") {
   x[16] = 3;
   x[17] = 0.25F;
   x[18] = -1.25F;
-  const Quantizer q{.format = format("e2m1"), .scaling = {.kind = ScalingKind::nvfp4, .block = 16}};
+  const Quantizer q{.format = format("e2m1"), .scaling = Nvfp4Blocks{.block = 16}};
   const QuantizedTensor t = quantize(from_data(x, {32}), q);
   CHECK(global_of(t) == 1 / 224.0F);
   CHECK(values(t.scale_values()) == std::vector<double>{448, 112});

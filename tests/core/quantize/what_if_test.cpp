@@ -121,7 +121,7 @@ TEST_CASE("what_if: every scale is what quantize makes of it") {
     for (const ScaleLoss& l : all) {
       CAPTURE(l.scale);
       CastCounts counts;
-      const Quantizer q{.format = f.format, .scaling = {.kind = ScalingKind::fixed, .value = l.scale}};
+      const Quantizer q{.format = f.format, .scaling = FixedScale{.value = l.scale}};
       const std::vector<float> rounded = fake_quantize(x, q, {.stats = {.counts = &counts}}).to_vector<float>();
       double noise = 0;
       for (std::size_t i = 0; i < source.size(); ++i) noise += std::pow(static_cast<double>(source[i]) - rounded[i], 2);
@@ -324,7 +324,7 @@ TEST_CASE("what_if: tables are swept like other formats") {
     const FormatLoss& f = w.of(name);
     CHECK(f.sweep.size() > 5);
     for (const ScaleLoss& l : f.sweep) {
-      const Quantizer q{.format = format(name), .scaling = {.kind = ScalingKind::fixed, .value = l.scale}};
+      const Quantizer q{.format = format(name), .scaling = FixedScale{.value = l.scale}};
       CastCounts counts;
       fake_quantize(x, q, {.stats = {.counts = &counts}});
       CHECK(l.underflow * static_cast<double>(counts.elements - counts.zeros) ==

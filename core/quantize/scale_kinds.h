@@ -1,0 +1,103 @@
+// What the kinds of scaling share: the vocabulary of their fields and what each kind says about itself.
+//
+// A kind is a struct of its options in a file of its own, with
+//   kKind                     its name in JSON; kinds of one name are told apart by their keys
+//   kUnit                     how many elements are under one scale
+//   keys(self, visit)         its keys in JSON, in order
+//   check(format)             throws Error that names the wrong option
+//   text()                    its part of describe(Quantizer)
+//   set(spec)                 how scales follow from magnitudes
+// and, where they differ from what most kinds do,
+//   kZeroPoints               whether scales have zero points
+//   runs_on_gpus()            whether GPUs have it
+//   search()                  the scales that it tries on a block's elements
+//   codes()                   the format of QuantizedTensor::scales
+//   scale_bits(format)        (blocks) the bits of a block's scale and zero point
+// scaling.h lists the kinds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../formats/format.h"
+
+namespace gradual {
+
+// The elements under one scale.
+enum class ScaleUnit : std::uint8_t {
+  tensor,  // one scale for all, or none
+  row,     // along the contracted axis
+  block    // along the contracted axis, or a square tile of a matrix
+};
+
+// The storage of a scale that is a power of two.
+enum class ScaleFormat : std::uint8_t { power_of_two, e8m0 };
+template <> inline constexpr std::string_view kEnumNames<ScaleFormat>[] = {"power-of-two", "e8m0"};
+
+// How a power of two follows from a block's amax (OCP MX; torchao's names). emax is the format's largest exponent.
+enum class ScaleRule : std::uint8_t {
+  floor,         // 2^(floor(log2 amax) - emax), as in the specification; the largest elements may saturate
+  rceil,         // the smallest power of two at or above amax / max; no element saturates
+  ceil,          // 2^(ceil(log2 amax) - emax)
+  even,          // as floor, with the amax first rounded to the element's mantissa bits
+  least_squares  // of floor's, the one above and two below: the least squared error of rounding to nearest. CPU only
+};
+template <>
+inline constexpr std::string_view kEnumNames<ScaleRule>[] = {"floor", "rceil", "ceil", "even", "least-squares"};
+
+// How a scale with a format of its own follows from a block's amax. The searches take the least squared error of
+// rounding to nearest, on the CPU only.
+enum class CodedRule : std::uint8_t {
+  nearest,        // amax / max, rounded to nearest
+  four_over_six,  // the amax becomes max or 2/3 of it (6 or 4), whichever errs less (arXiv 2512.02010)
+  least_squares   // of the amax as 1/2 to 3/2 of max in steps of 1/16
+};
+// Files call the nearest one floor.
+template <> inline constexpr std::string_view kEnumNames<CodedRule>[] = {"floor", "four-over-six", "least-squares"};
+constexpr bool searches(CodedRule rule) { return rule != CodedRule::nearest; }
+
+// The implementation whose scales for an amax of 0, Inf or NaN are used; implementations differ.
+enum class ScaleOracle : std::uint8_t {
+  transformer_engine,  // tensor, row: 1. Blocks: 0 gives the smallest scale, Inf the largest (e8m0 FE), NaN gives NaN
+  // tensor, row: max / max(amax, 1e-12) in f64. Blocks: Inf counts as 2^128, but FE by rceil; NaN gives FF, and the
+  // codes of the others are 0. The source under an e8m0 scale of 2^-127 is multiplied by 2^126 only (rceil: by 1).
+  // nvfp4: a block's scale is at least 2^-6, and its arithmetic is torchao's.
+  torchao
+};
+template <> inline constexpr std::string_view kEnumNames<ScaleOracle>[] = {"transformer-engine", "torchao"};
+
+// How an element is multiplied by its scale before it is rounded to the format.
+enum class ScaledProduct : std::uint8_t {
+  exact,   // the exact product is rounded once
+  rounded  // the product is rounded to f32 (f64 sources: to f64) first, as kernels of GPUs do; likewise the products of
+           // the amaxes from which coded scales of blocks follow
+};
+template <> inline constexpr std::string_view kEnumNames<ScaledProduct>[] = {"exact", "rounded"};
+
+// e4m3fn: the default of coded scales, and the only one that GPUs have under two levels.
+inline constexpr Format kScaleE4m3 = {.exponent_bits = 4, .mantissa_bits = 3, .bias = 7, .nan = NanEncoding::all_ones};
+
+namespace detail {
+
+struct Scale;
+struct ScaleSpec;
+// The scales that a search tries for a block with this amax; the first is the one without a search.
+using ScaleSearch = std::vector<Scale> (*)(double amax, const ScaleSpec& spec);
+
+void check_block(int block);
+void check_margin(double margin);
+void check_parts(int block, int part, int inner_part);
+void check_scale_format(const Format& format);
+// "blocks of 32", "tiles of 32x32".
+std::string blocks_text(int block, bool square);
+// ", parts of 8 and 4 and their doubles".
+std::string parts_text(int part, int inner_part);
+// The exponents that a power of two stores, and the bits of an f32.
+inline constexpr int kExponentBits = 8;
+inline constexpr int kFloatBits = 32;
+
+}  // namespace detail
+
+}  // namespace gradual
