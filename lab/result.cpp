@@ -248,6 +248,12 @@ template <class V> void fields(V& v, UpdateCurve& u) {
   v("cloud", u.cloud);
 }
 
+template <class V> void fields(V& v, Origin& o) {
+  v("program", o.program);
+  v("options", o.options);
+  v("recipe", o.recipe);
+}
+
 template <class V> void fields(V& v, Result& r) {
   v("recipe", r.recipe);
   v("model", r.model);
@@ -279,6 +285,7 @@ template <class V> void fields(V& v, Result& r) {
   v("lr", r.lr, kLater);
   v("optimizer", r.optimizer, kLater);
   v("definition", JsonText{r.definition}, kLater);
+  v("origin", r.origin, kLater);
   v("casts", r.casts);
   v("step_errors", r.errors, kLater);
   v("bytes_sent", r.bytes_sent, kLater);
@@ -454,7 +461,7 @@ std::string runs_csv(const std::vector<Result>& results) {
     Json j = result_json(r, false);
     j["peak_bytes"] = r.peak_total;
     for (const char* nested :
-         {"findings", "definition", "casts", "step_errors", "difference", "loss_difference", "judgement", "metric"})
+         {"findings", "definition", "origin", "casts", "step_errors", "difference", "loss_difference", "judgement", "metric"})
       j.erase(nested);
     return to_text(j) + "\n";
   };

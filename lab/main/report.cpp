@@ -78,7 +78,7 @@ int figure_command(int argc, char** argv) {
   std::string format = "svg";
   std::string out;
   OptionParser app("Writes one figure of a comparison as a file that opens alone. Draws with headless Chromium.\n",
-                   "gradual-lab figure");
+                   "figure");
   app.add_option("DIR", folder, "the folder with results.json").required();
   app.add_option("--kind", kind, "loss, histogram, heatmap or pareto")
       .one_of({"heatmap", "histogram", "loss", "pareto"})
@@ -95,7 +95,7 @@ int figure_command(int argc, char** argv) {
 int report_command(int argc, char** argv) {
   std::string folder;
   OptionParser app("Writes the report.html of a folder of results anew, also of results of an earlier version.\n",
-                   "gradual-lab report");
+                   "report");
   app.add_option("DIR", folder, "the folder with results.json").required();
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   const std::vector<Result> results = load_results(folder);
@@ -109,7 +109,7 @@ int compare_command(int argc, char** argv) {
   std::vector<std::string> folders;
   std::string out = "gradual-lab-compare";
   bool overwrite = false;
-  OptionParser app("Puts the results of several folders into one report.\n", "gradual-lab compare");
+  OptionParser app("Puts the results of several folders into one report.\n", "compare");
   app.add_option("DIR", folders, "folders with results.json, two or more").required();
   app.add_option("--out", out, "folder for results.json, runs.csv, curves.csv and report.html").capture_default_str();
   app.add_flag("--overwrite", overwrite, "replace the results in that folder");
