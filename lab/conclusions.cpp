@@ -206,7 +206,7 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
                     fmt::format("{} rounds every operand of a product to {} bits or fewer and ends where fp32 does, in "
                                 "{}. No recipe here does so with fewer.",
                                 narrowest->first->recipe, most_bits(*narrowest), what_ends(*narrowest)),
-                    search_command(narrowest->first->origin)});
+                    search_command(narrowest->first->origin, usual_step(*narrowest))});
   if (made.size() > 5) made.resize(5);
   for (Conclusion& c : made) c.is_code = results.front().origin.program.empty();
   return made;

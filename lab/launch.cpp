@@ -180,11 +180,15 @@ std::string diff_command(const Origin& first, const Origin& second, const StepOf
   return joined(words);
 }
 
-std::string search_command(const Origin& origin) {
+std::string search_command(const Origin& origin, const StepOfRun& at) {
   if (origin.recipe.empty()) return "";
-  if (!origin.program.empty()) return joined(command(origin, "search"));
-  return fmt::format("lab::search(make_model, data, {{.step = {{{}}}, .run = {{{}}}}})",
-                     designated(origin.options, kStudyFields), designated(origin.options, kRunFields));
+  if (!origin.program.empty()) {
+    Words words = command(origin, "search");
+    add_step(words, at);
+    return joined(words);
+  }
+  return fmt::format("lab::search(make_model, data, {{.step = {}, .run = {{{}}}}})",
+                     study_options(origin, at), designated(origin.options, kRunFields));
 }
 
 std::string wrapped_command(const std::string& command, std::size_t columns, const std::string& indent) {

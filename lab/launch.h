@@ -43,7 +43,7 @@ struct StepOfRun {
 // arguments of compare(). Empty: nothing can repeat the run.
 std::string step_command(const Origin& origin, const StepOfRun& at);
 std::string diff_command(const Origin& first, const Origin& second, const StepOfRun& at);
-std::string search_command(const Origin& origin);
+std::string search_command(const Origin& origin, const StepOfRun& at);
 // A command in lines of at most `columns`, where it can be parted: those after the first begin with `indent`, the ones
 // before it end with a backslash.
 std::string wrapped_command(const std::string& command, std::size_t columns, const std::string& indent);

@@ -41,7 +41,8 @@ int diff_command(int argc, char** argv) {
   const amp::Recipe second = from.one("the second recipe", names.back());
   std::optional<amp::Recipe> trainer;
   if (!trained_by.empty()) report.trained_by = &trainer.emplace(from.one("--trained-by", trained_by));
-  say(stdout, "{}", diff_report(a.make_model(), a.task(), first, second, a.options, report));
+  const MakeModel make = a.make_model(app);
+  say(stdout, "{}", diff_report(make, a.task(), first, second, a.options, report));
   return 0;
 }
 

@@ -95,7 +95,8 @@ int exchange_command(int argc, char** argv) {
   std::vector<std::pair<std::string, amp::Exchange>> exchanges;
   for (const std::string& name : split_names(names)) exchanges.emplace_back(name, amp::exchange_from_name(name));
   const LabData task = a.task();
-  Study study(a.make_model(), task, one_recipe("--recipe", recipe), a.options);
+  const MakeModel make = a.make_model(app);
+  Study study(make, task, one_recipe("--recipe", recipe), a.options);
   const Gradients g = gradients_of(study, task, a.options.seed, most);
   const Tensor exact = g.part({0, most}, most);
   std::vector<std::vector<std::string>> rows = {{"exchange"}};

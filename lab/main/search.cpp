@@ -58,7 +58,7 @@ int search_command(int argc, char** argv) {
   for (std::string& name : a.search.formats)
     if (name == "bf16") name = "e8m7";
   const LabData data = a.study.task();
-  const MakeModel make = a.study.make_model();
+  const MakeModel make = a.study.make_model(app);
   Options& run = a.search.run;
   a.search.step = a.study.options;
   run.epochs = a.study.options.epochs;

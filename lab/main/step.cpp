@@ -32,7 +32,8 @@ int step_command(int argc, char** argv) {
   from.give(study, app);
   study.check(app);
   const amp::Recipe chosen = from.one("--recipe", recipe);
-  say(stdout, "{}", step_report(study.make_model(), study.task(), chosen, study.options, report));
+  const MakeModel make = study.make_model(app);
+  say(stdout, "{}", step_report(make, study.task(), chosen, study.options, report));
   return 0;
 }
 

@@ -4,6 +4,9 @@
 #include <gradual/core/support/error.h>
 #include <gradual/lab/folder.h>
 
+#include <algorithm>
+#include <cstdint>
+
 namespace gradual::lab {
 
 void StudyArguments::declare(OptionParser& app) {
@@ -24,6 +27,14 @@ void StudyArguments::check(const OptionParser& app) {
   options.training = training;
   options.device = device;
   use_threads(app, threads);
+}
+
+MakeModel StudyArguments::make_model(const OptionParser& app) {
+  const LabData all = task();
+  const data::Dataset train = all.load(options.seed).train;
+  const std::int64_t steps = (train.size() + batch - 1) / batch * epochs;
+  if (app.count("--step") == 0) options.step = std::clamp<std::int64_t>(steps - 1, 0, options.step);
+  return TaskArguments::make_model(train, all.model);
 }
 
 FolderRecipes::FolderRecipes(const std::string& folder) : folder_(folder) {

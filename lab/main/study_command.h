@@ -17,10 +17,8 @@ struct StudyArguments : TaskArguments {
 
   void declare(OptionParser& app);
   void check(const OptionParser& app);
-  MakeModel make_model() {
-    const LabData all = task();
-    return TaskArguments::make_model(all.load(options.seed).train, all.model);
-  }
+  // Of --model, or of the data. A step that the command line does not name is one that the training has.
+  MakeModel make_model(const OptionParser& app);
 };
 
 // The options and the recipes of a folder of results, for commands that look at a step of one of its runs.

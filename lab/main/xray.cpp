@@ -27,7 +27,8 @@ int xray_command(int argc, char** argv) {
   from.give(a, app);
   a.check(app);
   const amp::Recipe recipe = from.one("--recipe", name);
-  Study study(a.make_model(), a.task(), recipe, a.options);
+  const MakeModel make = a.make_model(app);
+  Study study(make, a.task(), recipe, a.options);
   inspect::XrayObserver xrays(study.model());
   {
     const ObserverScope scope(xrays);

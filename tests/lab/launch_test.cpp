@@ -44,7 +44,7 @@ TEST_CASE("launch: commands name the options, the recipe as it was named, the st
         "./mine step --data 'npy:my x.npy,y.npy' --epochs 3 --recipe my.json:b24 --step 7");
   CHECK(lab::diff_command(own, {"./mine", own.options, "e4m3"}, {7, 2}) ==
         "./mine diff --data 'npy:my x.npy,y.npy' --epochs 3 --step 7 --seed 2 my.json:b24 e4m3");
-  CHECK(lab::search_command(own) == "./mine search --data 'npy:my x.npy,y.npy' --epochs 3");
+  CHECK(lab::search_command(own, {7, 0}) == "./mine search --data 'npy:my x.npy,y.npy' --epochs 3 --step 7");
   CHECK(lab::step_command({}, {}).empty());
   CHECK(lab::shell_word("it's") == "'it'\\''s'");
   CHECK(lab::shell_word("") == "''");
@@ -95,8 +95,8 @@ TEST_CASE("launch: compare() in C++ gives calls that repeat its runs") {
   REQUIRE(expression.ends_with(")json\")"));
   const std::string json = expression.substr(begin.size(), expression.size() - begin.size() - 7);
   CHECK(amp::to_json(amp::recipe_from_json(json)) == amp::to_json(mine));
-  CHECK(lab::search_command(r.origin) ==
-        "lab::search(make_model, data, {.step = {.batch = 20, .epochs = 2, .lr = 0.01, .optimizer = \"sgd\", "
+  CHECK(lab::search_command(r.origin, {9, 0}) ==
+        "lab::search(make_model, data, {.step = {.step = 9, .batch = 20, .epochs = 2, .lr = 0.01, .optimizer = \"sgd\", "
         ".training = {.rates = {.momentum = 0.5}, .schedule = lab::ScheduleKind::one_cycle}}, .run = {.epochs = 2, "
         ".batch = 20, .lr = 0.01, .optimizer = \"sgd\", .training = {.rates = {.momentum = 0.5}, .schedule = "
         "lab::ScheduleKind::one_cycle}}})");
