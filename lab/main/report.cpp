@@ -6,6 +6,7 @@
 #include <gradual/lab/folder.h>
 #include <gradual/lab/folder_lock.h>
 #include <gradual/lab/table.h>
+#include <gradual/lab/tables.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -94,14 +95,23 @@ int figure_command(int argc, char** argv) {
 
 int report_command(int argc, char** argv) {
   std::string folder;
+  bool csv = false;
+  bool latex = false;
   OptionParser app("Writes the report.html of a folder of results anew, also of results of an earlier version.\n",
                    "report");
   app.add_option("DIR", folder, "the folder with results.json").required();
+  app.add_flag("--csv", csv, "write each table as DIR/tables/NAME.csv: results, pairs, findings, layers");
+  app.add_flag("--latex", latex, "the same as DIR/tables/NAME.tex, for the package booktabs");
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   const std::vector<Result> results = load_results(folder);
   const std::string file = (std::filesystem::path(folder) / "report.html").string();
   write_file_atomically(file, report_html(results));
   say_styled(stdout, fmt::format("{}\nreport: {}\n", table(results, table_options(false)), printable(file)));
+  for (const bool as_latex : {false, true}) {
+    if (!(as_latex ? latex : csv)) continue;
+    for (const std::string& written : write_tables(results, folder + "/tables", as_latex))
+      say(stdout, "table: {}\n", written);
+  }
   return 0;
 }
 
