@@ -18,6 +18,9 @@ install(FILES ${GRADUAL_BUILD_INCLUDE}/gradual/version.h DESTINATION ${CMAKE_INS
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gradual)
 install(TARGETS gradual EXPORT gradualTargets COMPONENT gradual
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(TARGET gradual_lab)
+  install(TARGETS gradual_lab EXPORT gradualTargets COMPONENT gradual ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(EXPORT gradualTargets NAMESPACE gradual:: DESTINATION ${package_dir} COMPONENT gradual)
 
 set(GRADUAL_FIND_DEPENDENCIES "")

@@ -7,7 +7,11 @@
 #include <limits>
 #include <ranges>
 #include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "../core/ops/ops.h"
 #include "../core/quantize/quantizer_call.h"
@@ -50,11 +54,6 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, double amax) {
     if (is_any<Nvfp4Blocks>(edited.scaling)) set_global(spec, detail::nvfp4_global(amax, spec));
     all.push_back({{spec}, {.rule = std::string(name), .block = size, .runs = edited == q}});
   };
-  if (is_any<CodedBlocks, CodedParts>(q.scaling)) {
-    const auto* const blocks = std::get_if<CodedBlocks>(&q.scaling);
-    add(to_string(blocks ? blocks->rule : CodedRule::nearest));
-    return all;
-  }
   if (!rule_of(q.scaling)) {
     add(nvfp4 ? "nvfp4" : "f32");
     edited.scaling = PowerBlocks{.block = size, .square = has_tiles(q.scaling), .oracle = oracle_of(q.scaling)};
@@ -173,6 +172,122 @@ template <class T> struct Blocks {
   }
 };
 
+// True if the scaling tries several scales on a block's elements.
+bool searches_scales(const Scaling& scaling) {
+  if (rule_of(scaling) == ScaleRule::least_squares) return true;
+  return of_kind(
+      scaling, false, [](const auto& kind) requires std::is_same_v<std::decay_t<decltype(kind.rule)>, CodedRule> {
+        return searches(kind.rule);
+      });
+}
+
+// Scales that do not follow from a block's amax alone: those of parts, coded ones, and searched ones. The quantizer
+// itself rounds the whole matrix with them.
+bool wants_whole(const Quantizer& q) {
+  return is_any<PowerParts, FloatParts, CodedBlocks, CodedParts>(q.scaling) || searches_scales(q.scaling);
+}
+
+bool is_allowed(const Quantizer& q) {
+  try {
+    check_valid(q);
+  } catch (const Error&) { return false; }
+  return true;
+}
+
+// The quantizer's own name for its scales, where they follow no rule for powers of two.
+std::string own_rule(const Quantizer& q) {
+  if (is_any<Nvfp4Blocks>(q.scaling)) return "nvfp4";
+  return of_kind(
+      q.scaling, std::string("f32"),
+      [](const auto& kind) requires requires { kind.scale_format; } { return to_string(kind.scale_format); });
+}
+
+struct NamedQuantizer {
+  std::string rule;
+  Quantizer quantizer;
+};
+
+// This quantizer's scales for blocks of one size by each rule that they have. Empty if blocks of this size do not part.
+std::vector<NamedQuantizer> rules_of_whole(const Quantizer& q, int size) {
+  std::vector<NamedQuantizer> all;
+  const auto add = [&](const Quantizer& edited, const std::string& name) {
+    const bool known = std::ranges::find(all, edited, &NamedQuantizer::quantizer) != all.end();
+    if (!known && is_allowed(edited)) all.push_back({name, edited});
+  };
+  Quantizer edited = q;
+  set_block(edited.scaling, size);
+  if (rule_of(q.scaling)) {
+    for (const ScaleRule rule :
+         {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even, ScaleRule::least_squares}) {
+      set_rule(edited.scaling, rule);
+      add(edited, std::string(to_string(rule)));
+    }
+    return all;
+  }
+  // A kind without rules stays as it is, and is added once.
+  for (const CodedRule rule : {CodedRule::nearest, CodedRule::four_over_six, CodedRule::least_squares}) {
+    set_rule(edited.scaling, rule);
+    add(edited, searches(rule) ? std::string(to_string(rule)) : own_rule(q));
+  }
+  return all;
+}
+
+// A matrix as a quantizer rounds it, and the largest magnitude that is not clipped of each element.
+struct Whole {
+  Tensor values;  // f32
+  Tensor scales;  // f32, of the innermost parts [tiles, columns]
+  std::int64_t rows_of_scale, columns_of_scale;
+  double most;
+
+  Whole(const Tensor& matrix, const Quantizer& q) : most(q.format.max()) {
+    const QuantizedTensor codes = quantize(matrix, q);
+    values = codes.dequantize();
+    scales = codes.scale_values();
+    if (codes.global_scale.defined()) scales = mul(scales, codes.global_scale);
+    rows_of_scale = codes.block_rows;
+    columns_of_scale = codes.block_cols;
+  }
+  double scale(std::int64_t row, std::int64_t column) const {
+    return scales.data<float>()[row / rows_of_scale * scales.size(1) + column / columns_of_scale];
+  }
+  // A scale that is no power of two may put the largest element an ulp or two above the format's limit.
+  double limit(std::int64_t row, std::int64_t column) const {
+    const double by = scale(row, column);
+    int exponent = 0;
+    const bool power = std::frexp(by, &exponent) == 0.5;
+    return most * by * (power ? 1 : 1 + 0x1p-20);
+  }
+};
+
+// Adds block b, whose elements are finite and not all 0.
+template <class T>
+BlockXray::Block add_whole(const Blocks<T>& blocks, const Whole& whole, std::int64_t b, double best, XrayRow& row) {
+  const auto* values = whole.values.data<float>();
+  const std::int64_t clipped = row.clipped;
+  const std::int64_t elements = row.elements;
+  double sum = 0;
+  double largest_scale = 0;
+  blocks.parts(b, [&](std::int64_t first, std::int64_t n) {
+    for (std::int64_t i = first; i < first + n; ++i) {
+      const double from = blocks.x[i];
+      const double to = values[i];
+      sum += (from - to) * (from - to);
+      row.elements += from != 0;
+      row.made_zero += from != 0 && to == 0;
+      row.clipped += std::abs(from) > whole.limit(i / blocks.k, i % blocks.k);
+      row.squares += from * from;
+      largest_scale = std::max(largest_scale, whole.scale(i / blocks.k, i % blocks.k));
+    }
+  });
+  if (std::isnan(sum)) sum = kInf;
+  row.best_error += best;
+  row.error += sum;
+  ++row.blocks;
+  row.clipped_blocks += row.clipped > clipped;
+  if (largest_scale > 0) ++row.scales[std::ilogb(largest_scale)];
+  return {percent_of(row.clipped - clipped, row.elements - elements) / 100, sum, best};
+}
+
 bool has_blocks(const Quantizer& q) { return unit_of(q.scaling) == ScaleUnit::block && !has_zero_points(q.scaling); }
 
 }  // namespace
@@ -225,6 +340,35 @@ template <class T> void measure(Blocks<T> blocks, std::vector<Rule>& rules, Bloc
   }
 }
 
+// The same for a quantizer of wants_whole(), which rounds the matrix once for each rule.
+template <class T> void measure_whole(Blocks<T> blocks, int size, bool others, BlockXray& all) {
+  const Quantizer& q = blocks.q;
+  const bool own_size = blocks.size == block_size(q.scaling);
+  std::vector<double> best;
+  std::vector<T> amaxes;
+  for (std::int64_t b = 0; b < blocks.count(); ++b) {
+    amaxes.push_back(blocks.amax(b));
+    const bool measured = amaxes.back() != 0 && std::isfinite(amaxes.back());
+    best.push_back(measured ? blocks.best_error(b, amaxes.back()) : 0);
+  }
+  if (own_size) all.columns = blocks.columns;
+  const std::int64_t every = blocks.count() / kMostBlocks + 1;  // row
+  for (const NamedQuantizer& named : rules_of_whole(q, size)) {
+    XrayRow row{.rule = named.rule, .block = size, .runs = named.quantizer == q};
+    if (!others && !row.runs) continue;
+    const Whole whole(blocks.m, named.quantizer);
+    for (std::int64_t b = 0; b < blocks.count(); ++b) {
+      const T amax = amaxes[static_cast<std::size_t>(b)];
+      BlockXray::Block block;
+      if (amax != 0 && std::isfinite(amax)) block = add_whole(blocks, whole, b, best[static_cast<std::size_t>(b)], row);
+      else ++(amax == 0 ? row.zero_blocks : row.nonfinite_blocks);
+      if (row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
+        all.blocks.push_back(block);
+    }
+    all.rows.push_back(std::move(row));
+  }
+}
+
 }  // namespace
 
 BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
@@ -239,6 +383,11 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   BlockXray all{.quantizer = describe(q)};
   for (const int size :
        others ? std::set<int>{8, 16, 32, 64, 128, block_size(q.scaling)} : std::set<int>{block_size(q.scaling)}) {
+    if (wants_whole(q)) {
+      if (matrix.dtype() == DType::f64) measure_whole(Blocks<double>{matrix, q, size}, size, others, all);
+      else measure_whole(Blocks<float>{matrix, q, size}, size, others, all);
+      continue;
+    }
     std::vector<Rule> rules = rules_of(q, size, most);
     if (!others) std::erase_if(rules, [](const Rule& r) { return !r.row.runs; });
     if (matrix.dtype() == DType::f64) measure(Blocks<double>{matrix, q, size}, rules, all);
@@ -246,6 +395,21 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
     for (Rule& rule : rules) all.rows.push_back(std::move(rule.row));
   }
   return all;
+}
+
+// As block_limits(), of a quantizer of wants_whole().
+template <class T> static Tensor whole_limits(const Blocks<T>& blocks, const Whole& whole) {
+  Tensor limits = full(blocks.m.sizes(), kInf, {.dtype = blocks.m.dtype()});
+  T* limit = limits.data<T>();
+  for (std::int64_t b = 0; b < blocks.count(); ++b) {
+    const T amax = blocks.amax(b);
+    if (amax == 0 || !std::isfinite(amax)) continue;
+    blocks.parts(b, [&](std::int64_t first, std::int64_t n) {
+      for (std::int64_t i = first; i < first + n; ++i)
+        limit[i] = static_cast<T>(whole.limit(i / blocks.k, i % blocks.k));
+    });
+  }
+  return limits;
 }
 
 // Of each element, the largest magnitude that the scale of its block holds. Blocks of zeros, Inf or NaN have no limit.
@@ -265,11 +429,18 @@ Tensor beyond_range(const Tensor& x, const Quantizer& q, int axis, const Tensor&
   const Unseen unseen;
   if (!has_blocks(q)) return gt(abs(scaled), q.format.max());
   const Tensor matrix = as_matrix(x, axis);
-  ScaleSpec spec = detail::scale_spec(q);
-  if (is_any<Nvfp4Blocks>(q.scaling)) set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
-  const Tensor limits = matrix.dtype() == DType::f64
-                            ? block_limits(Blocks<double>{matrix, q, block_size(q.scaling)}, spec)
-                            : block_limits(Blocks<float>{matrix, q, block_size(q.scaling)}, spec);
+  const bool wide = matrix.dtype() == DType::f64;
+  Tensor limits;
+  if (wants_whole(q)) {
+    const Whole whole(matrix, q);
+    limits = wide ? whole_limits(Blocks<double>{matrix, q, block_size(q.scaling)}, whole)
+                  : whole_limits(Blocks<float>{matrix, q, block_size(q.scaling)}, whole);
+  } else {
+    ScaleSpec spec = detail::scale_spec(q);
+    if (is_any<Nvfp4Blocks>(q.scaling)) set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
+    limits = wide ? block_limits(Blocks<double>{matrix, q, block_size(q.scaling)}, spec)
+                  : block_limits(Blocks<float>{matrix, q, block_size(q.scaling)}, spec);
+  }
   const Tensor beyond = gt(abs(matrix), limits);
   const int dim = wrap_dim(axis, std::max(1, x.dim()), "beyond_range");
   Tensor t = x.dim() == 0 ? x.detach().reshape({1}) : x.detach();

@@ -26,7 +26,7 @@
 
 namespace gradual::inspect {
 
-// One rule and one size. Blocks of zeros and blocks with NaN or Inf are counted, but not measured.
+// One rule and one size. Coded scales have the name of their format as a rule, "e6m2". Blocks of zeros and blocks with NaN or Inf are counted, but not measured.
 struct XrayRow {
   std::string rule = {};  // a ScaleRule's name, "f32" (max / amax), "nvfp4" or "4-over-6"
   int block = 0;          // elements along the contracted axis; for a square quantizer the side of a tile
@@ -41,7 +41,7 @@ struct XrayRow {
   double squares = 0;                       // sums of squares over measured blocks: of elements
   double error = 0;                         // of rounding errors
   double best_error = 0;                    // sum of each block's smallest error with a power of two as scale
-  std::map<int, std::int64_t> scales = {};  // number of measured blocks by floor(log2(scale)); scales of 0 are left out
+  std::map<int, std::int64_t> scales = {};  // number of measured blocks by floor(log2(scale)), of parts the largest; not 0
 
   double clipped_blocks_percent() const { return percent_of(clipped_blocks, blocks); }
   double made_zero_percent() const { return percent_of(made_zero, elements); }
@@ -74,7 +74,8 @@ struct BlockXray {
 // the quantizer's own kind if its scales are not powers of two. nvfp4 also has "4-over-6" (arXiv 2512.02010): a block's
 // amax becomes 6 or 4, whichever gives the smaller squared error (other formats: the largest value or 2/3 of it). The
 // tensor's scale is then 256 / 448 of nvfp4's, which leaves room for both. Stochastic rounding draws its own random
-// numbers. others: false leaves only the quantizer's own row. Error if the quantizer has no scales of blocks, or has a
+// numbers. Blocks with parts, coded scales and searched ones have the rules and sizes that check_valid() allows them, and
+// rows of the quantizer's own bits. others: false leaves only the quantizer's own row. Error if the quantizer has no scales of blocks, or has a
 // Hadamard transform.
 BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1, bool others = true);
 

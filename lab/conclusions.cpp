@@ -11,6 +11,7 @@
 
 #include "../amp/recipe.h"
 #include "../core/support/error.h"
+#include "launch.h"
 #include "objective.h"
 #include "statistics.h"
 #include "verdict.h"
@@ -83,14 +84,21 @@ bool better(const Summary& a, const Summary& b) {
 }
 std::string with_stop(std::string sentence) { return sentence.ends_with('.') ? sentence : sentence + "."; }
 
+// The step that commands look at where none is named: one that the run has, before it diverges.
+constexpr std::int64_t kUsualStep = 50;
+StepOfRun usual_step(const Summary& s) {
+  std::int64_t last = s.first->steps - 1;
+  if (s.first->verdict.step >= 0) last = std::min(last, s.first->verdict.step - 1);
+  return {std::clamp<std::int64_t>(last, 0, kUsualStep), s.first->seed};
+}
+
 Conclusion failure(const Summary& s) {
   const Finding& f = s.first->findings[0];
   std::string sentence = fmt::format("{} {}", s.first->recipe, to_string(s.first->verdict));
   if (f.cause != inspect::Cause::unknown) sentence += fmt::format(": {}", inspect::cause_info(f.cause).sentence);
   sentence += fmt::format(". {}", with_stop(f.sentence));
   if (!f.remedy.empty()) sentence += " Cure: " + with_stop(f.remedy);
-  return {Effect::failure, sentence,
-          fmt::format("gradual-lab step --recipe {} --step {}", s.first->recipe, std::max<std::int64_t>(0, f.step))};
+  return {Effect::failure, sentence, step_command(s.first->origin, {std::max<std::int64_t>(0, f.step), s.first->seed})};
 }
 
 std::string percents(const Summary& s) {
@@ -126,7 +134,7 @@ Conclusion scale_effect(const Summary& with, const Summary& without) {
       fmt::format("{} and {} round to the same {} bits. {} has scales and reaches {}; without scales {} reaches {}.",
                   with.first->recipe, without.first->recipe, most_bits(with), with.first->recipe, percents(with),
                   without.first->recipe, percents(without)),
-      fmt::format("gradual-lab diff {} {}", without.first->recipe, with.first->recipe)};
+      diff_command(without.first->origin, with.first->origin, usual_step(without))};
 }
 
 Conclusion range_effect(const Summary& wide, const Summary& fine) {
@@ -137,7 +145,7 @@ Conclusion range_effect(const Summary& wide, const Summary& fine) {
                   "are zero and the {} is {}; with {} bits it is {:.0f}% and {}.",
                   wide.first->recipe, fine.first->recipe, most_bits(wide), exponent(wide), wide.zero,
                   wide.first->metric.name, number(wide), exponent(fine), fine.zero, number(fine)),
-      fmt::format("gradual-lab diff {} {}", fine.first->recipe, wide.first->recipe)};
+      diff_command(fine.first->origin, wide.first->origin, usual_step(fine))};
 }
 
 Conclusion loss_effect(const Summary& s, double fp32) {
@@ -148,7 +156,7 @@ Conclusion loss_effect(const Summary& s, double fp32) {
                       "{:.3f} (+{:.3f}{}).",
                       s.first->metric.name, s.first->recipe, s.first->metric.is_share() ? "below" : "worse than",
                       s.loss, fp32, d.mean, interval),
-          fmt::format("gradual-lab step --recipe {}", s.first->recipe)};
+          step_command(s.first->origin, usual_step(s))};
 }
 
 }  // namespace
@@ -198,8 +206,9 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
                     fmt::format("{} rounds every operand of a product to {} bits or fewer and ends where fp32 does, in "
                                 "{}. No recipe here does so with fewer.",
                                 narrowest->first->recipe, most_bits(*narrowest), what_ends(*narrowest)),
-                    "gradual-lab search"});
+                    search_command(narrowest->first->origin, usual_step(*narrowest))});
   if (made.size() > 5) made.resize(5);
+  for (Conclusion& c : made) c.is_code = results.front().origin.program.empty();
   return made;
 }
 

@@ -18,7 +18,8 @@ enum class Effect : std::uint8_t { failure, scale, range, loss, narrowest };
 struct Conclusion {
   Effect effect = Effect::failure;
   std::string sentence = {};
-  std::string command = {};
+  std::string command = {};  // that looks closer at these runs (launch.h); empty: nothing can repeat them
+  bool is_code = false;      // the command is a call in C++
 };
 
 // At most five, failures first. A difference is reported only if it is larger than its interval of 95%.

@@ -9,6 +9,7 @@
 
 #include "../amp/recipe.h"
 #include "../core/tensor/device.h"
+#include "launch.h"
 #include "loss.h"
 #include "metric.h"
 #include "models.h"
@@ -68,6 +69,7 @@ struct Options {
   // Steps of trials that explain a run of a recipe's first seed: it is replayed with one thing exact. -1: as many as the
   // run has.
   std::int64_t explain_steps = -1;
+  Launch launch = {};        // by the program: how its command began this comparison
   std::string save = {};     // a folder for the final parameters of each run in f32, RECIPE-seedN.safetensors
   std::string trace = {};    // a file (or "-") for one traced step of each recipe
   std::string profile = {};  // a file (or "-") for a profile of each run

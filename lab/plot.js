@@ -108,17 +108,17 @@ const shapes = {
             "stroke-dasharray": "3 3"
           }),
           what)),
-  // [x, y, , , text, where it ends or begins]
+  // [x, y, , , text, where it ends or begins, colour]
   texts: (l, x, y) => l.points
                           .map(
-                              ([a, b, , , text, anchor]) =>
+                              ([a, b, , , text, anchor, color]) =>
                                   el("text",
                                      {
                                        class: l.strong ? "strong" : "",
                                        x: x(a) + (anchor === "start" ? 8 : 0),
                                        y: y(b) + 4,
                                        "text-anchor": anchor || "middle",
-                                       ...(l.color ? {style: `fill:${l.color}`} : {})
+                                       ...(color || l.color ? {style: `fill:${color || l.color}`} : {})
                                      },
                                      text))
 };
@@ -129,7 +129,7 @@ let charts = 0;
 function plot(place, {x, y, layers, height, minWidth = 260, legend = false, bottom = 0}) {
   if (place.querySelector(":scope > svg")) place.querySelector(":scope > svg").remove();
   const longest = names => Math.max(...names.map(n => n.length));
-  const left = y.names ? Math.min(170, 18 + 7 * longest(y.names)) : y.hidden ? 8 : 56;
+  const left = y.names ? Math.min(210, 18 + 7 * longest(y.names)) : y.hidden ? 8 : 56;
   const right = y.right || 12;
   const width = Math.max(minWidth, place.clientWidth - 18);
   const tilted = x.names && (width - left - right) / x.names.length < 8 * longest(x.names);

@@ -37,6 +37,14 @@ const castRoles = ["activation", "weight", "error", "weight gradient"];
 const cells = (tag, texts) => texts.map(t => t instanceof Element ? t : el(tag, {}, t));
 const tableOf = (head, rows) => [el("tr", {}, ...cells("th", head)), ...rows.map(r => el("tr", {}, ...cells("td", r)))];
 
+// "4 (Conv2d)"; a long path stands alone.
+const kindOf = Object.fromEntries(data.runs.flatMap(r => r.casts).map(c => [c.layer, c.kind]));
+const layerText = layer => {
+  if (!layer) return "outside";
+  const text = kindOf[layer] ? `${layer} (${kindOf[layer]})` : layer;
+  return text.length <= 26 ? text : layer;
+};
+
 // A click on a column's title sorts by it: by numbers where there are some.
 function sortable(table) {
   const value = (row, i) => {
@@ -103,6 +111,32 @@ function summary() {
   });
   byId("summary").replaceChildren(...tableOf(head, rows));
   sortable(byId("summary"));
+}
+
+// The row's recipe minus the column's, with the interval that holds for all pairs together.
+function pairs() {
+  const scale = isShare ? 100 : 1;
+  const digits = isShare ? 2 : 3;
+  const found = {};
+  for (const p of data.pairs || []) {
+    found[p.first + "\n" + p.second] = [1, p];
+    found[p.second + "\n" + p.first] = [-1, p];
+  }
+  const cell = (row, column) => {
+    const [sign, p] = found[row + "\n" + column] || [];
+    if (!p) return "–";
+    const mean = sign * scale * p.difference.mean;
+    const half = scale * p.half_interval_together;
+    const better = sign > 0 ? p.share_of_seeds_better : 1 - p.share_of_seeds_better;
+    const text = (mean < 0 ? "−" : "+") + Math.abs(mean).toFixed(digits) + (finite(half) ? ` ± ${half.toFixed(digits)}` : "");
+    return el(
+        "td", {
+          class: p.holds_together ? "holds" : "",
+          title: `${row} is better in ${(100 * better).toFixed(0)} % of ${p.seeds} seeds; p ${short(p.p)}`
+        },
+        text);
+  };
+  byId("pairs").replaceChildren(...tableOf(["recipe", ...recipes], recipes.map(r => [r, ...recipes.map(c => cell(r, c))])));
 }
 
 // Why runs went wrong: of a recipe's seeds the first that has findings.
@@ -230,11 +264,12 @@ function heat() {
         k, i, k + 1, i + 1, `${names[k]}, layer ${l}: ${v}`,
         v < 0 && note.includes("blue") ? "var(--bar)" : "var(--bad)", .85 * deep
       ]);
-    texts.push([k + .5, i + .5, , , finite(v) ? (v === 0 ? "0" : text(v)) : "–"]);
+    // on a deep shade the digits have the page's colour
+    texts.push([k + .5, i + .5, , , finite(v) ? (v === 0 ? "0" : text(v)) : "–", , deep > .5 ? "var(--bg)" : ""]);
   }));
   plot(byId("heat"), {
     x: {names},
-    y: {names: layers.map(l => l || "outside"), row: 28},
+    y: {names: layers.map(layerText), row: 28},
     minWidth: 90 + 58 * names.length,
     layers: [
       {kind: "bars", name: "shade", gap: 1, points: shades}, {kind: "texts", name: "value", strong: true, points: texts}
@@ -787,9 +822,8 @@ function blocks() {
 
 function casts() {
   const all = runsOf(chosen("cast-recipe")).flatMap(r => r.casts);
-  const kinds = Object.fromEntries(all.map(c => [c.layer, c.kind]));
   const rows = [...new Set(all.map(c => c.layer))].map(
-      layer => [layer ? `${layer} ${kinds[layer] || ""}` : "(outside of layers)", ...castRoles.map(role => {
+      layer => [layer ? layerText(layer) : "(outside of layers)", ...castRoles.map(role => {
         const s = share(all.filter(c => c.layer === layer && c.role === role));
         return el(
             "td", s.nan ? {class: "bad"} : {},
@@ -1002,7 +1036,9 @@ function start() {
   hideUnless(withUpdates.length, "meter-section");
   hideUnless(withBlocks.length, "blocks-section");
   byId("metric-title").textContent = `Test ${metric.name}`;
+  hideUnless((data.pairs || []).length, "pairs-section");
   summary();
+  pairs();
   findings();
   whatIf();
   draw();
@@ -1016,6 +1052,10 @@ function start() {
       "style", {}, `@page { size: ${width}px ${height}px; margin: 0 } body { margin: 0 } svg { width: ${width}px; }`));
   document.body.replaceChildren(svg);
 }
+// Paper has no clicks.
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("section details")) folded.open = true;
+});
 let timer;
 addEventListener("resize", () => {
   clearTimeout(timer);

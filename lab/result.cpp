@@ -17,6 +17,7 @@
 #include "json/fields.h"
 #include "json/packed.h"
 #include "objective.h"
+#include "pairs.h"
 #include "products.h"
 #include "result_check.h"
 
@@ -248,6 +249,24 @@ template <class V> void fields(V& v, UpdateCurve& u) {
   v("cloud", u.cloud);
 }
 
+template <class V> void fields(V& v, RecipePair& p) {
+  v("first", p.first);
+  v("second", p.second);
+  v("seeds", p.seeds);
+  v("difference", p.metric);
+  v("loss_difference", p.loss);
+  v("share_of_seeds_better", p.better);
+  v("p", p.p);
+  v("half_interval_together", p.half_together);
+  v("holds_together", p.holds);
+}
+
+template <class V> void fields(V& v, Origin& o) {
+  v("program", o.program);
+  v("options", o.options);
+  v("recipe", o.recipe);
+}
+
 template <class V> void fields(V& v, Result& r) {
   v("recipe", r.recipe);
   v("model", r.model);
@@ -279,6 +298,7 @@ template <class V> void fields(V& v, Result& r) {
   v("lr", r.lr, kLater);
   v("optimizer", r.optimizer, kLater);
   v("definition", JsonText{r.definition}, kLater);
+  v("origin", r.origin, kLater);
   v("casts", r.casts);
   v("step_errors", r.errors, kLater);
   v("bytes_sent", r.bytes_sent, kLater);
@@ -419,7 +439,9 @@ void replace(std::string& text, const std::string& mark, const std::string& by) 
 }  // namespace
 
 std::string results_json(const std::vector<Result>& results, bool with_curves) {
-  return to_text(document(results, with_curves), with_curves ? -1 : 2) + "\n";
+  Json all = document(results, with_curves);
+  if (!with_curves) all["pairs"] = json_of(recipe_pairs(results));
+  return to_text(all, with_curves ? -1 : 2) + "\n";
 }
 
 std::vector<Result> results_from_json(const std::string& text, const std::string& file) {
@@ -453,8 +475,8 @@ std::string runs_csv(const std::vector<Result>& results) {
   const auto line = [](const Result& r) {
     Json j = result_json(r, false);
     j["peak_bytes"] = r.peak_total;
-    for (const char* nested :
-         {"findings", "definition", "casts", "step_errors", "difference", "loss_difference", "judgement", "metric"})
+    for (const char* nested : {"findings", "definition", "origin", "casts", "step_errors", "difference",
+                               "loss_difference", "judgement", "metric"})
       j.erase(nested);
     return to_text(j) + "\n";
   };
@@ -472,6 +494,7 @@ std::string report_html(const std::vector<Result>& results) {
   Json all = document(results, true);
   for (Json& run : all["runs"]) run.erase("samples");  // the page does not show them
   all["sums"] = sums(results);
+  all["pairs"] = json_of(recipe_pairs(results));
   std::string data = to_text(all);
   for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6) data.replace(at, 1, "\\u003c");
   replace(html, "@DATA@", data);

@@ -11,6 +11,7 @@
 #include "../amp/rewrite.h"
 #include "../core/tensor/memory.h"
 #include "../inspect/cause.h"
+#include "launch.h"
 #include "metric.h"
 #include "outcome.h"
 #include "paired.h"
@@ -128,6 +129,7 @@ struct Result {
   double lr = 0;
   std::string optimizer = {};
   std::string definition = {};
+  Origin origin = {};
   // Of a number that enters a product (amp::operand_bits); NaN in files of earlier versions.
   double operand_bits = std::numeric_limits<double>::quiet_NaN();
   Status status = Status::none;

@@ -192,6 +192,7 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   result_.metric = objective_.info;
   result_.constant_metric = constant_metric(objective_, data_.test);
   result_.definition = amp::to_json(recipe);
+  result_.origin = origin_of(recipe, options);
   result_.operand_bits = amp::operand_bits(recipe);
   result_.status = Status::ok;
 }

@@ -1,5 +1,7 @@
 #include "study.h"
 
+#include <cstdint>
+
 #include "../core/support/throwf.h"
 
 namespace gradual::lab {
@@ -9,24 +11,50 @@ Study::Study(const MakeModel& make_model, const LabData& data, const amp::Recipe
       scope_(generator_),
       data_(data.load(options.seed)),
       objective_(objective_of(data, options.loss, {})),
+      device_(options.device),
       accumulate_(options.training.accumulate),
       model_(make_model()) {
   if (data_.train.size() == 0) throwf("a study: the data '{}' have no training samples", data.name);
   if (options.step < 0) throwf("a study's step is {}; it must be at least 0", options.step);
+  model_->to(device_);
   run_.emplace(recipe, *model_, make_optimizer(options.optimizer, options.lr, options.training.rates),
                amp::RunOptions{.clip_norm = options.training.clip, .seed = options.seed});
-  data::DataLoader loader(data_.train, {.batch = options.batch, .shuffle = true, .seed = options.seed});
+  const auto batch_of = [train = data_.train, augment = data.augment](const std::vector<std::int64_t>& samples) {
+    const data::Batch batch = data::take(train, samples);
+    return augment ? augment(batch) : batch;
+  };
+  data::DataLoader loader(
+      data_.train.size(), batch_of,
+      data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = options.seed, .device = device_});
   const std::int64_t steps = loader.size() * options.epochs;
   if (options.step >= steps)
     throwf("a study's step is {}; the training has {} steps ({} epochs of {}), the last is {}", options.step, steps,
            options.epochs, loader.size(), steps - 1);
   optim::Scheduler schedule(run_->optimizer(), schedule_for(options.training, steps));
   for (std::int64_t k = 0;; ++k) {
-    if (!loader.next(batch_)) loader.next(batch_);  // the next epoch
+    if (!loader.next(batch_)) {
+      evaluate();
+      loader.next(batch_);  // the next epoch
+    }
     if (k == options.step) return;
     step();
     schedule.step();
   }
+}
+
+// As the run does at the end of an epoch, for the random numbers that this draws. Ends after the first batch if it
+// draws none.
+void Study::evaluate() {
+  const Evaluation evaluation(objective_, data_.test.size(), false);
+  data::DataLoader test(data_.test, {.batch = evaluation.batch(), .device = device_, .prefetch = false});
+  model_->eval();
+  data::Batch batch;
+  while (test.next(batch)) {
+    const std::uint64_t before = generator_.stream();
+    run_->evaluate([&] { return outputs_of(*model_, batch, !objective_.loss.is_output()).all[0]; });
+    if (generator_.stream() == before) break;
+  }
+  model_->train();
 }
 
 Tensor Study::loss_on(const data::Batch& batch, nn::Module& model) const {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "../amp/recipe.h"
+#include "../core/tensor/device.h"
 #include "../data/data_loader.h"
 #include "../optim/schedule.h"
 #include "models.h"
@@ -24,10 +25,11 @@ struct StudyOptions {
   std::string optimizer = "adamw";
   Loss loss = {};  // by default that of the data
   Training training = {};
+  Device device = Device::cpu();
 };
 
-// With equal options it has the bits of the lab's own run; for a recipe that draws random numbers
-// only in the first epoch, because the lab's evaluations draw, too. One study at a time per thread: it holds the
+// With equal options it has the bits of the lab's own run. Where the recipe rounds at random or the model draws, it
+// evaluates after each epoch as the run does, since that draws too. One study at a time per thread: it holds the
 // default generator.
 class Study : Pinned {
  public:
@@ -43,11 +45,13 @@ class Study : Pinned {
 
  private:
   Tensor loss_on(const data::Batch& batch, nn::Module& model) const;
+  void evaluate();
 
   Generator generator_;
   GeneratorScope scope_;
   data::Split data_;
   Objective objective_;
+  Device device_;
   int accumulate_;
   std::shared_ptr<nn::Module> model_;
   std::optional<amp::RecipeRun> run_;

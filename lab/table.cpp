@@ -8,6 +8,7 @@
 #include "../amp/cast_stats.h"
 #include "conclusions.h"
 #include "decision.h"
+#include "launch.h"
 #include "objective.h"
 #include "statistics.h"
 
@@ -245,8 +246,11 @@ std::string table(const std::vector<Result>& results, const TableOptions& option
       text += fmt::format("{}: the exchange sends {} in a step, all ranks together\n", row.first().recipe,
                           megabytes(sent / row.of(&Result::steps).mean));
   if (!options.wide)
-    for (const Conclusion& c : conclusions(results))
-      text += "\n" + wrapped("- " + c.sentence, 2) + "\n    " + c.command + "\n";
+    for (const Conclusion& c : conclusions(results)) {
+      text += "\n" + wrapped("- " + c.sentence, 2) + "\n";
+      if (c.command.empty()) continue;
+      text += "    " + (c.is_code ? c.command : wrapped_command(c.command, 76, "        ")) + "\n";
+    }
   const bool tried = std::ranges::any_of(results, [](const Result& r) {
     return std::ranges::any_of(r.findings, [](const Finding& f) { return f.tried.has_value(); });
   });

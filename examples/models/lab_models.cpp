@@ -65,7 +65,7 @@ void add_example_optimizers() {
 
 }  // namespace
 
-void add_example_models();  // declared in lab/main/command_line.h
+void add_example_models();  // declared in lab/main/main.cpp
 
 void add_example_models() {
   add_example_optimizers();

@@ -9,10 +9,13 @@
 #include <gradual/lab/loss.h>
 #include <gradual/lab/metric.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <filesystem>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 namespace gradual::lab {
 namespace {
@@ -78,13 +81,23 @@ std::vector<amp::Recipe> recipes_for(const std::string& text) {
   return recipes;
 }
 
+std::map<std::string, std::string> recipe_sources(const std::string& text) {
+  std::map<std::string, std::string> sources;
+  for (const std::string& name : split_names(text)) {
+    const std::size_t end = name.find(".json");
+    if (end == std::string::npos) continue;
+    const std::string file = name.substr(0, end + std::string_view(".json").size());
+    for (const amp::Recipe& r : recipes_named(name)) sources[r.name] = file + ":" + r.name;
+  }
+  return sources;
+}
+
 void check_lr(double lr) {
   if (!(std::isfinite(lr) && lr > 0)) throw_error(fmt::format("--lr is {}; it must be positive and finite", lr));
 }
 
 void declare_threads(OptionParser& app, int& threads) {
   app.add_option("--threads", threads, "threads (default: all cores)");
-  app.add_flag("--deterministic", "the same bits for any number of threads, with oneDNN too");
 }
 
 void use_threads(const OptionParser& app, int threads) {
@@ -96,6 +109,7 @@ void use_threads(const OptionParser& app, int threads) {
 }
 
 void TaskArguments::declare(OptionParser& app) {
+  const std::size_t others = app.names().size();
   app.add_option(
       "--model", model,
       join(model_names()) + " or FILE.pt2 of torch.export.save (default: gpt for tokens, cnn for images, else mlp)");
@@ -118,9 +132,38 @@ void TaskArguments::declare(OptionParser& app) {
   app.add_option("--average", training.average,
                  "evaluate the averaged parameters a = d a + (1 - d) w (EMA) with this d, such as 0.999; 0: do not")
       .capture_default_str();
+  app.add_option("--epochs", epochs,
+                 fmt::format("passes over the training data, which the learning rate follows (default: {})", epochs));
+  app.add_option("--batch", batch, "samples per step").capture_default_str();
+  app.add_option("--lr", lr, "learning rate (default: the optimizer's; 2e-3 for adamw and adam, 0.05 for sgd)");
+  app.add_option("--device", device_, "cpu or cuda").capture_default_str();
+  app.add_flag("--deterministic", "the same bits for any number of threads, with oneDNN too");
+  const std::vector<std::string> all = app.names();
+  names_.assign(all.begin() + static_cast<std::ptrdiff_t>(others), all.end());
+}
+
+Launch TaskArguments::launch(const OptionParser& app, const std::string& recipes) const {
+  Launch launch{.program = program_called(), .options = app.words(names_), .recipes = recipe_sources(recipes)};
+  if (app.count("--epochs") == 0) launch.options.insert(launch.options.end(), {"--epochs", std::to_string(epochs)});
+  return launch;
+}
+
+void TaskArguments::take(OptionParser& app, const Origin& origin) const {
+  std::vector<std::string> words;
+  bool wanted = false;
+  for (const std::string& word : origin.options) {
+    if (std::ranges::find(names_, word) != names_.end()) wanted = app.count(word) == 0;
+    if (wanted) words.push_back(word);
+  }
+  app.add_words(words);
 }
 
 void TaskArguments::read(const OptionParser& app) {
+  at_least_one("--batch", batch);
+  at_least_one("--epochs", epochs);
+  if (app.count("--context")) at_least_one("--context", context);
+  if (app.count("--lr")) check_lr(lr);
+  device = device_from_name(device_);
   Rates& rates = training.rates;
   const auto given = [&](const char* option, double value, std::optional<double>& to) {
     if (app.count(option)) to = value;

@@ -21,6 +21,8 @@ int probe_command(int argc, char** argv);
 int report_command(int argc, char** argv);
 int search_command(int argc, char** argv);
 int step_command(int argc, char** argv);
+// Trains and compares: what the program does without a subcommand.
+int train_command(int argc, char** argv);
 int translate_command(int argc, char** argv);
 int xray_command(int argc, char** argv);
 

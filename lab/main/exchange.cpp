@@ -82,7 +82,7 @@ int exchange_command(int argc, char** argv) {
       "Prints the error of the mean gradient after an exchange in low precision, against the number of ranks.\n"
       "The samples are the same for any number of ranks: each rank has an equal part of them. Error: 2-norm of the\n"
       "difference to the sum in f64, in percent of its norm.\n",
-      "gradual-lab exchange");
+      "exchange");
   app.add_option("--exchanges", names, "names separated by commas: FORMAT/ALGORITHM and more (docs/distributed.md)");
   app.add_option("--ranks", most, "the largest number of ranks, and the number of samples").capture_default_str();
   app.add_option("--recipe", recipe, "trains up to the step and computes the gradients").capture_default_str();
@@ -95,7 +95,8 @@ int exchange_command(int argc, char** argv) {
   std::vector<std::pair<std::string, amp::Exchange>> exchanges;
   for (const std::string& name : split_names(names)) exchanges.emplace_back(name, amp::exchange_from_name(name));
   const LabData task = a.task();
-  Study study(a.make_model(), task, one_recipe("--recipe", recipe), a.options);
+  const MakeModel make = a.make_model(app);
+  Study study(make, task, one_recipe("--recipe", recipe), a.options);
   const Gradients g = gradients_of(study, task, a.options.seed, most);
   const Tensor exact = g.part({0, most}, most);
   std::vector<std::vector<std::string>> rows = {{"exchange"}};

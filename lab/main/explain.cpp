@@ -65,7 +65,7 @@ int explain_command(int argc, char** argv) {
       "Replays a failed run of a results folder with single things exact (operands, sums, results, updates) and all "
       "else\n"
       "to the same bits. Finds the smallest set, and its steps, with which the failure does not come.\n",
-      "gradual-lab explain");
+      "explain");
   app.add_option("folder", a.folder, "of a comparison, with fp32");
   app.add_option("--recipe", a.recipe, "the recipe whose run is explained");
   app.add_option("--seed", a.seed, "of the run").capture_default_str();
@@ -75,13 +75,14 @@ int explain_command(int argc, char** argv) {
   app.add_option("--apply", a.apply, "replay what --out wrote, and compare the losses bit by bit");
   declare_threads(app, a.threads);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
-  use_threads(app, a.threads);
-  a.task.read(app);
   if (a.folder.empty() || a.recipe.empty())
-    throw_error("explain takes a folder and --recipe (see gradual-lab explain --help)");
+    throw_error("explain takes a folder and --recipe (see " + program_name() + " explain --help)");
   std::vector<Result> results = load_results(a.folder);
   judge(results);
   const Result& run = run_of(results, a.recipe, a.seed);
+  if (!run.origin.program.empty()) a.task.take(app, run.origin);
+  a.task.read(app);
+  use_threads(app, a.threads);
   const Result* fp32 = baseline(results, {}, run);
   if (!fp32) throw_error("explain: the folder has no run of fp32 with this seed");
   const amp::Recipe recipe = amp::recipe_from_json(run.definition);
@@ -93,9 +94,14 @@ int explain_command(int argc, char** argv) {
   a.options.batch = run.batch;
   a.options.lr = run.lr;
   a.options.optimizer = run.optimizer;
+  if (app.count("--epochs")) a.options.epochs = a.task.epochs;
+  if (app.count("--batch")) a.options.batch = a.task.batch;
+  if (app.count("--lr")) a.options.lr = a.task.lr;
+  if (app.count("--optimizer")) a.options.optimizer = a.task.optimizer;
   a.options.loss = a.task.loss;
   a.options.metric = a.task.metric;
   a.options.training = a.task.training;
+  a.options.device = a.task.device;
   check_settings(run, recipe, a.options);
   const auto seed = static_cast<std::uint64_t>(a.seed);
   if (!a.apply.empty()) {

@@ -134,7 +134,7 @@ int judge_command(int argc, char** argv) {
       "Judges recorded steps of a model that torch.export.save wrote: whether rounding explains each tensor, and if\n"
       "not, which op is the first. docs/judge.md has the Python that records a step. The exit status is 1 if there is\n"
       "one that rounding does not explain.\n",
-      "gradual-lab judge");
+      "judge");
   app.add_option("files", a.files, "a .pt2 file, and one or two records (.safetensors)").expected(2, 3).required();
   app.add_option("--dtype", a.dtype, "of tensors that are not recorded (default: the coarsest of the recorded ones)");
   app.add_option("--record", a.record, "write the first record's step, as Gradual computes it in f32, to this file");

@@ -5,10 +5,17 @@
 #include <gradual/core/support/message_text.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
+#include <filesystem>
 
 namespace gradual::lab {
 namespace {
+
+std::string& called_storage() {
+  static std::string called = "gradual-lab";
+  return called;
+}
 
 std::string see_help(const CLI::App& app) { return " (see " + app.get_name() + " --help)"; }
 
@@ -63,8 +70,12 @@ DeclaredOption DeclaredOption::description(const std::string& text) {
   return *this;
 }
 
-OptionParser::OptionParser(const std::string& description, const std::string& name)
-    : app_(std::make_unique<CLI::App>(description, name)) {}
+void set_program(const char* called) { called_storage() = called; }
+const std::string& program_called() { return called_storage(); }
+std::string program_name() { return std::filesystem::path(program_called()).filename().string(); }
+
+OptionParser::OptionParser(const std::string& description, const std::string& command)
+    : app_(std::make_unique<CLI::App>(description, program_name() + (command.empty() ? "" : " " + command))) {}
 OptionParser::~OptionParser() = default;
 
 template <class T>
@@ -90,6 +101,23 @@ DeclaredOption OptionParser::option(const std::string& name) { return DeclaredOp
 void OptionParser::footer(const std::string& text) { app_->footer(text); }
 std::size_t OptionParser::count(const std::string& name) const { return app_->count(name); }
 
+std::vector<std::string> OptionParser::names() const {
+  std::vector<std::string> all;
+  for (const CLI::Option* option : app_->get_options()) all.push_back(option->get_name());
+  return all;
+}
+
+std::vector<std::string> OptionParser::words(const std::vector<std::string>& names) const {
+  std::vector<std::string> words;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->count() == 0 || std::ranges::find(names, option->get_name()) == names.end()) continue;
+    words.push_back(option->get_name());
+    if (option->get_items_expected_max() == 0) continue;
+    for (const std::string& value : option->results()) words.push_back(value);
+  }
+  return words;
+}
+
 std::vector<std::pair<std::string, std::string>> OptionParser::given() const {
   std::vector<std::pair<std::string, std::string>> all;
   for (const CLI::Option* option : app_->get_options())
@@ -97,8 +125,17 @@ std::vector<std::pair<std::string, std::string>> OptionParser::given() const {
   return all;
 }
 
+void OptionParser::add_words(const std::vector<std::string>& words) {
+  std::vector<std::string> all = parsed_;
+  all.insert(all.end(), words.begin(), words.end());
+  std::vector<char*> pointers;
+  for (std::string& word : all) pointers.push_back(word.data());
+  parse(static_cast<int>(pointers.size()), pointers.data());
+}
+
 std::optional<int> OptionParser::parse(int argc, char** argv) {
   CLI::App& app = *app_;
+  parsed_.assign(argv, argv + argc);
   app.allow_extras();  // unknown() reports the first, with the nearest option
   try {
     app.parse(argc, argv);

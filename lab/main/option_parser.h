@@ -30,10 +30,15 @@ class DeclaredOption {
   CLI::Option* option_;
 };
 
+// The program as it was called, argv[0], and the name of its file.
+void set_program(const char* called);
+const std::string& program_called();
+std::string program_name();
+
 class OptionParser {
  public:
-  // `description` heads the help; `name` is the command, such as "gradual-lab step".
-  OptionParser(const std::string& description, const std::string& name);
+  // `description` heads the help; `command` is the subcommand, such as "step"; empty: the program alone.
+  OptionParser(const std::string& description, const std::string& command);
   ~OptionParser();
 
   // "--name" or, without dashes, a positional argument. The value goes to the variable, which must live as long as the
@@ -46,15 +51,21 @@ class OptionParser {
 
   // How often the option was given.
   std::size_t count(const std::string& name) const;
+  std::vector<std::string> names() const;  // of all options, in the order of their declarations
+  // The words of those of these options that were given, as a command line has them.
+  std::vector<std::string> words(const std::vector<std::string>& names) const;
   // The name of each option, with its values as they were given; "" if it was not.
   std::vector<std::pair<std::string, std::string>> given() const;
 
   // Returns the exit status if help or an error ends the program; Error for an unknown argument, with the nearest
   // option, and for a value that does not fit its option.
   std::optional<int> parse(int argc, char** argv);
+  // Parses the words that were parsed last, and these. What was set before is set again.
+  void add_words(const std::vector<std::string>& words);
 
  private:
   std::unique_ptr<CLI::App> app_;
+  std::vector<std::string> parsed_;  // words
 };
 
 }  // namespace gradual::lab

@@ -66,7 +66,7 @@ int probe_command(int argc, char** argv) {
       "the\n"
       "order, the bits and the rounding of sums, and what becomes of subnormal numbers; and compares with what is\n"
       "documented.\n",
-      "gradual-lab probe");
+      "probe");
   app.add_option("--k", terms, "products of a sum, 4 to 4096").capture_default_str();
   app.add_option("--only", only, "only the ways whose name has this text, such as bf16 or emulated");
   app.add_option("--accumulator", accumulator, "instead, an emulated accumulator, such as e5m7:up/chunk=32");

@@ -6,6 +6,7 @@
 #include <gradual/lab/folder.h>
 #include <gradual/lab/folder_lock.h>
 #include <gradual/lab/table.h>
+#include <gradual/lab/tables.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -78,7 +79,7 @@ int figure_command(int argc, char** argv) {
   std::string format = "svg";
   std::string out;
   OptionParser app("Writes one figure of a comparison as a file that opens alone. Draws with headless Chromium.\n",
-                   "gradual-lab figure");
+                   "figure");
   app.add_option("DIR", folder, "the folder with results.json").required();
   app.add_option("--kind", kind, "loss, histogram, heatmap or pareto")
       .one_of({"heatmap", "histogram", "loss", "pareto"})
@@ -94,14 +95,23 @@ int figure_command(int argc, char** argv) {
 
 int report_command(int argc, char** argv) {
   std::string folder;
+  bool csv = false;
+  bool latex = false;
   OptionParser app("Writes the report.html of a folder of results anew, also of results of an earlier version.\n",
-                   "gradual-lab report");
+                   "report");
   app.add_option("DIR", folder, "the folder with results.json").required();
+  app.add_flag("--csv", csv, "write each table as DIR/tables/NAME.csv: results, pairs, findings, layers");
+  app.add_flag("--latex", latex, "the same as DIR/tables/NAME.tex, for the package booktabs");
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   const std::vector<Result> results = load_results(folder);
   const std::string file = (std::filesystem::path(folder) / "report.html").string();
   write_file_atomically(file, report_html(results));
   say_styled(stdout, fmt::format("{}\nreport: {}\n", table(results, table_options(false)), printable(file)));
+  for (const bool as_latex : {false, true}) {
+    if (!(as_latex ? latex : csv)) continue;
+    for (const std::string& written : write_tables(results, folder + "/tables", as_latex))
+      say(stdout, "table: {}\n", written);
+  }
   return 0;
 }
 
@@ -109,7 +119,7 @@ int compare_command(int argc, char** argv) {
   std::vector<std::string> folders;
   std::string out = "gradual-lab-compare";
   bool overwrite = false;
-  OptionParser app("Puts the results of several folders into one report.\n", "gradual-lab compare");
+  OptionParser app("Puts the results of several folders into one report.\n", "compare");
   app.add_option("DIR", folders, "folders with results.json, two or more").required();
   app.add_option("--out", out, "folder for results.json, runs.csv, curves.csv and report.html").capture_default_str();
   app.add_flag("--overwrite", overwrite, "replace the results in that folder");

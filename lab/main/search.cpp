@@ -13,6 +13,7 @@ namespace {
 struct Arguments {
   SearchOptions search;
   StudyArguments study;
+  std::string folder;
   std::string formats = "mxfp4,nvfp4,mxfp8,bf16,fp32";
   std::string cost = "bits";
   std::string out = "gradual-lab-search";
@@ -21,6 +22,7 @@ struct Arguments {
 
 void declare_options(OptionParser& app, Arguments& a) {
   SearchOptions& s = a.search;
+  app.add_option("folder", a.folder, "of results: its data, model and options are searched for");
   app.add_option("--formats", a.formats, "fp32 and quantised recipes; bf16 is e8m7").capture_default_str();
   app.add_option("--cost", a.cost, "bits (of operands, times multiplications), kept (bytes for backward) or moved")
       .capture_default_str();
@@ -45,17 +47,18 @@ int search_command(int argc, char** argv) {
   OptionParser app(
       "Searches for the cheapest format of each layer with which training ends as it does in fp32, and proves the\n"
       "result on seeds that the search never saw.\n",
-      "gradual-lab search");
+      "search");
   declare_options(app, a);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   at_least_one("--seeds", a.search.run.seeds);
+  FolderRecipes(a.folder).give(a.study, app);
   a.study.check(app);
   a.search.cost = inspect::cost_from_name(a.cost);
   a.search.formats = split_names(a.formats);
   for (std::string& name : a.search.formats)
     if (name == "bf16") name = "e8m7";
   const LabData data = a.study.task();
-  const MakeModel make = a.study.make_model();
+  const MakeModel make = a.study.make_model(app);
   Options& run = a.search.run;
   a.search.step = a.study.options;
   run.epochs = a.study.options.epochs;
@@ -65,6 +68,7 @@ int search_command(int argc, char** argv) {
   run.loss = a.study.options.loss;
   run.metric = a.study.metric;
   run.training = a.study.options.training;
+  run.device = a.study.device;
   const FolderLock lock(a.out);
   begin_search(a.out, a.overwrite);
   stop_on_signals();

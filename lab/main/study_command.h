@@ -1,9 +1,11 @@
 // Shared by the subcommands that study one step.
 #pragma once
 
+#include <gradual/lab/result.h>
 #include <gradual/lab/study.h>
 
 #include <string>
+#include <vector>
 
 #include "command_line.h"
 
@@ -15,11 +17,26 @@ struct StudyArguments : TaskArguments {
 
   void declare(OptionParser& app);
   void check(const OptionParser& app);
-  MakeModel make_model() {
-    const LabData all = task();
-    return TaskArguments::make_model(all.load(options.seed).train, all.model);
-  }
+  // Of --model, or of the data. A step that the command line does not name is one that the training has.
+  MakeModel make_model(const OptionParser& app);
 };
+
+// The options and the recipes of a folder of results, for commands that look at a step of one of its runs.
+class FolderRecipes {
+ public:
+  // "": none.
+  explicit FolderRecipes(const std::string& folder);
+  // Adds the options of the folder's runs to those of the command line, which win. Error if the folder has none.
+  void give(const TaskArguments& task, OptionParser& app) const;
+  // The recipe as the folder's run had it; one that the folder lacks as one_recipe().
+  amp::Recipe one(const char* option, const std::string& text) const;
+
+ private:
+  std::string folder_;
+  std::vector<Result> results_;
+};
+
+inline constexpr const char* kFolderHelp = "of results: the step is one of its runs, with all their options";
 
 // The one recipe that the text names. Error for several.
 amp::Recipe one_recipe(const char* option, const std::string& text);

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <thread>
 
+#include "option_parser.h"
+
 namespace gradual::lab {
 namespace {
 
@@ -50,7 +52,7 @@ int status_of_output(int status) {
   if (!lost) return status;
   if (errno == EPIPE || stop_signal() == SIGPIPE) return status != 0 ? status : 128 + SIGPIPE;
   const std::string why = errno != 0 ? std::string(": ") + std::strerror(errno) : "";
-  say(stderr, "\ngradual-lab: stdout could not be written{}; what is missing there is lost\n", why);
+  say(stderr, "\n{}: stdout could not be written{}; what is missing there is lost\n", program_name(), why);
   return status != 0 ? status : 1;
 }
 

@@ -21,7 +21,7 @@ int translate_command(int argc, char** argv) {
       "Writes a model that torch.export.save wrote as C++: a struct for each class of its modules, with PyTorch's "
       "names\n"
       "and lines. Compiled, it computes the same bits, and a debugger steps through it (docs/pt2.md).\n",
-      "gradual-lab translate");
+      "translate");
   app.add_option("model", file, "a .pt2 file").required();
   app.add_option("--out", out, "write to this file (default: stdout)");
   app.add_option("--any-size", options.any_size, "what stands for a size that may be any, in a run on zeros")

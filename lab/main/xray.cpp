@@ -11,18 +11,24 @@
 namespace gradual::lab {
 int xray_command(int argc, char** argv) {
   StudyArguments a;
-  std::string name = "mxfp4", csv;
+  std::string folder;
+  std::string name = "mxfp4";
+  std::string csv;
   OptionParser app(
       "Trains with a recipe that has scales of blocks, and says of one step what the scales clip and lose, and what\n"
       "another rule or size of block would have given on the same numbers.\n",
-      "gradual-lab xray");
+      "xray");
+  app.add_option("folder", folder, kFolderHelp);
   app.add_option("--recipe", name, "a name, FILE.json or FILE.json:NAME").capture_default_str();
   a.declare(app);
   app.add_option("--csv", csv, "write each rule and size of each operand to this file");
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
+  const FolderRecipes from(folder);
+  from.give(a, app);
   a.check(app);
-  const amp::Recipe recipe = one_recipe("--recipe", name);
-  Study study(a.make_model(), a.task(), recipe, a.options);
+  const amp::Recipe recipe = from.one("--recipe", name);
+  const MakeModel make = a.make_model(app);
+  Study study(make, a.task(), recipe, a.options);
   inspect::XrayObserver xrays(study.model());
   {
     const ObserverScope scope(xrays);

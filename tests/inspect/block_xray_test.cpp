@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <sstream>
+#include <string>
+#include <vector>
 
 using namespace gradual;
 using inspect::BlockXray, inspect::xray, inspect::XrayRow;
@@ -235,6 +238,45 @@ TEST_CASE("an X-ray of a step has each operand by layer and name, and changes no
                        })->xray.running();
     CHECK(r.elements < 2 * 6 * 128);
     CHECK(r.elements > 2 * 6 * 32);
+  }
+}
+
+TEST_CASE("xray: parts, coded and searched scales have the rules of their format and the bits of the quantizer") {
+  Quantizer hif4 = amp::recipe("hif4").quantization->forward_x.value();
+  Quantizer parted = mx("e2m1");  // shared microexponents
+  parted.scaling = PowerParts{.block = 32, .part = 2};
+  Quantizer searched = nvfp4();
+  set_rule(searched.scaling, CodedRule::four_over_six);
+  struct Case {
+    Quantizer quantizer;
+    std::vector<std::string> rules;
+  };
+  const Tensor x = mul(randn({6, 128}), exp(mul(randn({6, 128}), 2)));
+  for (const Case& c :
+       {Case{hif4, {"ue6m2"}}, Case{parted, {"floor", "ceil", "rceil", "even"}},
+        Case{searched, {"nvfp4", "four-over-six", "least-squares"}},
+        Case{mx("e2m1", ScaleRule::least_squares), {"floor", "ceil", "rceil", "even", "least-squares"}}}) {
+    CAPTURE(describe(c.quantizer));
+    const BlockXray all = xray(x, c.quantizer);
+    std::vector<std::string> rules;
+    for (const XrayRow& r : all.rows)
+      if (r.block == block_size(c.quantizer.scaling)) rules.push_back(r.rule);
+    CHECK(rules == c.rules);
+    const Tensor y = fake_quantize(x, c.quantizer);
+    CHECK(all.running().error == doctest::Approx(error_of(x, y)).epsilon(1e-12));
+    for (const int block : {16, 64}) {
+      Quantizer other = c.quantizer;
+      set_block(other.scaling, block);
+      const XrayRow& row = all.of(all.running().rule, block);
+      CHECK(row.error == doctest::Approx(error_of(x, fake_quantize(x, other))).epsilon(1e-12));
+      CHECK(row.runs == (block == block_size(c.quantizer.scaling)));
+    }
+    // What clips is beyond the largest value of its own part, so its code is the largest.
+    const auto beyond = inspect::beyond_range(x, c.quantizer, -1, x).to(DType::i64).to_vector<std::int64_t>();
+    CHECK(std::count(beyond.begin(), beyond.end(), 1) == all.running().clipped);
+    const auto codes = quantize(x, c.quantizer).decode().to_vector<float>();
+    for (std::size_t i = 0; i < codes.size(); ++i)
+      if (beyond[i] == 1) CHECK(std::abs(codes[i]) == doctest::Approx(c.quantizer.format.max()));
   }
 }
 

@@ -24,6 +24,8 @@ lab::Result run(const std::string& recipe, const lab::Outcome& outcome, double a
   r.status = lab::Status::ok;
   r.verdict = {outcome};
   r.definition = amp::to_json(amp::recipe(recipe));
+  r.steps = 92;
+  r.origin = {"gradual-lab", {"--epochs", "4"}, recipe};
   if (recipe != "fp32") {
     r.difference = {accuracy - 0.98, 0.01};
     r.loss_difference = {loss - 0.1, 0.01};
@@ -58,7 +60,7 @@ TEST_CASE("scales: two recipes of the same bits, one with scales, that differ by
   CHECK(told[0].sentence ==
         "mxfp6 and e3m2 round to the same 6 bits. mxfp6 has scales and reaches 98.0%; without scales e3m2 reaches "
         "68.0%.");
-  CHECK(told[0].command == "gradual-lab diff e3m2 mxfp6");
+  CHECK(told[0].command == "gradual-lab diff --epochs 4 --step 50 e3m2 mxfp6");
 }
 
 TEST_CASE("range: as many bits without scales, parted otherwise") {
@@ -123,7 +125,7 @@ TEST_CASE("failures carry their cause in plain words, every cause has some, and 
   CHECK(told[0].sentence ==
         "fp16-pure diverged at step 1: Adam divides by the root of a mean of squared gradients plus a tiny eps; both "
         "became 0. eps is 0 in f16. Cure: FP32 masters.");
-  CHECK(told[0].command == "gradual-lab step --recipe fp16-pure --step 0");
+  CHECK(told[0].command == "gradual-lab step --epochs 4 --recipe fp16-pure --step 0");
   lab::Result e3m2 = run("e3m2", kNoLearning, 0.1, 2.5);
   e3m2.findings = {{.cause = Cause::gradient_underflow, .sentence = "all is 0"}};
   CHECK(effects({run("fp32", kBaseline, 0.98, 0.1), run("mxfp6", matches(), 0.98, 0.1), e3m2}) ==
