@@ -90,6 +90,17 @@ const LedgerRow* op_of(const Loss& l, const Evidence& e, double (*share)(const C
   return std::get<1>(worst_of({&e.first, &e.late}, loss_of));
 }
 
+// Of a layer's quantisers of this role the one that loses most of its signal; null if none runs in the observed steps.
+const LedgerRow* quantizer_of(const Loss& l, const Evidence& e) {
+  const auto lost_signal = [&](const LedgerRow& r) {
+    const bool here = r.source == Source::quantizer && r.module == l.layer;
+    const bool fits =
+        (r.phase == Phase::backward) == is_gradient(l.role) && r.parameter.empty() != (l.role == Role::weight);
+    return here && fits && !std::isnan(r.sqnr_db) ? 1 / (1 + std::pow(10.0, r.sqnr_db / 10)) : 0.0;
+  };
+  return std::get<1>(worst_of({&e.first, &e.late}, lost_signal));
+}
+
 // Tells up to which layer all errors are zero.
 std::string zeros_after(const Evidence& e, const std::string& layer) {
   for (const std::string& path : e.layers) {
@@ -126,6 +137,10 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
   if (const LedgerRow* r = op_of(l, e, large ? clipped_share : lost_share)) {
     f.op = r->op;
     f.site = r->place();
+    f.line = r->own_line ? "" : r->line;
+  } else if (const LedgerRow* q = quantizer_of(l, e)) {
+    f.line = q->line;
+    if (l.layer.empty()) f.site = q->place();
   }
   f.sentence = fmt::format("{} of the {}s of {} {} {}{}", percent(large ? l.large : l.small), to_string(l.role),
                            in_layer(l.layer), large ? "exceed the largest number of" : "that are not 0 become 0 in",
@@ -314,7 +329,8 @@ std::vector<Finding> diagnose(const Evidence& e) {
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);
   for (Finding& f : all) {
     f.cures = f.precision ? cures::valid(*e.recipe, f.cures) : std::vector<Cure>{};
-    const auto line = e.lines.find(f.site.substr(0, f.site.find('#')));
+    auto line = e.lines.find(f.line);
+    if (line == e.lines.end()) line = e.lines.find(f.site.substr(0, f.site.find('#')));
     if (line != e.lines.end()) f.sentence += " (" + line->second + ")";
   }
   return all;

@@ -59,7 +59,8 @@ struct Evidence {
   amp::CastStatsTable casts = {};
   std::vector<LossShare> shares = {};    // of a step's shadow; empty: none was made
   std::vector<std::string> layers = {};  // paths in the order of forward
-  // By layer and parameter, the Python line that calls the layer: "mine.py:57: x = self.fc2(h)". Empty for C++ models.
+  // The Python line "mine.py:57: x = self.fc2(h)", by layer and parameter that it calls, and by its place "mine.py:57".
+  // Empty for C++ models.
   std::map<std::string, std::string> lines = {};
 };
 
@@ -69,6 +70,7 @@ struct Finding {
   Phase phase = Phase::forward;
   std::string op = {};
   std::string site = {};   // a layer, a parameter, or the program's line of an op outside of all layers
+  std::string line = {};   // of the program, "mine.py:57", where one op is meant
   std::int64_t step = -1;  // -1: many steps
   std::string sentence = {};
   std::vector<Cure> cures = {};  // the smallest edit first

@@ -59,6 +59,7 @@ struct Look {
                   A&&... values) const {
     Finding f{.cause = cause, .phase = r.phase, .op = r.name()};
     f.site = r.place();
+    f.line = r.own_line ? "" : r.line;
     if (!r.parameter.empty()) f.site = r.parameter;
     f.step = s.step;
     f.severity = 1.5;

@@ -11,9 +11,11 @@
 //
 // What rounding explains, of each element: every op may round as the recorded dtype does, whatever the order of its
 // sums. A product or sum of n terms may err by n u / (1 - n u) times the sum of the magnitudes of its terms (Higham
-// 2002, 3.1), u = 2^-24 (2^-53 for f64), and by the rounding of its operands and result in the recorded dtype. For
-// other ops, the operands are moved by some units of rounding, up and down at random, and the largest of the results'
-// changes is taken twice. Errors of unrecorded values are carried through the ops that follow in the same way.
+// 2002, 3.1), u = 2^-24 (2^-53 for f64), and by the rounding of its operands and result in the recorded dtype. Softmax
+// and attention have such bounds, too (judge_attention.h). For other ops, the operands are moved by some units of
+// rounding, up, down and at random, and the largest of the results' changes is taken twice. Errors of unrecorded values
+// are carried through the ops that follow in the same way. Where an op chooses among equal elements (judge_ties.h), or
+// its derivative jumps, every choice is explained.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9,11 +12,13 @@
 #include "../autograd/grad_mode.h"
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
+#include "judge_attention.h"
+#include "judge_ties.h"
 
 namespace gradual::lab {
 namespace {
 
-constexpr int kSamples = 3;         // the first moves everything up, the others at random
+constexpr int kSamples = 5;         // all operands up, all down, every other one up, the others up, and at random
 constexpr double kSafety = 2;       // on the largest change of the samples
 constexpr double kElementwise = 8;  // units of rounding by which operands are moved
 constexpr double kComposite = 8;    // the same, of ops with sums inside
@@ -98,11 +103,31 @@ constexpr std::string_view kComposites[] = {"aten.layer_norm.",
                                             "aten.cumprod.",
                                             "aten.prod."};
 
+// Ops whose derivative jumps. Where an operand is at the jump, or nearer than its error, either side may be taken.
+constexpr std::string_view kKinks[] = {"aten.relu",        "aten.hardtanh.",    "aten.abs.",        "aten.clamp",
+                                       "aten.maximum.",    "aten.minimum.",     "aten.max.other",   "aten.min.other",
+                                       "aten.fmax.",       "aten.fmin.",        "aten.leaky_relu.", "aten.prelu.",
+                                       "aten.hardswish.",  "aten.hardsigmoid.", "aten.threshold.",  "aten.hardshrink.",
+                                       "aten.softshrink.", "aten.elu.",         "aten.selu.",       "aten.celu."};
+// Far less than an operand may be rounded by: it moves only those that are at the jump.
+constexpr double kAside = 0x1p-50;
+constexpr double kAsideOfZero = 0x1p-1000;
+
 constexpr std::string_view kRandom[] = {"aten.dropout.",     "aten.feature_dropout.", "aten.rand",  "aten.bernoulli",
                                         "aten.multinomial.", "aten.uniform",          "aten.normal"};
 
 template <std::size_t N> bool listed(const std::string_view (&list)[N], const std::string& target) {
   return std::ranges::any_of(list, [&](std::string_view start) { return target.starts_with(start); });
+}
+
+// Operand `place` goes up or down in this sample; 0: each element at random.
+int direction(int sample, std::size_t place) {
+  const bool even = place % 2 == 0;
+  if (sample == 0) return 1;
+  if (sample == 1) return -1;
+  if (sample == 2) return even ? 1 : -1;
+  if (sample == 3) return even ? -1 : 1;
+  return 0;
 }
 
 bool moves(const Tensor& t) { return t.defined() && t.is_floating(); }
@@ -121,6 +146,38 @@ const Tensor& of(const ValueTensors& all, int id) {
   static const Tensor none;
   const auto found = std::ranges::find(all, id, &std::pair<int, Tensor>::first);
   return found == all.end() ? none : found->second;
+}
+
+// softmax along the last dim, of floats.
+bool is_softmax(const pt2::Step& step, const ValueTensors& inputs) {
+  const std::string& target = step.op->target;
+  if (!target.starts_with("aten.softmax.") && !target.starts_with("aten._softmax.")) return false;
+  const std::int64_t* const dim = step.arguments.size() > 1 ? step.arguments[1].get<std::int64_t>() : nullptr;
+  if (!dim || inputs.size() != 1 || !moves(inputs[0].second)) return false;
+  return *dim == -1 || *dim == inputs[0].second.dim() - 1;
+}
+
+// The elements of x at the places that argmax, argsort and their like chose; undefined for others.
+Tensor chosen_values(const pt2::Step& step, const Tensor& x, const Tensor& places) {
+  const std::int64_t* const given = step.arguments.size() > 1 ? step.arguments[1].get<std::int64_t>() : nullptr;
+  const Tensor index = cast(places, DType::i64);
+  if (!given) return reshape(gather(flatten(x), 0, flatten(index)), places.sizes());
+  const int dim = static_cast<int>(*given < 0 ? *given + x.dim() : *given);
+  const bool dropped = places.dim() + 1 == x.dim();
+  if (!dropped && places.dim() != x.dim()) return {};
+  const Tensor values = gather(x, dim, dropped ? unsqueeze(index, dim) : index);
+  return dropped ? squeeze(values, dim) : values;
+}
+
+// What is added to the scores; undefined: nothing.
+Tensor added_mask(const Tensor& mask, bool causal, const Tensor& q, const Tensor& k) {
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  const auto added = [](const Tensor& allowed) {
+    return masked_fill(zeros(allowed.sizes(), {.dtype = DType::f64}), logical_not(allowed), kNever);
+  };
+  if (causal) return added(cast(tril(ones({q.size(-2), k.size(-2)})), DType::bool_));
+  if (!mask.defined()) return {};
+  return mask.is_floating() ? mask : added(mask);
 }
 
 }  // namespace
@@ -147,6 +204,42 @@ bool draws(const pt2::Step& step) {
     return p && *p != 0;
   }
   return listed(kRandom, target);
+}
+
+std::optional<StepBounds::Attention> StepBounds::attention_of(const pt2::Step& step, const ValueTensors& inputs,
+                                                              const std::vector<Tensor>& errors) {
+  if (!step.op->target.starts_with("aten.scaled_dot_product_attention.")) return std::nullopt;
+  const auto id_of = [&](std::size_t argument) {
+    const pt2::Ref* const r = step.arguments[argument].get<pt2::Ref>();
+    return r ? r->id : -1;
+  };
+  const auto error_of = [&](int id) {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].first == id) return errors[i];
+    return Tensor();
+  };
+  Attention a;
+  a.q = id_of(0);
+  a.k = id_of(1);
+  a.v = id_of(2);
+  a.step.q = of(inputs, a.q);
+  a.step.k = of(inputs, a.k);
+  a.step.v = of(inputs, a.v);
+  if (!moves(a.step.q) || !moves(a.step.k) || !moves(a.step.v)) return std::nullopt;
+  a.step.q_error = error_of(a.q);
+  a.step.k_error = error_of(a.k);
+  a.step.v_error = error_of(a.v);
+  const int mask = id_of(3);
+  const bool* const causal = step.arguments[5].get<bool>();
+  const Tensor given = of(inputs, mask);
+  a.step.mask = added_mask(given, causal && *causal, a.step.q, a.step.k);
+  if (moves(given)) {
+    a.mask = mask;
+    a.step.mask_error = error_of(mask);
+  }
+  const double* const scale = step.arguments[6].get<double>();
+  a.step.scale = scale ? *scale : 1 / std::sqrt(static_cast<double>(a.step.q.size(-1)));
+  return a;
 }
 
 StepBounds::StepBounds(const pt2::Program& program, pt2::Run& run)
@@ -222,12 +315,12 @@ StepBounds::Terms StepBounds::terms_of(const pt2::Step& step, const ValueTensors
   return {};
 }
 
-// x + s (error + relative |x| + least), s = 1 in the first sample, else random signs.
-Tensor StepBounds::moved(const Tensor& x, const Tensor& error, const Move& move, int sample) {
+// x + s (error + relative |x| + least), with s = 1, -1 or random signs.
+Tensor StepBounds::moved(const Tensor& x, const Tensor& error, const Move& move, int direction) {
   Tensor by = add(mul(abs(x), move.relative), move.least);
   if (error.defined()) by = add(by, error);
   by = where(isfinite(x), by, 0);  // a mask of -Inf stays
-  if (sample == 0) return add(x, by);
+  if (direction != 0) return add(x, mul(by, direction));
   std::vector<double> signs(static_cast<std::size_t>(x.numel()));
   std::uint64_t bits = 0;
   for (std::size_t i = 0; i < signs.size(); ++i) {
@@ -242,7 +335,7 @@ ValueTensors StepBounds::moved_inputs(const ValueTensors& inputs, const std::vec
   ValueTensors all;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Tensor& t = inputs[i].second;
-    all.emplace_back(inputs[i].first, moves(t) ? moved(t, errors[i], by, sample) : clone(t));
+    all.emplace_back(inputs[i].first, moves(t) ? moved(t, errors[i], by, direction(sample, i)) : clone(t));
   }
   return all;
 }
@@ -281,7 +374,10 @@ std::vector<Tensor> StepBounds::of_outputs(const pt2::Step& step, const ValueTen
                                            const Units& units) {
   const NoGrad no_grad;
   const bool exact_inputs = std::ranges::none_of(errors, [](const Tensor& e) { return e.defined(); });
+  if (const std::optional<Attention> a = attention_of(step, inputs, errors)) return {attention_bound(a->step, units)};
+  if (is_softmax(step, inputs)) return {softmax_bound(inputs[0].second, errors[0], units)};
   const bool arranges = only_arranges(step);
+  if (chooses(step) && exact_inputs) return contested_places(step, inputs, errors, outputs);
   if (arranges && exact_inputs) return std::vector<Tensor>(outputs.size());
   const Terms terms = terms_of(step, inputs, outputs);
   if (!arranges && terms.forward > 0) return of_sum(step, inputs, errors, outputs, units, terms.forward);
@@ -298,19 +394,45 @@ std::vector<Tensor> StepBounds::of_outputs(const pt2::Step& step, const ValueTen
     const ValueTensors moved =
         evaluate(step, moved_inputs(inputs, errors, {relative, arranges ? 0 : units.least}, sample));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (!moves(outputs[i].second)) continue;
-      const Tensor change = distance(of(moved, outputs[i].first), outputs[i].second);
+      const Tensor& y = outputs[i].second;
+      if (!moves(y)) {  // comparisons, and numbers rounded to integers
+        const Tensor other = of(moved, outputs[i].first);
+        if (other.sizes() == y.sizes()) largest[i] = larger(largest[i], cast(ne(other, y), DType::f64));
+        continue;
+      }
+      const Tensor change = distance(of(moved, outputs[i].first), y);
       largest[i] = larger(largest[i], change);
       spread[i] = std::max(spread[i], root_mean_square(change));
     }
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!largest[i].defined()) continue;
+    if (!largest[i].defined() || !moves(outputs[i].second)) continue;
     largest[i] = mul(largest[i], kSafety);
     if (!arranges) largest[i] = add(add(largest[i], spread[i]), mul(abs(outputs[i].second), 2 * units.store));
     largest[i] = where(isfinite(outputs[i].second), largest[i], 0);
   }
+  if (!chooses(step)) return largest;
+  const std::vector<Tensor> contested = contested_places(step, inputs, errors, outputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (!moves(outputs[i].second)) largest[i] = contested[i];
   return largest;
+}
+
+// Of the places that a step chose, those that may be other ones. Values have no entry.
+std::vector<Tensor> StepBounds::contested_places(const pt2::Step& step, const ValueTensors& inputs,
+                                                 const std::vector<Tensor>& errors, const ValueTensors& outputs) {
+  std::vector<Tensor> contested(outputs.size());
+  if (inputs.empty() || !moves(inputs[0].second)) return contested;
+  const Tensor& x = inputs[0].second;
+  const auto values = std::ranges::find_if(outputs, [](const auto& o) { return moves(o.second); });
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Tensor& places = outputs[i].second;
+    if (moves(places)) continue;
+    const Tensor chosen = values == outputs.end() ? chosen_values(step, x, places) : values->second;
+    if (chosen.defined() && chosen.sizes() == places.sizes())
+      contested[i] = contested_choice(step, x, errors[0], chosen);
+  }
+  return contested;
 }
 
 std::vector<Tensor> StepBounds::gradients(const pt2::Step& step, const ValueTensors& inputs,
@@ -350,10 +472,58 @@ std::vector<Tensor> StepBounds::of_gradients(const pt2::Step& step, const ValueT
                                              const std::vector<Tensor>& errors, const ValueTensors& given,
                                              const std::vector<Tensor>& gradient_errors,
                                              const std::vector<Tensor>& results, const Units& units) {
-  const Terms terms = terms_of(step, inputs, given);
-  const bool arranges = only_arranges(step) && terms.backward == 0;
+  if (const std::optional<Attention> a = attention_of(step, inputs, errors))
+    return of_attention_gradients(*a, inputs, given[0].second, gradient_errors[0], units);
   std::vector<Tensor> bounds(inputs.size());
-  const bool products = terms.forward > 0;
+  if (is_softmax(step, inputs)) {
+    bounds[0] = softmax_gradient_bound(inputs[0].second, errors[0], given[0].second, gradient_errors[0], units);
+    bounds[0] = add(bounds[0], mul(abs(results[0]), 2 * units.store));
+    return bounds;
+  }
+  if (chooses(step)) return of_choice_gradients(step, inputs, errors, given, gradient_errors, units);
+  const Terms terms = terms_of(step, inputs, given);
+  if (terms.forward > 0)
+    return of_product_gradients(step, inputs, errors, given, gradient_errors, results, units, terms.backward);
+  return of_sampled_gradients(step, inputs, errors, given, gradient_errors, results, units);
+}
+
+// Of sums of products, as of_sum: the gradients are such sums themselves.
+std::vector<Tensor> StepBounds::of_product_gradients(const pt2::Step& step, const ValueTensors& inputs,
+                                                     const std::vector<Tensor>& errors, const ValueTensors& given,
+                                                     const std::vector<Tensor>& gradient_errors,
+                                                     const std::vector<Tensor>& results, const Units& units,
+                                                     double terms) {
+  const Move move{units.store, units.least};
+  constexpr int kUp = 1;
+  ValueTensors base = inputs;
+  for (auto& [id, t] : base)
+    if (moves(t)) t = abs(t);
+  ValueTensors base_cotangents;
+  ValueTensors cotangents;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const Tensor g = abs(given[i].second);
+    base_cotangents.emplace_back(given[i].first, g);
+    cotangents.emplace_back(given[i].first, moved(g, gradient_errors[i], move, kUp));
+  }
+  const std::vector<Tensor> wide = gradients(step, moved_inputs(base, errors, move, 0), cotangents);
+  const std::vector<Tensor> sums = gradients(step, base, base_cotangents);
+  const double gamma = terms * units.sum / (1 - std::min(0.5, terms * units.sum));
+  std::vector<Tensor> bounds(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!results[i].defined() || !wide[i].defined()) continue;
+    const Tensor carried = distance(wide[i], sums[i]);
+    const Tensor stored = add(mul(abs(results[i]), 2 * units.store), units.least);
+    bounds[i] = add(add(carried, mul(abs(sums[i]), gamma)), stored);
+  }
+  return bounds;
+}
+
+// Of other ops: the largest changes when operands and gradients are moved.
+std::vector<Tensor> StepBounds::of_sampled_gradients(const pt2::Step& step, const ValueTensors& inputs,
+                                                     const std::vector<Tensor>& errors, const ValueTensors& given,
+                                                     const std::vector<Tensor>& gradient_errors,
+                                                     const std::vector<Tensor>& results, const Units& units) {
+  const bool arranges = only_arranges(step);
   double relative = arranges ? 0 : kElementwise * units.store;
   double repeated = 1;  // elements of the output for each of the smallest input
   double row = 1;
@@ -364,38 +534,69 @@ std::vector<Tensor> StepBounds::of_gradients(const pt2::Step& step, const ValueT
     for (const std::int64_t n : t.sizes()) row = std::max(row, static_cast<double>(n));
   }
   if (listed(kComposites, step.op->target)) relative = kComposite * units.store + std::sqrt(row) * units.sum;
-  const double of_gradient = relative + std::sqrt(repeated) * units.sum + (arranges ? 0 : units.store);
   const double least = arranges ? 0 : units.least;
+  const Move of_gradient{relative + std::sqrt(repeated) * units.sum + (arranges ? 0 : units.store), least};
+  const bool jumps = arranges && listed(kKinks, step.op->target);
+  const Move of_operand = jumps ? Move{kAside, kAsideOfZero} : Move{relative, least};
+  std::vector<Tensor> bounds(inputs.size());
   std::vector<double> spread(inputs.size());
-  for (int sample = 0; sample < (products ? 1 : kSamples); ++sample) {
+  for (int sample = 0; sample < kSamples; ++sample) {
     ValueTensors cotangents;
-    ValueTensors base_cotangents;
-    for (std::size_t i = 0; i < given.size(); ++i) {
-      const Tensor g = products ? abs(given[i].second) : given[i].second;
-      const double by = products ? units.store : of_gradient;
-      base_cotangents.emplace_back(given[i].first, g);
-      cotangents.emplace_back(given[i].first, moved(g, gradient_errors[i], {by, least}, sample));
-    }
-    ValueTensors base = inputs;
-    if (products)
-      for (auto& [id, t] : base)
-        if (moves(t)) t = abs(t);
-    const ValueTensors at = moved_inputs(base, errors, {products ? units.store : relative, least}, sample);
-    const std::vector<Tensor> other = gradients(step, at, cotangents);
-    const std::vector<Tensor> sums = products ? gradients(step, base, base_cotangents) : std::vector<Tensor>{};
-    const double gamma = terms.backward * units.sum / (1 - std::min(0.5, terms.backward * units.sum));
+    for (std::size_t i = 0; i < given.size(); ++i)
+      cotangents.emplace_back(given[i].first,
+                              moved(given[i].second, gradient_errors[i], of_gradient, direction(sample, i)));
+    const std::vector<Tensor> other = gradients(step, moved_inputs(inputs, errors, of_operand, sample), cotangents);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!results[i].defined() || !other[i].defined()) continue;
-      const Tensor change = distance(other[i], products ? sums[i] : results[i]);
-      bounds[i] = products ? add(change, mul(abs(sums[i]), gamma)) : larger(bounds[i], change);
+      const Tensor change = distance(other[i], results[i]);
+      bounds[i] = larger(bounds[i], change);
       spread[i] = std::max(spread[i], root_mean_square(change));
     }
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!bounds[i].defined()) continue;
-    if (!products) bounds[i] = add(mul(bounds[i], kSafety), spread[i]);
-    if (!arranges) bounds[i] = add(bounds[i], add(mul(abs(results[i]), 2 * units.store), units.least));
+    bounds[i] = mul(bounds[i], kSafety);
+    if (!arranges) bounds[i] = add(add(bounds[i], spread[i]), add(mul(abs(results[i]), 2 * units.store), units.least));
   }
+  return bounds;
+}
+
+// The gradient goes to the chosen elements, or to those that are as large. Those of several windows are added up.
+std::vector<Tensor> StepBounds::of_choice_gradients(const pt2::Step& step, const ValueTensors& inputs,
+                                                    const std::vector<Tensor>& errors, const ValueTensors& given,
+                                                    const std::vector<Tensor>& gradient_errors, const Units& units) {
+  std::vector<Tensor> bounds(inputs.size());
+  const ValueTensors outputs = evaluate(step, inputs);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const auto& [id, g] = given[i];
+    if (!moves(of(outputs, id)) || !g.defined()) continue;
+    const Tensor size = gradient_errors[i].defined() ? add(abs(g), gradient_errors[i]) : abs(g);
+    const Tensor times = gradients(step, inputs, {{id, ones_like(g)}})[0];
+    if (!times.defined()) continue;
+    const Tensor additions = where(gt(times, 1), times, 0);
+    const Tensor added = gradients(step, inputs, {{id, size}})[0];
+    Tensor bound = mul(mul(added, additions), units.store);
+    if (gradient_errors[i].defined()) bound = add(bound, gradients(step, inputs, {{id, gradient_errors[i]}})[0]);
+    const Tensor contested = contested_gradient(step, inputs[0].second, errors[0], of(outputs, id), size);
+    if (contested.defined()) bound = add(bound, contested);
+    bounds[0] = bounds[0].defined() ? add(bounds[0], bound) : bound;
+  }
+  return bounds;
+}
+
+std::vector<Tensor> StepBounds::of_attention_gradients(const Attention& attention, const ValueTensors& inputs,
+                                                       const Tensor& gradient, const Tensor& gradient_error,
+                                                       const Units& units) {
+  const AttentionGradientBounds found = attention_gradient_bounds(attention.step, gradient, gradient_error, units);
+  std::vector<Tensor> bounds(inputs.size());
+  const auto give = [&](int id, const Tensor& bound) {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].first == id && bound.defined()) bounds[i] = bounds[i].defined() ? add(bounds[i], bound) : bound;
+  };
+  give(attention.q, found.q);
+  give(attention.k, found.k);
+  give(attention.v, found.v);
+  if (attention.mask >= 0) give(attention.mask, found.mask);
   return bounds;
 }
 

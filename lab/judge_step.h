@@ -2,26 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "../pt2/executor.h"
 #include "../pt2/program.h"
+#include "judge_attention.h"
+#include "judge_units.h"
 
 namespace gradual::lab {
 
 // Tensors by the values of the graph that they stand for.
 using ValueTensors = std::vector<std::pair<int, Tensor>>;
-
-// The units of rounding of a step: of the additions inside of products and sums, and of operands and results. `least`
-// is the smallest number that these have.
-struct Units {
-  double sum = 0;
-  double store = 0;
-  double least = 0;
-};
-Units units_of(DType dtype);
 
 class StepBounds {
  public:
@@ -33,7 +27,7 @@ class StepBounds {
   ValueTensors evaluate(const pt2::Step& step, const ValueTensors& inputs);
 
   // By how much each element of the outputs may differ; `errors` are those of the inputs (undefined: none). Undefined
-  // where nothing may.
+  // where nothing may. Of integers and masks, 1 where an element may be another one.
   std::vector<Tensor> of_outputs(const pt2::Step& step, const ValueTensors& inputs, const std::vector<Tensor>& errors,
                                  const ValueTensors& outputs, const Units& units);
   // The same of the gradients of the inputs, which `gradients` of the outputs, with their errors, give.
@@ -54,10 +48,37 @@ class StepBounds {
     double relative = 0;
     double least = 0;
   };
-  Tensor moved(const Tensor& x, const Tensor& error, const Move& by, int sample);
+  Tensor moved(const Tensor& x, const Tensor& error, const Move& by, int direction);
   ValueTensors moved_inputs(const ValueTensors& inputs, const std::vector<Tensor>& errors, const Move& by, int sample);
   std::vector<Tensor> of_sum(const pt2::Step& step, const ValueTensors& inputs, const std::vector<Tensor>& errors,
                              const ValueTensors& outputs, const Units& units, double terms);
+  // An attention, and the values of the graph that it reads; -1: none.
+  struct Attention {
+    AttentionStep step;
+    int q = -1;
+    int k = -1;
+    int v = -1;
+    int mask = -1;  // one of floats
+  };
+  // None for another op.
+  static std::optional<Attention> attention_of(const pt2::Step& step, const ValueTensors& inputs,
+                                               const std::vector<Tensor>& errors);
+  static std::vector<Tensor> of_attention_gradients(const Attention& attention, const ValueTensors& inputs,
+                                                    const Tensor& gradient, const Tensor& gradient_error,
+                                                    const Units& units);
+  static std::vector<Tensor> contested_places(const pt2::Step& step, const ValueTensors& inputs,
+                                              const std::vector<Tensor>& errors, const ValueTensors& outputs);
+  std::vector<Tensor> of_product_gradients(const pt2::Step& step, const ValueTensors& inputs,
+                                           const std::vector<Tensor>& errors, const ValueTensors& given,
+                                           const std::vector<Tensor>& gradient_errors,
+                                           const std::vector<Tensor>& results, const Units& units, double terms);
+  std::vector<Tensor> of_sampled_gradients(const pt2::Step& step, const ValueTensors& inputs,
+                                           const std::vector<Tensor>& errors, const ValueTensors& given,
+                                           const std::vector<Tensor>& gradient_errors,
+                                           const std::vector<Tensor>& results, const Units& units);
+  std::vector<Tensor> of_choice_gradients(const pt2::Step& step, const ValueTensors& inputs,
+                                          const std::vector<Tensor>& errors, const ValueTensors& given,
+                                          const std::vector<Tensor>& gradient_errors, const Units& units);
 
   const pt2::Program& program_;
   pt2::Run& run_;

@@ -288,6 +288,14 @@ void set_lines(Graph& graph, const std::string& file) {
 
 }  // namespace
 
+// By the line's place, "mine.py:57". Of another file of that name the text is not the line's: none is given then.
+static void add_line(std::map<std::string, std::string>& lines, const PythonLine& line) {
+  const std::string place = to_string(PythonLine{line.file, line.line, ""});
+  const std::string whole = to_string(line);
+  const auto [found, is_new] = lines.emplace(place, whole);
+  if (!is_new && found->second != whole) found->second = place;
+}
+
 // Fills the module tree and the program's state from the archive's tensors.
 static void add_state(const Archive& archive, Graph& graph, Tree& tree, std::vector<ProgramState>& state) {
   if (archive.contains("data/weights/model.pt"))
@@ -356,6 +364,7 @@ std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions&
   for (const Step& step : p.plan.steps) {
     std::vector<nn::Module*>& scopes = p.modules.emplace_back();
     const Node& node = p.graph.nodes[static_cast<std::size_t>(step.node)];
+    add_line(p.lines, node.line);
     for (const std::string& path : node.modules) {
       if (path.empty()) continue;
       scopes.push_back(&tree.module(path));

@@ -65,7 +65,8 @@ class ExportedModule : public nn::Module {
   // Whether the graph was exported in training mode; true if no op depends on the mode.
   bool exported_in_training() const;
   const std::string& torch_version() const;
-  // By the path of each module and parameter, the Python line of the first op in the module: "mine.py:57: x = fc2(h)".
+  // The Python line "mine.py:57: x = fc2(h)" of the first op of each module, by its path and those of its parameters;
+  // and of every op, by the line's place "mine.py:57". Where files of one name differ there, it has no text.
   const std::map<std::string, std::string>& lines() const;
 
  private:

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 
+#include "support/exported.h"
 #include "support/source_dir.h"
 
 using namespace gradual;
@@ -34,17 +35,6 @@ std::vector<Tensor> inputs_of(const pt2::ExportedModule& module, const StateDict
   return inputs;
 }
 
-Tensor loss_of(const std::vector<Tensor>& outputs, const StateDict& golden) {
-  Tensor loss;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const std::string name = "cotangent." + std::to_string(i);
-    if (!golden.contains(name)) continue;
-    const Tensor term = sum(outputs[i] * golden.tensor(name).to(outputs[i].dtype()));
-    loss = loss.defined() ? loss + term : term;
-  }
-  return loss;
-}
-
 void compare(const std::string& name, DType dtype, double tolerance) {
   CAPTURE(name);
   const auto module = pt2::load(golden(name + ".pt2"));
@@ -56,7 +46,7 @@ void compare(const std::string& name, DType dtype, double tolerance) {
     CHECK(difference(outputs[i], wanted.tensor("output." + std::to_string(i))) < tolerance);
   }
   CHECK_FALSE(wanted.contains("output." + std::to_string(outputs.size())));
-  const Tensor loss = loss_of(outputs, wanted);
+  const Tensor loss = testing::loss_of(outputs, wanted);
   CHECK(difference(loss.detach(), wanted.tensor("loss")) < tolerance);
   loss.backward();
   double least = 0;  // the gradient of a bias before a batch norm is 0 up to rounding

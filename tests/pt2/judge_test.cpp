@@ -2,15 +2,20 @@
 #include <doctest/doctest.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/judge.h>
+#include <gradual/lab/judge_attention.h>
 #include <gradual/pt2/module.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/source_dir.h"
+#include "support/tensors.h"
 
 using namespace gradual;
 using lab::Judged;
@@ -44,6 +49,26 @@ std::string first_name(const Judgement& judgement) {
 StateDict with(StateDict record, const std::string& name, const Tensor& tensor) {
   record.set(name, tensor);
   return record;
+}
+
+// Attention's output and the gradients of q, k and v, the keys in this order (empty: as they are).
+std::vector<Tensor> attention_results(const lab::AttentionStep& a, const Tensor& g, DType dtype,
+                                      const std::vector<std::int64_t>& keys) {
+  const auto count = static_cast<std::int64_t>(keys.size());
+  const Tensor order = keys.empty() ? Tensor() : from_data(keys, {count});
+  const auto leaf = [&](const Tensor& t, bool ordered) {
+    const Tensor x = ordered && order.defined() ? index_select(t, -2, order) : t + 0.0;
+    return x.to(dtype).detach().set_requires_grad();
+  };
+  const Tensor q = leaf(a.q, false);
+  const Tensor k = leaf(a.k, true);
+  const Tensor v = leaf(a.v, true);
+  const Tensor y = scaled_dot_product_attention(q, k, v, {}, {.scale = a.scale});
+  const std::vector<Tensor> roots = {y};
+  const std::vector<Tensor> leaves = {q, k, v};
+  const std::vector<Tensor> found = autograd::grad(roots, leaves, std::vector<Tensor>{g.to(dtype)});
+  const auto back = [&](const Tensor& t) { return order.defined() ? index_add(t, -2, order, t.size(-2)) : t; };
+  return {y.detach(), found[0], back(found[1]), back(found[2])};
 }
 
 const char* const kModels[] = {"mlp", "cnn", "residual", "tied", "attention", "gpt", "recurrent", "in_place", "unet"};
@@ -93,7 +118,7 @@ TEST_CASE("a wrong result is named where it begins, not where it spreads") {
   REQUIRE(wrong);
   CHECK(wrong->name == "out.0:fc1");
   CHECK(wrong->op == "aten.linear.default");
-  CHECK(wrong->line.find("make.py:34") != std::string::npos);
+  CHECK(wrong->line.find("make.py:39") != std::string::npos);
   for (const Judged& j : judgement.tensors) CHECK((j.explained() || j.name == "out.0:fc1"));
 }
 
@@ -123,6 +148,77 @@ TEST_CASE("a gradient that is dropped in one of two places is named there") {
   REQUIRE(wrong);
   CHECK(wrong->name == "grad:head.weight");
   CHECK(wrong->op == "aten.linear.default");
+}
+
+TEST_CASE("of equal elements of a max pool's window any may have the gradient; of others only the largest") {
+  const pt2::Program program = program_of("cnn");
+  const StateDict record = lab::record_step(program, given_of("cnn"));
+  const Tensor x = record.tensor("out.0:c.2");  // after the ReLU: windows of zeros only have four equal elements
+  const Tensor g = record.tensor("out.0.grad:c.2");
+  REQUIRE(x.sizes() == Shape({3, 4, 4, 4}));
+  const auto place = [](std::int64_t plane, std::int64_t row, std::int64_t column) {
+    return plane * 16 + row * 4 + column;
+  };
+  int ties = 0;
+  int others = 0;
+  for (std::int64_t plane = 0; plane < 12; ++plane) {
+    std::vector<double> moved = testing::values(g);
+    const std::int64_t corners[] = {place(plane, 0, 0), place(plane, 0, 1), place(plane, 1, 0), place(plane, 1, 1)};
+    const auto has = std::ranges::find_if(corners, [&](std::int64_t p) { return testing::at(g, p) != 0; });
+    if (has == std::end(corners)) continue;
+    const std::int64_t other = *has == corners[0] ? corners[3] : corners[0];
+    std::swap(moved[static_cast<std::size_t>(*has)], moved[static_cast<std::size_t>(other)]);
+    const bool tie = testing::at(x, *has) == testing::at(x, other);
+    (tie ? ties : others) += 1;
+    const Tensor swapped = from_data(moved, g.sizes(), {.dtype = DType::f32});
+    const StateDict other_record = with(with(record, "out.0.grad:c.2", swapped), "in.0.grad:c.3", swapped);
+    const Judgement judgement = lab::judge(program, other_record);
+    CHECK(first_name(judgement) == (tie ? "" : "out.0.grad:c.2"));
+  }
+  CHECK(ties > 0);
+  CHECK(others > 0);
+}
+
+TEST_CASE("attention in f32 is within the bounds over all orders, for any order of the keys, and not far below") {
+  Generator generator(3);
+  for (const double size : {0.3, 3.0, 12.0}) {
+    CAPTURE(size);
+    lab::AttentionStep a;
+    a.q = mul(randn({2, 3, 17, 8}, {}, generator), size).to(DType::f64);
+    a.k = randn({2, 3, 33, 8}, {}, generator).to(DType::f64);
+    a.v = randn({2, 3, 33, 5}, {}, generator).to(DType::f64);
+    a.scale = 0.35;
+    const Tensor g = randn({2, 3, 17, 5}, {}, generator).to(DType::f64);
+    const lab::Units units = lab::units_of(DType::f32);
+    const lab::AttentionGradientBounds bounds = lab::attention_gradient_bounds(a, g, {}, units);
+    const std::vector<Tensor> allowed = {lab::attention_bound(a, units), bounds.q, bounds.k, bounds.v};
+    const std::vector<Tensor> exact = attention_results(a, g, DType::f64, {});
+    std::vector<double> nearest(4, 0);
+    for (int order = 0; order < 4; ++order) {
+      std::vector<std::int64_t> keys(33);
+      for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<std::int64_t>(i * (order + 1) % 33);
+      if (order == 2) continue;  // 3 divides 33
+      const std::vector<Tensor> got = attention_results(a, g, DType::f32, keys);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        nearest[i] = std::max(nearest[i], max(abs(got[i].to(DType::f64) - exact[i]) / allowed[i]).item());
+    }
+    for (const double ratio : nearest) {
+      CHECK(ratio < 1);
+      CHECK(ratio > 1e-3);
+    }
+  }
+}
+
+TEST_CASE("a running mean near 0 may differ by the rounding of its sum") {
+  const pt2::Program program = program_of("cnn");
+  const StateDict record = lab::record_step(program, given_of("cnn"));
+  const Tensor mean = record.tensor("after:c.1.running_mean");
+  const Tensor x = record.tensor("in.0:c.1");
+  const double sum_of_sizes = gradual::mean(abs(x)).item();
+  // 48 numbers a channel, in f32: n u = 2.9e-6 of the mean magnitude, a tenth of which enters.
+  const auto moved = [&](double by) { return with(record, "after:c.1.running_mean", mean + by * sum_of_sizes); };
+  CHECK(first_name(lab::judge(program, moved(5e-8))) == "");
+  CHECK(first_name(lab::judge(program, moved(1e-5))) == "after:c.1.running_mean");
 }
 
 TEST_CASE("a record without inputs or with others is an error; what is not in the graph is listed") {

@@ -48,4 +48,34 @@ TEST_CASE("a model of torch.export that returns its loss, by the names of its ar
             second + "'");
 }
 
+TEST_CASE("a finding names the Python line of its op, not the first one of the module") {
+  struct Mistake {
+    const char* file;
+    const char* recipe;
+    const char* line;
+  };
+  const Mistake mistakes[] = {
+      {"planted_variance", "bf16-pure",
+       "planted_models.py:50: variance = (h * h).mean(-1, keepdim=True) - mean * mean"},
+      {"planted_growth", "amp-fp16", "planted_models.py:190: state = state * 2 + h"},
+  };
+  Generator generator(0);
+  const Tensor x = randn({200, 16}, {}, generator);
+  const Tensor y = argmax(narrow(x, 1, 0, 4), 1);
+  data::Dataset all{x, y, 4, "numbers"};
+  all.fields = {{"x", x}, {"y", y}};
+  for (const Mistake& mistake : mistakes) {
+    CAPTURE(mistake.file);
+    const std::string model = source_dir() + "/tests/golden/pt2/" + mistake.file + ".pt2";
+    lab::Options o{.epochs = 1, .batch = 40, .lr = 0.05};
+    o.optimizer = "sgd";
+    const lab::LabData data(data::split(all, 160, 0));
+    const auto results = lab::compare(lab::model_for(model, all), data, recipes({"fp32", mistake.recipe}), "", o);
+    REQUIRE(!results[1].findings.empty());
+    const std::string& sentence = results[1].findings[0].sentence;
+    CAPTURE(sentence);
+    CHECK(sentence.find(std::string("(") + mistake.line) != std::string::npos);
+  }
+}
+
 }  // namespace gradual::test

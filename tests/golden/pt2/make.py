@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Exports ten tiny models with PyTorch and writes what PyTorch computes for them in f64.
+"""Exports tiny models with PyTorch and writes what PyTorch computes for them in f64.
 
     pip install torch safetensors && python tests/golden/pt2/make.py
 
@@ -115,7 +115,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, width=16):
+    def __init__(self, width=8):
         super().__init__()
         self.wte = nn.Embedding(11, width)
         self.wpe = nn.Embedding(8, width)
@@ -185,6 +185,7 @@ class UNet(nn.Module):
 
 
 batch = torch.export.Dim("batch")
+OWN_FILES = ("make.py", "planted_models.py")
 
 
 def cases():
@@ -204,10 +205,19 @@ def cases():
     yield "evaluation", evaluated, (torch.randn(3, 2, 4, 4),), ({0: batch},)
 
 
+# Mistakes of precision: the tests train them and read the line that the lab names.
+def planted():
+    import planted_models
+
+    x, y = torch.randn(4, 16), torch.randint(0, 4, (4,))
+    yield "planted_variance", planted_models.Net(planted_models.VarianceOfSquares(), 8), (x, y), ({0: batch}, {0: batch})
+    yield "planted_growth", planted_models.Net(planted_models.GrowingState(), 8), (x, y), ({0: batch}, {0: batch})
+
+
 def own_lines(trace):
     frames = re.findall(r'File "([^"]*)", line (\d+), in (\S+)\n?(.*)', trace)
-    kept = [(line, name, text) for file, line, name, text in frames if file.endswith("make.py")]
-    return "\n".join(f'  File "make.py", line {line}, in {name}\n    {text.strip()}' for line, name, text in kept[-1:])
+    kept = [(pathlib.Path(file).name, line, name, text) for file, line, name, text in frames if file.endswith(OWN_FILES)]
+    return "\n".join(f'  File "{file}", line {line}, in {name}\n    {text.strip()}' for file, line, name, text in kept[-1:])
 
 
 def shorten(value):
@@ -254,18 +264,25 @@ def record_steps(name, model, args, dtypes):
             record.record_step(copy.deepcopy(model), args, weighted, path)
 
 
+def exported(name, model, args, shapes):
+    program = torch.export.export(model, args, dynamic_shapes=shapes)
+    torch.export.save(program, here / f"full_{name}.pt2")
+    pack(here / f"full_{name}.pt2", here / f"{name}.pt2")
+    (here / f"full_{name}.pt2").unlink()
+    return program
+
+
 def main():
     for name, model, args, shapes in cases():
         record_steps(name, model, args, {"mlp": ["f32", "bf16", "f16"], "cnn": ["f32"]}.get(name, []))
-        program = torch.export.export(model, args, dynamic_shapes=shapes)
-        torch.export.save(program, here / f"full_{name}.pt2")
-        pack(here / f"full_{name}.pt2", here / f"{name}.pt2")
-        (here / f"full_{name}.pt2").unlink()
+        program = exported(name, model, args, shapes)
         named = reference.run(program, args, {})
         inputs = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
         named.update({f"input.{n}": a.contiguous().clone() for n, a in zip(inputs, args)})
         safetensors.torch.save_file(named, here / f"{name}.safetensors")
         print(name, (here / f"{name}.pt2").stat().st_size, (here / f"{name}.safetensors").stat().st_size)
+    for name, model, args, shapes in planted():
+        exported(name, model, args, shapes)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "mlp.h"
 #include "recurrent.h"
 #include "residual.h"
+#include "support/exported.h"
 #include "tied.h"
 #include "unet.h"
 
@@ -33,28 +33,9 @@ void check(bool holds, const std::string& what) {
   ++failures;
 }
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  if (a.dtype() != b.dtype() || a.sizes() != b.sizes()) return false;
-  const Tensor x = contiguous(a.detach());
-  const Tensor y = contiguous(b.detach());
-  return x.numel() == 0 || std::memcmp(x.raw(), y.raw(), x.nbytes()) == 0;
-}
-
 std::vector<Tensor> listed(const Tensor& t) { return {t}; }
 template <class... T> std::vector<Tensor> listed(const std::tuple<T...>& all) {
   return std::apply([](const T&... t) { return std::vector<Tensor>{t...}; }, all);
-}
-
-Tensor loss_of(const std::vector<Tensor>& outputs, const StateDict& golden) {
-  Tensor loss;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const std::string name = "cotangent." + std::to_string(i);
-    if (!golden.contains(name)) continue;
-    const Tensor term = sum(outputs[i] * golden.tensor(name).to(outputs[i].dtype()));
-    loss = loss.defined() ? loss + term : term;
-  }
-  return loss;
 }
 
 std::string sorted_names(const nn::NamedTensors& tensors) {
@@ -92,9 +73,9 @@ template <class Model, class Call> void compare(const std::string& folder, const
     const std::vector<Tensor> outputs = listed(call(model, inputs));
     check(outputs.size() == wanted.size(), name + ": the number of outputs");
     for (std::size_t i = 0; i < outputs.size() && i < wanted.size(); ++i)
-      check(same_bits(outputs[i], wanted[i]), name + ": output " + std::to_string(i));
-    loss_of(wanted, golden).backward();
-    loss_of(outputs, golden).backward();
+      check(testing::same_bits_or_none(outputs[i], wanted[i]), name + ": output " + std::to_string(i));
+    testing::loss_of(wanted, golden).backward();
+    testing::loss_of(outputs, golden).backward();
   }
   check(sorted_names(model.named_parameters()) == sorted_names(loaded->named_parameters()), name + ": the names");
   const nn::NamedTensors parameters = model.named_parameters();
@@ -102,13 +83,13 @@ template <class Model, class Call> void compare(const std::string& folder, const
   int compared = 0;
   for (const auto& [key, p] : loaded->named_parameters()) {
     const Tensor* const other = find(parameters, key);
-    check(other && same_bits(other->grad(), p.grad()), name + ": the gradient of " + key);
+    check(other && testing::same_bits_or_none(other->grad(), p.grad()), name + ": the gradient of " + key);
     compared += p.grad().defined() ? 1 : 0;
   }
   check(compared > 0, name + ": gradients");
   for (const auto& [key, b] : loaded->named_buffers()) {
     const Tensor* const other = find(buffers, key);
-    check(other && same_bits(*other, b), name + ": the buffer " + key);
+    check(other && testing::same_bits_or_none(*other, b), name + ": the buffer " + key);
   }
 }
 
