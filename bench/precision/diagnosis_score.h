@@ -42,7 +42,8 @@ struct Score {
   bool specific = false;     // the cure offered first is specific
   bool cure_works = false;   // its run does not fail
   bool false_alarm = false;  // of a healthy run
-  double cost = 0;           // of the diagnosis, in units of the run that it explains
+  double cost = 0;           // of the diagnosis, in units of the run that it explains, which may have ended early
+  double cost_in_trainings = 0;  // in units of f32's training
   double seconds = 0;        // of the whole instance
   std::string description = {};
 };

@@ -15,6 +15,8 @@ std::uint64_t mixed(std::uint64_t seed, const std::string& text) {
   return hash;
 }
 
+bool is_sequence(Family f) { return f == Family::transformer || f == Family::recurrent; }
+
 void draw_sizes(Instance& i, Draw& draw) {
   Model& m = i.model;
   m.width = draw.one_of<std::int64_t>({32, 48, 64});
@@ -24,7 +26,7 @@ void draw_sizes(Instance& i, Draw& draw) {
     m.depth = 2;
   }
   if (m.family == Family::transformer || m.family == Family::recurrent) {
-    m.width = draw.one_of<std::int64_t>({24, 32});
+    m.width = draw.one_of<std::int64_t>({32, 40});
     m.depth = draw.integer(1, 2);
   }
   m.flaw_at = draw.integer(0, m.depth - 1);
@@ -36,11 +38,11 @@ void draw_training(Instance& i, Draw& draw) {
   i.data.seed = static_cast<std::uint64_t>(draw.integer(0, 1 << 30));
   i.options.batch = 32;
   i.options.epochs = static_cast<int>(draw.integer(5, 7));
+  if (is_sequence(i.model.family)) i.options.epochs += 4;
   i.options.lr = draw.scale(2e-3, 5e-3);
   i.options.sample_every = 8;
 }
 
-bool is_sequence(Family f) { return f == Family::transformer || f == Family::recurrent; }
 std::string path_of(const Model& m, std::int64_t block) {
   return block == m.depth ? "head" : "b" + std::to_string(block) + ".layer";
 }

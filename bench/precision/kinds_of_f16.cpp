@@ -60,9 +60,9 @@ void large_square(Instance& i, Draw& draw) {
              {OpId::square, OpId::mean});
 }
 void small_square(Instance& i, Draw& draw) {
-  i.recipe = draw.one_of<amp::Recipe>({half(DType::f16), amp::recipe("amp-fp16")});
-  plant_flaw(i, Flaw::small_square, draw.scale(1e-5, 4e-5), {Cause::reduction_underflow}, Role::activation,
-             {OpId::square, OpId::mean, OpId::sqrt});
+  i.recipe = half(DType::f16);
+  plant_flaw(i, Flaw::small_square, draw.scale(2e-5, 6e-5), {Cause::reduction_underflow}, Role::activation,
+             {OpId::mul, OpId::square, OpId::mean, OpId::sqrt});
 }
 void small_divisor(Instance& i, Draw& draw) {
   i.recipe = half(DType::f16);
@@ -85,8 +85,8 @@ void running_sum(Instance& i, Draw& draw) {
 }
 void root_of_distance(Instance& i, Draw& draw) {
   i.recipe = half(DType::f16);
-  plant_flaw(i, Flaw::root_of_distance, draw.scale(1e-5, 4e-5), {Cause::reduction_underflow}, Role::activation,
-             {OpId::square, OpId::sum, OpId::sqrt});
+  plant_flaw(i, Flaw::root_of_distance, draw.scale(2e-5, 6e-5), {Cause::reduction_underflow}, Role::activation,
+             {OpId::mul, OpId::square, OpId::sum, OpId::sqrt});
 }
 void mask(Instance& i, Draw& draw) {
   i.recipe = half(DType::f16);
@@ -106,9 +106,9 @@ void large_parameter(Instance& i, Draw& draw) {
 }
 
 void log_of_softmax(Instance& i, Draw& draw) {
-  i.recipe = half(DType::f16);
+  i.recipe = unscaled();
   i.loss = LossForm::log_of_softmax;
-  i.loss_scale = draw.real(8, 16);
+  i.loss_scale = draw.real(25, 50);
   i.truth = {.causes = {Cause::reduction_underflow},
              .sites = {lines_of(i.loss)},
              .role = Role::activation,
@@ -120,10 +120,9 @@ void log_of_softmax(Instance& i, Draw& draw) {
 }
 
 void large_squares(Instance& i, Draw& draw) {
-  i.recipe = half(DType::f16);
+  i.recipe = unscaled();
   i.loss = LossForm::large_squares;
   i.loss_scale = draw.scale(400, 3000);
-  i.loss_weight = 1 / (i.loss_scale * i.loss_scale);
   i.truth = {.causes = {Cause::reduction_overflow},
              .sites = {lines_of(i.loss)},
              .role = Role::activation,

@@ -52,10 +52,10 @@ Scores with_site(const Scores& scores) {
   return some;
 }
 
-double median_cost(const Scores& scores) {
+double median_cost(const Scores& scores, double Score::*unit = &Score::cost) {
   std::vector<double> costs;
   for (const Score* s : scores)
-    if (s->cost > 0) costs.push_back(s->cost);
+    if (s->*unit > 0) costs.push_back(s->*unit);
   if (costs.empty()) return std::numeric_limits<double>::quiet_NaN();
   std::ranges::sort(costs);
   return (costs[(costs.size() - 1) / 2] + costs[costs.size() / 2]) / 2;
@@ -87,6 +87,8 @@ std::string aims(const Scores& failures, const Scores& controls, const Scores& h
   text += fmt::format("| layer or line right | {} |\n", to_string(share_of(with_site(failures), site_right)));
   text += fmt::format("| phase right | {} |\n", to_string(share_of(failures, phase_right)));
   text += fmt::format("| any cure that works | {} |\n", to_string(share_of(failures, cure_works)));
+  text += fmt::format("| median cost, in trainings of f32 | {:.2f} |\n",
+                      median_cost(explained, &Score::cost_in_trainings));
   return text;
 }
 
