@@ -21,10 +21,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kLearns = 0.65;         // accuracy of f32
-constexpr double kHurts = 0.05;          // of accuracy, by a control
-constexpr double kHarmless = 0.015;      // of accuracy
-constexpr double kHarmlessLoss = 0.08;   // of f32's loss
+constexpr double kLearns = 0.65;        // accuracy of f32
+constexpr double kHurts = 0.05;         // of accuracy, by a control
+constexpr double kHarmless = 0.015;     // of accuracy
+constexpr double kHarmlessLoss = 0.08;  // of f32's loss
 constexpr std::size_t kListed = 3;
 
 double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
@@ -48,8 +48,7 @@ amp::Recipe fp32() { return amp::recipe("fp32"); }
 
 Check check_failure(const Instance& i) {
   const lab::Result exact = train(i, fp32());
-  if (!(exact.test_accuracy >= kLearns))
-    return {.why = fmt::format("f32 reaches {:.1f}%", 100 * exact.test_accuracy)};
+  if (!(exact.test_accuracy >= kLearns)) return {.why = fmt::format("f32 reaches {:.1f}%", 100 * exact.test_accuracy)};
   const lab::Result run = judged(train(i, i.recipe), exact);
   if (!lab::verdict_info(run.verdict.kind).fails) return {.why = "does not clearly fail: " + to_string(run.verdict)};
   Instance mended = i;

@@ -39,12 +39,12 @@ struct Score {
   bool has_site = false;      // the truth names one
   bool site_right = false;
   bool phase_right = false;
-  bool specific = false;     // the cure offered first is specific
-  bool cure_works = false;   // its run does not fail
-  bool false_alarm = false;  // of a healthy run
-  double cost = 0;           // of the diagnosis, in units of the run that it explains, which may have ended early
+  bool specific = false;         // the cure offered first is specific
+  bool cure_works = false;       // its run does not fail
+  bool false_alarm = false;      // of a healthy run
+  double cost = 0;               // of the diagnosis, in units of the run that it explains, which may have ended early
   double cost_in_trainings = 0;  // in units of f32's training
-  double seconds = 0;        // of the whole instance
+  double seconds = 0;            // of the whole instance
   std::string description = {};
 };
 Score diagnose(const Instance& instance);

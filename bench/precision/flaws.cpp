@@ -11,10 +11,10 @@
 namespace gradual::precision_bench {
 namespace {
 
-constexpr std::string_view kFlaws[] = {"none",           "variance",         "raw exponential",  "large square",
-                                       "small square",   "small divisor",    "gain",             "large parameter",
-                                       "product of gates", "running sum",    "root of distance", "mask",
-                                       "wrong sign",     "lost gradient",    "written NaN",      "log of negative"};
+constexpr std::string_view kFlaws[] = {
+    "none",       "variance",        "raw exponential",  "large square",   "small square",     "small divisor",
+    "gain",       "large parameter", "product of gates", "running sum",    "root of distance", "mask",
+    "wrong sign", "lost gradient",   "written NaN",      "log of negative"};
 static_assert(std::size(kFlaws) == static_cast<std::size_t>(Flaw::count_));
 
 // All dims but the first.
@@ -28,8 +28,7 @@ Shape of_sample(const Tensor& x) {
 class Planted : public nn::Module {
  public:
   using Compute = Tensor (*)(const Tensor& h, double strength, bool mended);
-  Planted(Compute compute, double strength, bool mended)
-      : compute_(compute), strength_(strength), mended_(mended) {}
+  Planted(Compute compute, double strength, bool mended) : compute_(compute), strength_(strength), mended_(mended) {}
   Tensor forward(const Tensor& h) override { return compute_(h, strength_, mended_); }
 
  private:

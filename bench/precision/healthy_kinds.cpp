@@ -19,8 +19,8 @@ void eight_bits(Instance& i, Draw& draw) {
 void kahan(Instance& i, Draw& draw) {
   i.recipe = amp::recipe("bf16-master");
   i.recipe.masters = amp::Masters::none;
-  i.recipe.update = draw.one_of<optim::LowPrecisionUpdate>(
-      {optim::LowPrecisionUpdate::kahan, optim::LowPrecisionUpdate::stochastic});
+  i.recipe.update =
+      draw.one_of<optim::LowPrecisionUpdate>({optim::LowPrecisionUpdate::kahan, optim::LowPrecisionUpdate::stochastic});
 }
 // A dynamic scale that starts too high skips a few steps.
 void some_skips(Instance& i, Draw& draw) {

@@ -33,7 +33,7 @@ bool is_image(Family f) { return f == Family::cnn || f == Family::cnn_norm; }
 bool is_sequence(Family f) { return f == Family::transformer || f == Family::recurrent; }
 
 // A layer whose input is changed without an effect on exact results: multiplied by a number by which the output is
-// divided, or with a constant channel, which the weights ignore at first.
+// divided (it has no bias then), or with a constant channel, which the weights ignore at first.
 class ChangedInput {
  public:
   ChangedInput(const Model& model, std::int64_t number, nn::Module& layer, std::int64_t in, bool image)
@@ -95,9 +95,10 @@ class Block : public nn::Module {
     if (model_.family == Family::transformer)
       return std::make_shared<nn::TransformerBlock>(width, 4, nn::TransformerBlockOptions{.feedforward = 2 * width});
     if (model_.family == Family::recurrent) return std::make_shared<nn::GRU>(inputs(), width);
+    const bool bias = model_.ranged != number_;
     if (is_image(model_.family))
-      return std::make_shared<nn::Conv2d>(inputs(), width, 3, nn::Conv2dLayerOptions{.padding = 1});
-    return std::make_shared<nn::Linear>(inputs(), width);
+      return std::make_shared<nn::Conv2d>(inputs(), width, 3, nn::Conv2dLayerOptions{.padding = 1, .bias = bias});
+    return std::make_shared<nn::Linear>(inputs(), width, nn::LinearOptions{.bias = bias});
   }
 
   Model model_;
@@ -118,7 +119,8 @@ class Net : public nn::Module {
     for (std::int64_t i = 0; i < model.depth; ++i)
       blocks_.push_back(register_module("b" + std::to_string(i), std::make_shared<Block>(model, i)));
     const std::int64_t cells = is_image(model.family) ? kPixels * kPixels / 4 : 1;
-    head_ = register_module("head", std::make_shared<nn::Linear>(model.width * cells, kClasses));
+    const nn::LinearOptions of_head{.bias = model.ranged != model.depth};
+    head_ = register_module("head", std::make_shared<nn::Linear>(model.width * cells, kClasses, of_head));
     call_head_.emplace(model, model.depth, *head_, model.width * cells, false);
     for (const auto& [name, parameter] : named_parameters()) {
       if (model.initial != 1 && parameter.dim() >= 2) parameter.detach().mul_(model.initial);
@@ -284,7 +286,9 @@ std::string describe(const Instance& i) {
   if (i.data.quiet_columns) data["quiet_columns"] = true;
   j["loss"] = {{"form", std::string(to_string(i.loss))}, {"weight", i.loss_weight}, {"scale", i.loss_scale}};
   j["recipe"] = nlohmann::json::parse(amp::to_json(i.recipe));
-  j["training"] = {{"epochs", i.options.epochs}, {"batch", i.options.batch}, {"optimizer", i.options.optimizer},
+  j["training"] = {{"epochs", i.options.epochs},
+                   {"batch", i.options.batch},
+                   {"optimizer", i.options.optimizer},
                    {"lr", i.options.lr}};
   j["truth"] = json_of(i.truth, i.recipe);
   return j.dump();

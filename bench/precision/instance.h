@@ -55,29 +55,29 @@ struct Model {
   // The input of a block's layer is multiplied by `range`, its output divided by it. `depth` stands for the head.
   std::int64_t ranged = -1;
   double range = 1;
-  std::int64_t outlier = -1;     // the block whose layer reads a constant channel of this size; `depth`: the head
+  std::int64_t outlier = -1;  // the block whose layer reads a constant channel of this size; `depth`: the head
   double outlier_size = 0;
-  double initial = 1;            // factor of all initial weights
-  double initial_bias = 0;       // added to the biases of the blocks' layers
-  bool tanh = false;             // instead of ReLU
-  double momentum = 0.1;         // of batch norms
-  double offset = 0;             // added to the input of batch norms
+  double initial = 1;       // factor of all initial weights
+  double initial_bias = 0;  // added to the biases of the blocks' layers
+  bool tanh = false;        // instead of ReLU
+  double momentum = 0.1;    // of batch norms
+  double offset = 0;        // added to the input of batch norms
 };
 
 struct Data {
   std::int64_t train = 512;
   std::int64_t test = 400;
   std::uint64_t seed = 0;
-  double scale = 1;              // of the inputs
-  bool bipolar = false;          // pixels become numbers between `low` and `high`
+  double scale = 1;      // of the inputs
+  bool bipolar = false;  // pixels become numbers between `low` and `high`
   double low = 0;
   double high = 0;
-  double outlier_rows = 0;       // the share of training samples multiplied by outlier_factor
+  double outlier_rows = 0;  // the share of training samples multiplied by outlier_factor
   double outlier_factor = 1;
   bool nan_row = false;
-  double huge_row = 0;           // not 0: one number of one sample
+  double huge_row = 0;  // not 0: one number of one sample
   bool shuffled_labels = false;
-  bool quiet_columns = false;    // half of the pixels are 0 in training and noise in the test
+  bool quiet_columns = false;  // half of the pixels are 0 in training and noise in the test
 };
 
 // Which operand or number carries the failure.
@@ -95,8 +95,8 @@ struct Truth {
   bool cured_in_code = false;
   // A cure is specific if every field that it changes is one of these or inside of one: "/scaling".
   std::vector<std::string> specific = {};
-  std::string cure = {};          // in words
-  std::string does_not_help = {}; // in words
+  std::string cure = {};           // in words
+  std::string does_not_help = {};  // in words
 };
 
 struct Instance {

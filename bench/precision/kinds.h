@@ -25,8 +25,8 @@ inline constexpr const char* kProgram = "not precision";
 struct Kind {
   const char* name;
   Group group;
-  const char* about;    // what fails, and why
-  const char* need;     // what people ask for who report such failures (docs/precision-bench.md)
+  const char* about;  // what fails, and why
+  const char* need;   // what people ask for who report such failures (docs/precision-bench.md)
   std::vector<Family> families;
   int each;  // instances a family
   // Completes an instance whose kind, family, sizes, data seed and options are drawn.

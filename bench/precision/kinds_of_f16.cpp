@@ -60,9 +60,9 @@ void large_square(Instance& i, Draw& draw) {
              {OpId::square, OpId::mean});
 }
 void small_square(Instance& i, Draw& draw) {
-  i.recipe = half(DType::f16);
-  plant_flaw(i, Flaw::small_square, draw.scale(2e-5, 6e-5), {Cause::reduction_underflow}, Role::activation,
-             {OpId::mul, OpId::square, OpId::mean, OpId::sqrt});
+  i.recipe = unscaled();
+  plant_flaw(i, Flaw::small_square, draw.scale(3e-5, 7e-5), {Cause::reduction_underflow}, Role::activation,
+             {OpId::square, OpId::mean, OpId::sqrt});
 }
 void small_divisor(Instance& i, Draw& draw) {
   i.recipe = half(DType::f16);
@@ -84,9 +84,9 @@ void running_sum(Instance& i, Draw& draw) {
   plant_flaw(i, Flaw::running_sum, draw.scale(512, 8192), {Cause::accumulator}, Role::sum, {OpId::add});
 }
 void root_of_distance(Instance& i, Draw& draw) {
-  i.recipe = half(DType::f16);
-  plant_flaw(i, Flaw::root_of_distance, draw.scale(2e-5, 6e-5), {Cause::reduction_underflow}, Role::activation,
-             {OpId::mul, OpId::square, OpId::sum, OpId::sqrt});
+  i.recipe = unscaled();
+  plant_flaw(i, Flaw::root_of_distance, draw.scale(3e-5, 7e-5), {Cause::reduction_underflow}, Role::activation,
+             {OpId::square, OpId::sum, OpId::sqrt});
 }
 void mask(Instance& i, Draw& draw) {
   i.recipe = half(DType::f16);
@@ -109,10 +109,11 @@ void log_of_softmax(Instance& i, Draw& draw) {
   i.recipe = unscaled();
   i.loss = LossForm::log_of_softmax;
   i.loss_scale = draw.real(25, 50);
-  i.truth = {.causes = {Cause::reduction_underflow},
+  // The gradient of the log of a probability below 2^-16 overflows before the probability is 0.
+  i.truth = {.causes = {Cause::reduction_underflow, Cause::gradient_overflow},
              .sites = {lines_of(i.loss)},
              .role = Role::activation,
-             .phases = {Phase::forward},
+             .phases = {Phase::forward, Phase::backward},
              .cured = with_f32(i.recipe, {OpId::softmax, OpId::log, OpId::mean}),
              .specific = {"/policy"},
              .cure = "the softmax in f32, or log_softmax",
@@ -188,40 +189,74 @@ void gradient_overflow(Instance& i, Draw& draw) {
 std::vector<Kind> kinds_of_f16() {
   const Group f = Group::failure;
   return {
-      {"variance-of-squares", f, "a hand-written norm computes E[x^2] - E[x]^2 in bf16",
-       kNorms, {mlp, cnn, transformer}, 1, variance},
-      {"exponential-overflow", f, "a softmax without its maximum subtracted overflows f16",
-       kNorms, kPlain, 1, raw_exponential},
-      {"square-overflow", f, "the root mean square of large activations overflows f16",
-       kNorms, {mlp, cnn_norm, transformer}, 1, large_square},
-      {"square-underflow", f, "the squares of small numbers are 0 in f16, and a root of them divides",
-       kNorms, {mlp_norm, cnn, recurrent}, 1, small_square},
-      {"divisor-underflow", f, "numbers that are divided by their largest one are all 0 in f16",
-       kOverflows, kPlain, 1, small_divisor},
-      {"activation-overflow", f, "an activation exceeds the largest number of f16 for one op",
-       kOverflows, kEach, 1, gain},
-      {"product-underflow", f, "a product of probabilities becomes 0 in f16 before its log",
-       kNorms, {mlp, mlp_norm, transformer}, 1, product_of_gates},
-      {"running-sum", f, "a running sum in bf16 no longer notices what is added",
-       kSums, {mlp, cnn_norm, transformer, recurrent}, 1, running_sum},
-      {"root-of-zero", f, "a distance is 0 in f16, and the gradient of its root divides by it",
-       kOverflows, {mlp, cnn, recurrent}, 1, root_of_distance},
-      {"mask", f, "a finite mask is -Inf in f16, so a query without keys gives NaN",
-       kAttention, {mlp, transformer, recurrent}, 1, mask},
-      {"parameter-overflow", f, "a parameter exceeds the largest number of f16",
-       kOverflows, kNormed, 1, large_parameter},
-      {"log-of-zero", f, "the loss is the log of a softmax that is 0 in f16",
-       kNorms, kEach, 1, log_of_softmax},
+      {"variance-of-squares",
+       f,
+       "a hand-written norm computes E[x^2] - E[x]^2 in bf16",
+       kNorms,
+       {mlp, cnn, transformer},
+       1,
+       variance},
+      {"exponential-overflow", f, "a softmax without its maximum subtracted overflows f16", kNorms, kPlain, 1,
+       raw_exponential},
+      {"square-overflow",
+       f,
+       "the root mean square of large activations overflows f16",
+       kNorms,
+       {mlp, cnn_norm, transformer},
+       1,
+       large_square},
+      {"square-underflow",
+       f,
+       "the squares of small numbers are 0 in f16, and a root of them divides",
+       kNorms,
+       {mlp_norm, cnn, recurrent},
+       1,
+       small_square},
+      {"divisor-underflow", f, "numbers that are divided by their largest one are all 0 in f16", kOverflows, kPlain, 1,
+       small_divisor},
+      {"activation-overflow", f, "an activation exceeds the largest number of f16 for one op", kOverflows, kEach, 1,
+       gain},
+      {"product-underflow",
+       f,
+       "a product of probabilities becomes 0 in f16 before its log",
+       kNorms,
+       {mlp, mlp_norm, transformer},
+       1,
+       product_of_gates},
+      {"running-sum",
+       f,
+       "a running sum in bf16 no longer notices what is added",
+       kSums,
+       {mlp, cnn_norm, transformer, recurrent},
+       1,
+       running_sum},
+      {"root-of-zero",
+       f,
+       "a distance is 0 in f16, and the gradient of its root divides by it",
+       kOverflows,
+       {mlp, cnn, recurrent},
+       1,
+       root_of_distance},
+      {"mask",
+       f,
+       "a finite mask is -Inf in f16, so a query without keys gives NaN",
+       kAttention,
+       {mlp, transformer, recurrent},
+       1,
+       mask},
+      {"parameter-overflow", f, "a parameter exceeds the largest number of f16", kOverflows, kNormed, 1,
+       large_parameter},
+      {"log-of-zero", f, "the loss is the log of a softmax that is 0 in f16", kNorms, kEach, 1, log_of_softmax},
       {"loss-overflow", f, "the squares of a loss overflow f16", kNorms, kPlain, 1, large_squares},
-      {"no-loss-scale", f, "gradients are below the smallest number of f16, and there is no loss scale",
-       kOverflows, kEach, 1, no_loss_scale},
+      {"no-loss-scale", f, "gradients are below the smallest number of f16, and there is no loss scale", kOverflows,
+       kEach, 1, no_loss_scale},
       {"scale-too-low", f, "a static loss scale is too small", kOverflows, kPlain, 1, scale_too_low},
       {"scale-too-high", f, "a static loss scale is too large, and steps are skipped", kOverflows, kEach, 1,
        scale_too_high},
-      {"scale-grows", f, "a dynamic loss scale grows too fast, and steps are skipped again and again",
-       kOverflows, kNormed, 1, scale_grows},
-      {"gradient-overflow", f, "gradients exceed the largest number of f16 without a loss scale",
-       kOverflows, kPlain, 1, gradient_overflow},
+      {"scale-grows", f, "a dynamic loss scale grows too fast, and steps are skipped again and again", kOverflows,
+       kNormed, 1, scale_grows},
+      {"gradient-overflow", f, "gradients exceed the largest number of f16 without a loss scale", kOverflows, kPlain, 1,
+       gradient_overflow},
   };
 }
 

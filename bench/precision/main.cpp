@@ -159,8 +159,8 @@ void show(const Score& s) {
   const char* const marks = s.group == Group::healthy ? "" : s.cause_first ? " cause" : " -";
   fmt::print("{}: {}{}{}{} | {} at {} | {} | cost {:.2f}, {:.1f} s, {} rejected{}\n", s.id,
              s.counts ? s.verdict : "does not count", marks, s.site_right ? " site" : "",
-             s.specific && s.cure_works ? " cure" : (s.cure_works ? " generic-cure" : ""), s.cause, s.site, s.cure, s.cost,
-             s.seconds, s.rejected.size(), s.rejected.empty() ? "" : " (" + s.rejected.back() + ")");
+             s.specific && s.cure_works ? " cure" : (s.cure_works ? " generic-cure" : ""), s.cause, s.site, s.cure,
+             s.cost, s.seconds, s.rejected.size(), s.rejected.empty() ? "" : " (" + s.rejected.back() + ")");
   std::fflush(stdout);
 }
 

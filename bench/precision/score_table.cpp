@@ -81,14 +81,15 @@ std::string aims(const Scores& failures, const Scores& controls, const Scores& h
   text += fmt::format("| median cost of a diagnosis | at most 1.5 runs | {:.2f} runs | {} |\n", cost, met(cost <= 1.5));
   text += "\nBeside the aims:\n\n| | |\n|---|---|\n";
   text += fmt::format("| verdict right, failures | {} |\n", to_string(share_of(failures, verdict_right)));
-  text += fmt::format("| verdict right, controls (not precision) | {} |\n", to_string(share_of(controls, verdict_right)));
+  text +=
+      fmt::format("| verdict right, controls (not precision) | {} |\n", to_string(share_of(controls, verdict_right)));
   text += fmt::format("| verdict right, healthy runs | {} |\n", to_string(share_of(healthy, verdict_right)));
   text += fmt::format("| cause among the first three | {} |\n", to_string(share_of(failures, cause_listed)));
   text += fmt::format("| layer or line right | {} |\n", to_string(share_of(with_site(failures), site_right)));
   text += fmt::format("| phase right | {} |\n", to_string(share_of(failures, phase_right)));
   text += fmt::format("| any cure that works | {} |\n", to_string(share_of(failures, cure_works)));
-  text += fmt::format("| median cost, in trainings of f32 | {:.2f} |\n",
-                      median_cost(explained, &Score::cost_in_trainings));
+  text +=
+      fmt::format("| median cost, in trainings of f32 | {:.2f} |\n", median_cost(explained, &Score::cost_in_trainings));
   return text;
 }
 
@@ -119,9 +120,9 @@ std::string missed(const Scores& failures, const Scores& controls) {
   std::string text = "| instance | cause named | at | cure offered | |\n|---|---|---|---|---|\n";
   for (const Scores* all : {&failures, &controls})
     for (const Score* s : *all) {
-      const bool wanted = s->group == Group::control ? s->cause_first
-                                                     : s->cause_first && (!s->has_site || place_right(*s)) &&
-                                                           specific_works(*s);
+      const bool wanted = s->group == Group::control
+                              ? s->cause_first
+                              : s->cause_first && (!s->has_site || place_right(*s)) && specific_works(*s);
       if (wanted) continue;
       std::string wrong;
       if (!s->cause_first) wrong += "cause ";
@@ -150,8 +151,8 @@ std::string rejections(const std::vector<Score>& scores) {
     lost += !s.counts;
     if (!s.counts) text += fmt::format("- {}: {}\n", s.id, s.rejected.empty() ? "" : s.rejected.back());
   }
-  return fmt::format("{} draws for {} instances; {} instances had no draw that counts{}\n{}", draws, scores.size(), lost,
-                     lost > 0 ? ":\n" : ".", text);
+  return fmt::format("{} draws for {} instances; {} instances had no draw that counts{}\n{}", draws, scores.size(),
+                     lost, lost > 0 ? ":\n" : ".", text);
 }
 
 }  // namespace
@@ -163,8 +164,9 @@ std::string table_of(const std::vector<Score>& scores) {
   const Scores healthy = of(Group::healthy);
   double seconds = 0;
   for (const Score& s : scores) seconds += s.seconds;
-  std::string text = fmt::format("{} failures, {} controls and {} healthy runs count; {:.0f} seconds of processor time.\n\n",
-                                 failures.size(), controls.size(), healthy.size(), seconds);
+  std::string text =
+      fmt::format("{} failures, {} controls and {} healthy runs count; {:.0f} seconds of processor time.\n\n",
+                  failures.size(), controls.size(), healthy.size(), seconds);
   text += aims(failures, controls, healthy);
   text += "\n## Failures by kind\n\n" + failure_table(scores, &Score::kind, "kind", Group::failure);
   text += "\n## Failures by family\n\n" + failure_table(scores, &Score::family, "family", Group::failure);
