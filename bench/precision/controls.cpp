@@ -42,6 +42,8 @@ void nan_row(Instance& i, Draw& draw) {
 void huge_row(Instance& i, Draw& draw) {
   of_program(i, draw, {Cause::data}, "the row");
   i.data.huge_row = draw.scale(1e9, 1e15);
+  i.options.optimizer = "sgd";
+  i.options.lr = 0.05;
   i.truth.role = Role::data;
 }
 void shuffled_labels(Instance& i, Draw& draw) {

@@ -63,6 +63,7 @@ Check check_control(const Instance& i, const Instance& twin) {
   const lab::Result run = train(i, fp32());
   if (!(exact.test_accuracy >= kLearns)) return {.why = "the twin does not learn"};
   if (run.test_accuracy > exact.test_accuracy - kHurts) return {.why = "does not hurt"};
+  if (train(i, i.recipe).test_accuracy > exact.test_accuracy - kHurts) return {.why = "does not hurt its recipe"};
   return {.counts = true};
 }
 
@@ -109,12 +110,20 @@ class Clock {
   std::map<std::string, Times> runs_;
 };
 
-void flatten(const Json& patch, const std::string& path, std::vector<std::string>& fields) {
-  if (!patch.is_object() || patch.empty()) {
-    fields.push_back(path);
+// The leaves of an object by path.
+void flatten(const Json& from, const std::string& path, std::map<std::string, Json>& fields) {
+  if (!from.is_object() || from.empty()) {
+    fields[path] = from;
     return;
   }
-  for (const auto& [key, value] : patch.items()) flatten(value, path + "/" + key, fields);
+  for (const auto& [key, value] : from.items()) flatten(value, path + "/" + key, fields);
+}
+std::map<std::string, Json> fields_of(amp::Recipe recipe) {
+  recipe.name = "any";
+  recipe.description = "";
+  std::map<std::string, Json> fields;
+  flatten(Json::parse(amp::to_json(recipe)), "", fields);
+  return fields;
 }
 
 bool is_inside(const std::string& path, const std::string& outer, char separator) {
@@ -155,8 +164,8 @@ void score_findings(const Instance& i, const lab::Result& result, Score& score) 
 // Trains with the cure that the first finding offers first.
 void score_cure(const Instance& i, Score& score) try {
   if (score.cure.empty()) return;
-  score.specific = is_specific(score.cure, i.truth.specific);
   const amp::Recipe cured = inspect::edited(i.recipe, score.cure);
+  score.specific = is_specific(i.recipe, cured, i.truth.specific);
   score.cure_works = !lab::fails(judged(train(i, cured), train(i, fp32())));
 } catch (const Error&) { score.cure_works = false; }
 
@@ -173,11 +182,16 @@ bool is_site(const std::string& found, const std::vector<std::string>& sites) {
       sites, [&](const std::string& site) { return is_inside(path, site, '.') || is_line_of(found, site); });
 }
 
-bool is_specific(const std::string& edit, const std::vector<std::string>& allowed) {
-  std::vector<std::string> fields;
-  flatten(Json::parse(edit), "", fields);
-  return !fields.empty() && std::ranges::all_of(fields, [&](const std::string& field) {
-    return std::ranges::any_of(allowed, [&](const std::string& outer) { return is_inside(field, outer, '/'); });
+bool is_specific(const amp::Recipe& from, const amp::Recipe& to, const std::vector<std::string>& allowed) {
+  const std::map<std::string, Json> before = fields_of(from);
+  const std::map<std::string, Json> after = fields_of(to);
+  std::vector<std::string> changed;
+  for (const auto& [path, value] : before)
+    if (!after.contains(path) || after.at(path) != value) changed.push_back(path);
+  for (const auto& [path, value] : after)
+    if (!before.contains(path)) changed.push_back(path);
+  return !changed.empty() && std::ranges::all_of(changed, [&](const std::string& path) {
+    return std::ranges::any_of(allowed, [&](const std::string& outer) { return is_inside(path, outer, '/'); });
   });
 }
 

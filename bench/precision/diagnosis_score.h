@@ -54,7 +54,7 @@ Score score_from_json(const std::string& line);
 
 // True if a finding's site lies at one of the truth's.
 bool is_site(const std::string& found, const std::vector<std::string>& sites);
-// True if every field of a merge patch is one of these or inside of one.
-bool is_specific(const std::string& edit, const std::vector<std::string>& fields);
+// True if the recipes differ, and in fields that are among these or inside of one: "/quantization/forward_x/scaling".
+bool is_specific(const amp::Recipe& from, const amp::Recipe& to, const std::vector<std::string>& fields);
 
 }  // namespace gradual::precision_bench

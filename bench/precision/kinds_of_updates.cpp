@@ -159,8 +159,7 @@ void statistics_overflow(Instance& i, Draw& draw) {
   i.recipe.masters = amp::Masters::per_tensor;
   i.recipe.optimizer_state = DType::f32;
   i.recipe.scaling = optim::GradScalerOptions{};
-  i.model.initial = draw.scale(400, 1200);
-  i.model.width = std::min<std::int64_t>(i.model.width, 48);
+  i.data.scale = draw.scale(1000, 3000);
   i.truth.causes = {Cause::batch_statistics};
   for (std::int64_t b = 0; b < i.model.depth; ++b) i.truth.sites.push_back("b" + std::to_string(b) + ".norm");
   i.truth.role = Role::state;
@@ -237,7 +236,7 @@ std::vector<Kind> kinds_of_updates() {
        {mlp_norm, cnn_norm},
        2,
        statistics_lost},
-      {"statistics-overflow", f, "running variances exceed f16", kNorms, {mlp_norm}, 2, statistics_overflow},
+      {"statistics-overflow", f, "running variances exceed f16", kNorms, {mlp_norm, cnn_norm}, 1, statistics_overflow},
       {"accumulation",
        f,
        "gradients of micro-batches overflow the dtype in which they add up",
