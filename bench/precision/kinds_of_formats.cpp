@@ -112,13 +112,17 @@ void weights_vanish(Instance& i, Draw& draw) {
   of_operand(i, Cause::format_range, Role::weight, scaled(name, {.kind = ScalingKind::tensor}), {"scaling"});
   i.truth.cure = "a scale from the tensor's own amax";
 }
+// A format that ends below the weights.
 void weights_clipped(Instance& i, Draw& draw) {
-  const std::string name = draw.one_of<std::string>({"q0.7", "q0.5"});
-  i.model.initial = draw.real(40, 80);
-  i.options.lr *= 12;
-  quantise(i.recipe, Role::weight, unscaled(name));
-  of_operand(i, Cause::clipping, Role::weight, scaled(name, {.kind = ScalingKind::tensor}), {"scaling"});
+  Quantizer q = unscaled(draw.one_of<std::string>({"e3m2", "e4m3", "e4m2"}));
+  const int largest = static_cast<int>(draw.integer(-10, -8));  // its exponent
+  q.format.bias += q.format.max_exponent() - largest;
+  quantise(i.recipe, Role::weight, q);
+  Quantizer cured = q;
+  cured.scaling.kind = ScalingKind::tensor;
+  of_operand(i, Cause::clipping, Role::weight, cured, {"scaling"});
   i.truth.cure = "a scale from the tensor's own amax";
+  i.truth.does_not_help = "a finer format of the same range";
 }
 
 // Gradients below the smallest number of an 8-bit format without scales.
@@ -251,7 +255,7 @@ void coded_scales(Instance& i, Draw& draw) {
   i.truth.cure = "scales of blocks in a wider format";
   i.truth.does_not_help = "RCEIL, smaller blocks";
 }
-// A last layer in two bits more than it takes.
+// A first or last layer in too few bits.
 void last_layer(Instance& i, Draw& draw) {
   const std::string name = draw.one_of<std::string>({"e2m0", "q1.0", "e1m1"});
   const bool first = draw.integer(0, 1) == 1;
@@ -259,7 +263,8 @@ void last_layer(Instance& i, Draw& draw) {
   only(i, first ? block_paths(i.model).front() : "head");
   of_operand(i, Cause::format_range, Role::weight, scaled(name, {.kind = ScalingKind::row}), {"scaling"});
   i.truth.specific.emplace_back("/quantization/modules");
-  i.truth.cured.quantization.reset();
+  i.truth.cured = i.recipe;
+  i.truth.cured.quantization->modules.emplace_back(i.truth.sites.front(), "fp32");
   i.truth.cure = "the first or last layer in high precision, or a scale";
 }
 
@@ -270,8 +275,8 @@ void of_accumulator(Instance& i, const std::string& name) {
   i.truth.causes = {Cause::accumulator};
   i.truth.role = Role::sum;
   i.truth.cured = i.recipe;
-  i.truth.cured.quantization.reset();
-  i.truth.specific = {"/quantization/accumulator", "/quantization"};
+  i.truth.cured.quantization->accumulator.reset();
+  i.truth.specific = {"/quantization/accumulator"};
   i.truth.cure = "sums in f32, or in chunks";
   i.truth.does_not_help = "other formats of operands";
 }
@@ -323,7 +328,13 @@ std::vector<Kind> kinds_of_formats() {
        {mlp, mlp_norm, cnn, transformer},
        1,
        weights_vanish},
-      {"weights-clipped", f, "weights exceed a fixed-point format", kFp8, {mlp_norm, cnn_norm}, 1, weights_clipped},
+      {"weights-clipped",
+       f,
+       "weights exceed the largest number of their format",
+       kFp8,
+       {mlp, cnn, transformer},
+       1,
+       weights_clipped},
       {"errors-vanish", f, "gradients are below an 8-bit format without scales", kFp8, kEach, 1, errors_vanish},
       {"errors-clipped",
        f,
@@ -336,7 +347,7 @@ std::vector<Kind> kinds_of_formats() {
        f,
        "gradients in 4 bits are rounded to nearest under one scale",
        kFp4,
-       {mlp, cnn, transformer, recurrent},
+       {mlp, mlp_norm, cnn, recurrent},
        1,
        fp4_errors},
       {"weight-gradients-vanish",
@@ -357,7 +368,7 @@ std::vector<Kind> kinds_of_formats() {
        f,
        "scales of blocks are rounded down, and the largest numbers hold the signal",
        kBlocks,
-       {mlp, mlp_norm, cnn, recurrent},
+       {mlp, cnn, recurrent},
        1,
        floor_clipping},
       {"outlier-in-block",

@@ -72,7 +72,7 @@ void weights_in_8_bits(Instance& i, Draw& draw) {
   i.options.lr = draw.scale(5e-4, 1e-3);
   i.options.epochs = 8;
   amp::Recipe cured = i.recipe;
-  cured.quantization.reset();
+  cured.quantization->weight.reset();
   of_optimizer(i, Cause::update_vanishes, Role::update, cured, {"/quantization/weight"});
   i.truth.cure = "weights kept in f32 or as masters; stochastic rounding";
 }
@@ -131,7 +131,7 @@ void second_moment_int8(Instance& i, Draw& draw) {
                        .scaling = {.kind = ScalingKind::tensor}};
   i.recipe.quantization.emplace().moment2 = kept;
   amp::Recipe cured = i.recipe;
-  cured.quantization.reset();
+  cured.quantization->moment2.reset();
   of_optimizer(i, Cause::second_moment, Role::state, cured, {"/quantization/moment2"});
   i.truth.cure = "moments in f32, smaller blocks, a format with more exponents";
 }
