@@ -1,0 +1,62 @@
+// Runs that need no explanation, some with hazards that do no harm.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kinds.h"
+
+namespace gradual::precision_bench {
+namespace {
+
+const std::vector<Family>& kEach = all_families();
+
+void half_precision(Instance& i, Draw& draw) {
+  i.recipe = amp::recipe(draw.one_of<std::string>({"amp-fp16", "amp-bf16", "fp16-master", "bf16-master", "tf32"}));
+}
+void eight_bits(Instance& i, Draw& draw) {
+  i.recipe = amp::recipe(draw.one_of<std::string>({"fp8-current", "fp8-delayed", "fp8-rowwise", "mxfp8", "int8"}));
+}
+void kahan(Instance& i, Draw& draw) {
+  i.recipe = amp::recipe("bf16-master");
+  i.recipe.masters = amp::Masters::none;
+  i.recipe.update =
+      draw.one_of<optim::LowPrecisionUpdate>({optim::LowPrecisionUpdate::kahan, optim::LowPrecisionUpdate::stochastic});
+}
+// A dynamic scale that starts too high skips a few steps.
+void some_skips(Instance& i, Draw& draw) {
+  i.recipe = amp::recipe(draw.one_of<std::string>({"amp-fp16", "fp16-master"}));
+  i.recipe.scaling->init_scale = std::exp2(draw.integer(17, 20));
+}
+// Some gradients of f16 are 0 under a static scale, too few to matter.
+void some_underflow(Instance& i, Draw& draw) {
+  i.recipe = amp::recipe("fp16-master");
+  i.recipe.scaling = optim::GradScalerOptions{.init_scale = std::exp2(draw.integer(3, 8)), .dynamic = false};
+}
+// A narrow accumulator for short sums.
+void short_sums(Instance& i, Draw& draw) {
+  i.recipe.quantization.emplace().accumulator =
+      accumulator(draw.one_of<std::string>({"fp16-acc", "e8m12", "e8m13:toward-zero", "bf16-acc/chunk=8"}));
+}
+// Inputs of another size, which scales follow.
+void other_range(Instance& i, Draw& draw) {
+  i.recipe = amp::recipe(draw.one_of<std::string>({"fp8-current", "mxfp8", "fp8-rowwise", "amp-bf16"}));
+  const bool large = draw.integer(0, 1) == 1;
+  draw_range(i, draw, large ? 1e2 : 1e-4, large ? 1e4 : 1e-2);
+}
+
+}  // namespace
+
+std::vector<Kind> healthy_kinds() {
+  const Group h = Group::healthy;
+  return {
+      {"half", h, "mixed precision in half", kProgram, kEach, 3, half_precision},
+      {"eight-bits", h, "operands in 8 bits with scales", kProgram, kEach, 3, eight_bits},
+      {"no-masters", h, "bf16 weights with Kahan or stochastic updates", kProgram, kEach, 2, kahan},
+      {"some-skips", h, "a loss scale that starts too high skips a few steps", kProgram, kEach, 3, some_skips},
+      {"some-underflow", h, "a static loss scale loses some gradients", kProgram, kEach, 2, some_underflow},
+      {"short-sums", h, "narrow accumulators for short sums", kProgram, kEach, 2, short_sums},
+      {"other-range", h, "a layer whose inputs are large or small, under scales", kProgram, kEach, 2, other_range},
+  };
+}
+
+}  // namespace gradual::precision_bench
