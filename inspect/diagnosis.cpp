@@ -75,7 +75,10 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e, bool large) {
       if (!large) all.push_back(cures::smaller_blocks(r, parts));
     all.insert(all.end(), {cures::scales(r), cures::layer_in_f32(r, l.layer), cures::fp8(r)});
   } else if (r.dtype == DType::f16) {
-    if (is_gradient(l.role) && l.small > l.large) all.push_back(cures::dynamic_scale(r));
+    const bool small = is_gradient(l.role) && l.small > l.large;
+    if (small && r.scaling && !r.scaling->dynamic && l.room > kRoomBits)
+      all.push_back(static_scale(r, static_cast<int>(l.room - kRoomBits / 2)));
+    if (small) all.push_back(cures::dynamic_scale(r));
     all.push_back(cures::bf16(r));
   }
   return all;
@@ -274,7 +277,7 @@ Found of_rate(const Evidence& e) {
   if (!e.fp32_fails || e.bad || all.elements == 0) return {};
   const bool slow = all.ratio() < kSlow;
   if (!slow && all.ratio() <= kFast && e.rise <= kRises) return {};
-  Finding f{.cause = Cause::learning_rate, .phase = Phase::optimizer, .op = all.op};
+  Finding f{.cause = slow ? Cause::small_rate : Cause::learning_rate, .phase = Phase::optimizer, .op = all.op};
   f.sentence = fmt::format("updates are {:.2g} of the weights, and the loss rises to {:.2g} times its first value",
                            all.ratio(), e.rise);
   f.precision = blames_recipe(f.cause, e.fp32_fails);

@@ -1,5 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "../core/quantize/what_if.h"
 #include "findings.h"
 
@@ -227,7 +234,11 @@ struct Look {
     if (r.counts.overflow == 0 && !is_quantised(r))
       if (Found f = of_argument(r)) return *f;
     const bool weight = r.id == OpId::cast && !r.parameter.empty() && r.phase != Phase::backward;
-    return finding(r, weight ? Cause::weight_overflow : overflow_of(r), cures_of(r), "{}", beyond);
+    // A mask with a number: no edit of the recipe is as small as another number.
+    const bool mask = (r.id == OpId::where || r.id == OpId::fill_ || r.id == OpId::pad) && r.counts.overflow > 0;
+    const std::string finite =
+        mask ? fmt::format("; a mask of -{:.4g} stays finite", format_of(r.to).max() / 2) : "";
+    return finding(r, weight ? Cause::weight_overflow : overflow_of(r), cures_of(r), "{}{}", beyond, finite);
   }
 
   // A row that reads a NaN or Inf which no op made.
@@ -287,6 +298,11 @@ Found of_nonfinite(const ObservedStep& s, const Evidence& e) {
   return from->nonfinite_inputs ? look.of_reader(*from) : look.of_maker(*from);
 }
 
+Cure static_scale(amp::Recipe r, int bits) {
+  if (r.scaling) r.scaling->init_scale = std::ldexp(r.scaling->init_scale, bits);
+  return {r, r.scaling ? fmt::format("a loss scale of {}", scale_text(r.scaling->init_scale)) : ""};
+}
+
 Found of_skips(const Evidence& e) {
   if (!e.skip || share(e.skipped, e.steps) < kManySkipped) return {};
   Found f = of_nonfinite(*e.skip, e);
@@ -297,7 +313,10 @@ Found of_skips(const Evidence& e) {
   f->sentence = fmt::format("{} of {} steps are skipped at the {} loss scale {}{}: {}", e.skipped, e.steps,
                             dynamic ? "dynamic" : "static", scale_text(e.last_scale),
                             grows ? fmt::format(", which grew {} times", e.growths) : "", f->sentence);
-  f->cures = {cures::dynamic_scale(*e.recipe), cures::bf16(*e.recipe)};
+  f->cures.clear();
+  if (!dynamic)
+    for (const int bits : {4, 8, 16}) f->cures.push_back(static_scale(*e.recipe, -bits));
+  f->cures.insert(f->cures.end(), {cures::dynamic_scale(*e.recipe), cures::bf16(*e.recipe)});
   return f;
 }
 

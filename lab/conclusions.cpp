@@ -117,17 +117,6 @@ std::string what_ends(const Summary& s) {
   return s.first->metric.name == "loss" ? "loss" : s.first->metric.name + " and loss";
 }
 
-// Whether a run is better than the best constant output, by more than chance.
-bool beats_constant(const Summary& s) {
-  const Result& r = *s.first;
-  if (std::isnan(r.constant_metric)) return true;
-  const double gain = r.metric.gain(metric_of(r) - r.constant_metric);
-  if (!r.metric.is_share()) return gain > 0.05 * std::abs(r.constant_metric);
-  const double p = r.constant_metric;
-  const double samples = static_cast<double>(std::max<std::int64_t>(1, r.test_samples));
-  return gain > 1.96 * std::sqrt(p * (1 - p) / samples);
-}
-
 Conclusion scale_effect(const Summary& with, const Summary& without) {
   return {
       Effect::scale,
@@ -201,7 +190,7 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
     if (!narrowest || most_bits(s) < most_bits(*narrowest)) narrowest = &s;
   }
   if (loser) made.push_back(loss_effect(*loser, fp32));
-  if (narrowest && std::isfinite(fp32) && !base->failed && beats_constant(*base))
+  if (narrowest && std::isfinite(fp32) && !base->failed && beats_constant(*base->first))
     made.push_back({Effect::narrowest,
                     fmt::format("{} rounds every operand of a product to {} bits or fewer and ends where fp32 does, in "
                                 "{}. No recipe here does so with fewer.",

@@ -216,6 +216,15 @@ double constant_metric(const Objective& o, const data::Dataset& test) {
   return rule_of(metric)->value(mean(square(y - mean(y, {0}, true))).item());
 }
 
+bool beats_constant(const Result& r) {
+  if (std::isnan(r.constant_metric)) return true;
+  const double gain = r.metric.gain(metric_of(r) - r.constant_metric);
+  if (!r.metric.is_share()) return gain > 0.05 * std::abs(r.constant_metric);
+  const double p = r.constant_metric;
+  const double samples = static_cast<double>(std::max<std::int64_t>(1, r.test_samples));
+  return gain > 1.96 * std::sqrt(p * (1 - p) / samples);
+}
+
 double metric_of(const Result& r) { return r.metric == MetricInfo{} ? r.test_accuracy : r.test_metric; }
 
 }  // namespace gradual::lab

@@ -57,6 +57,9 @@ class Evaluation {
 // better. NaN where it is not known.
 double constant_metric(const Objective& objective, const data::Dataset& test);
 
+// Whether a run is better than the best constant output, by more than chance. True if that output is not known.
+bool beats_constant(const Result& result);
+
 // The metric of a run: its accuracy, or another one.
 double metric_of(const Result& result);
 

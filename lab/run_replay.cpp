@@ -94,8 +94,8 @@ std::string GradientSample::what_if_json(nn::Module& model, double loss_scale, s
   return Json{{"step", step}, {"roles", roles}}.dump();
 }
 
-static bool all_finite(const Tensor& inputs, const data::Fields& fields) {
-  bool finite = inspect::numbers_of(inputs).finite();
+static bool all_finite(const Tensor& inputs, const Tensor& targets, const data::Fields& fields) {
+  bool finite = inspect::numbers_of(inputs).finite() && inspect::numbers_of(targets).finite();
   for (const auto& [name, values] : fields) finite = finite && inspect::numbers_of(values).finite();
   return finite;
 }
@@ -110,7 +110,7 @@ std::string Run::first_nonfinite() const {
 amp::RunStep Run::observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
                                 inspect::ObservedStep& observed) {
   observed.ledger.clear();
-  observed.finite_batch = all_finite(batch.inputs, batch.fields);
+  observed.finite_batch = all_finite(batch.inputs, batch.targets, batch.fields);
   observed.bad_tensor = first_nonfinite();
   const ObserverScope scope(observed.ledger);
   amp::RunStep outcome = step();
@@ -194,7 +194,7 @@ std::optional<inspect::ObservedStep> Run::replay(std::int64_t first, std::int64_
     r.ledger.clear();
     r.evaluation = true;
     r.bad_tensor = first_nonfinite();
-    r.finite_batch = all_finite(data_.test.inputs, data_.test.fields);
+    r.finite_batch = all_finite(data_.test.inputs, data_.test.targets, data_.test.fields);
     const ObserverScope observe(r.ledger);
     end_epoch(progress);
     r.nonfinite = !std::isfinite(result_.test_loss);

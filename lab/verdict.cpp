@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <string>
 
 #include "../core/support/error.h"
 #include "intervention.h"
+#include "objective.h"
+#include "program_checks.h"
 #include "run.h"
 #include "sequential.h"
 #include "statistics.h"
@@ -91,7 +94,7 @@ Verdict where_fp32_fails(const Result& r, const Result& base, const std::optiona
 }
 
 Verdict verdict_on_baseline(const Result& r, std::optional<Outcome> own) {
-  if (!own && hardly_learned(r)) own = Outcome{.kind = VerdictKind::no_learning};
+  if (!own && (hardly_learned(r) || !beats_constant(r))) own = Outcome{.kind = VerdictKind::no_learning};
   return {{.kind = VerdictKind::baseline}, own};
 }
 
@@ -206,6 +209,21 @@ Finding unknown(std::string sentence, bool precision = true) {
   return {.cause = inspect::Cause::unknown, .sentence = std::move(sentence), .precision = precision};
 }
 
+// Whether no experiment is needed to blame the program: NaN in the data, a function that makes NaN, a dead layer.
+bool is_certain(const std::vector<inspect::Finding>& found) {
+  using enum inspect::Cause;
+  return !found.empty() && (found[0].cause == data || found[0].cause == bug || found[0].cause == dead_units);
+}
+
+// What an experiment bears out explains fp32's run alone. Where rates were tried, thresholds do not blame the rate.
+void apply(const ProgramChecks& checks, std::vector<inspect::Finding>& found) {
+  if (!checks.findings.empty()) found = checks.findings;
+  else if (checks.rates_tried)
+    std::erase_if(found, [](const inspect::Finding& f) {
+      return f.cause == inspect::Cause::learning_rate || f.cause == inspect::Cause::small_rate;
+    });
+}
+
 }  // namespace
 
 const Result* baseline(const Results& results, const Results& references, const Result& run) {
@@ -240,7 +258,9 @@ void judge(std::vector<Result>& results, const std::vector<Result>& references, 
     if (r.verdict.kind != VerdictKind::not_precision) continue;
     std::erase_if(r.findings, [](const Finding& f) { return f.precision; });
     const Result* base = baseline(results, references, r);
-    if (base && r.findings.empty()) r.findings = base->findings;
+    // Experiments explain fp32's run, and this one if it fails in the same way.
+    const bool same = base && r.status == base->status && !base->findings.empty();
+    if (base && (same || r.findings.empty())) r.findings = base->findings;
   }
 }
 
@@ -284,12 +304,19 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   }
   if (stopped) return {};
   std::vector<inspect::Finding> found = inspect::diagnose(e);
+  std::string sentence(inspect::cause_info(inspect::Cause::unknown).sentence);
+  if (is_baseline(result) && seed == 0 && !is_certain(found)) {
+    const ProgramChecks checks = check_program(make_model, data, seed, quiet, result, e.updates);
+    if (checks.stopped) return {};
+    apply(checks, found);
+    for (std::size_t i = 0; i < checks.excluded.size(); ++i) sentence += (i == 0 ? ": " : "; ") + checks.excluded[i];
+  }
   if (fp32) weigh(found, make_model, data, recipe, seed, options, result, *fp32);
   if (options.stop && options.stop()) return {};
   std::vector<Finding> findings;
   for (const inspect::Finding& f : found) findings.push_back(from(f, recipe));
   if (findings.empty())
-    findings.push_back(unknown(std::string(inspect::cause_info(inspect::Cause::unknown).sentence), !e.fp32_fails));
+    findings.push_back(unknown(sentence, !e.fp32_fails));
   return findings;
 } catch (const Error& error) { return {{unknown(std::string("the run could not be explained: ") + error.what())}}; }
 

@@ -1,0 +1,230 @@
+#include "gradient_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../autograd/autograd.h"
+#include "../autograd/function.h"
+#include "../core/ops/ops.h"
+#include "../core/support/generator.h"
+#include "names.h"
+#include "numbers.h"
+
+namespace gradual::inspect {
+namespace {
+
+constexpr std::size_t kMostParameters = 32;
+constexpr std::size_t kMostFunctions = 64;
+constexpr double kOfParameter = 0.5;    // of the larger slope: a difference beyond it is an error
+constexpr double kOfFunction = 0.1;     // the same
+constexpr double kAgree = 0.05;         // of two differences with other steps
+constexpr double kOverRounding = 1000;  // a difference is this many roundings of the loss, or it is not judged
+constexpr double kOfGradient = 1e-4;    // of all gradients: smaller ones are not judged
+
+// Steps relative to the size of what is moved.
+double step_of(DType dtype) { return dtype == DType::f64 ? 1e-6 : 3e-3; }
+double epsilon_of(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x1p-24; }
+
+double size_of(const Tensor& t) { return t.defined() ? std::sqrt(sum(square(t.to(DType::f64))).item()) : 0; }
+
+// Sets the measured slope and the judgement. value_at(h): the value after a move by h along the gradient.
+void judge(GradientSlope& slope, const std::function<double(double)>& value_at, double step, double epsilon,
+           double tolerance) {
+  const auto difference = [&](double h) { return value_at(h) - value_at(-h); };
+  const double far = difference(step);
+  const double near = difference(step / 4);
+  const double scale = std::abs(value_at(0));
+  slope.measured = far / (2 * step);
+  const double again = near / (step / 2);
+  const double larger = std::max(std::abs(slope.measured), std::abs(again));
+  if (!std::isfinite(larger) || std::abs(slope.measured - again) > kAgree * larger) return;
+  if (std::abs(far) <= kOverRounding * epsilon * scale && slope.predicted * step <= kOverRounding * epsilon * scale)
+    return;
+  if (far == 0 && near == 0) return;
+  const double error = std::abs(slope.measured - slope.predicted);
+  const bool wrong = error > tolerance * std::max(std::abs(slope.measured), slope.predicted);
+  slope.judgement = wrong ? SlopeJudgement::wrong : SlopeJudgement::right;
+}
+
+// A call of a user's function.
+struct FunctionCall {
+  std::shared_ptr<Function> function;
+  std::vector<Tensor> inputs;
+  std::string site;
+};
+
+class FunctionCalls final : public Observer {
+ public:
+  std::vector<FunctionCall> calls;
+
+  void before(const OpCall& call) override {
+    if (call.op != OpId::custom || is_rewritten(call) || context().phase != Phase::forward) return;
+    Function& function = *call.get<CustomAttrs>().function;
+    if (function.records_in_backward() || calls.size() >= kMostFunctions) return;
+    const Unseen unseen;
+    FunctionCall seen{function.shared_from_this(), {}, OpRow(0, call, context()).place()};
+    for (int i = 0; i < call.inputs.size(); ++i)
+      seen.inputs.push_back(call[i].defined() ? call[i].detach().clone() : Tensor());
+    calls.push_back(std::move(seen));
+  }
+};
+
+// A parameter that gets its values back.
+struct Moved : Pinned {
+  Tensor parameter;
+  Tensor before;
+  explicit Moved(const Tensor& p) : parameter(p.detach()), before(parameter.clone()) {}
+  ~Moved() { parameter.copy_(before); }
+};
+
+// Restores buffers and the generator, which a forward may change.
+class Restored : Pinned {
+ public:
+  explicit Restored(nn::Module& model) {
+    for (const auto& [name, t] : model.named_buffers()) kept_.emplace_back(t, t.detach().clone());
+  }
+  ~Restored() { again(); }
+  void again() const {
+    const Unseen unseen;
+    for (const auto& [t, before] : kept_) t.detach().copy_(before);
+    default_generator().set_state(key_);
+  }
+
+ private:
+  std::vector<std::pair<Tensor, Tensor>> kept_;
+  RandomKey key_ = default_generator().state();
+};
+
+// The slopes of <u, f(x)> for random u, along the gradient that f's backward gives for them.
+GradientSlope slope_of(const FunctionCall& call) {
+  GradientSlope slope{.name = call.function->name(), .site = call.site};
+  const RandomKey key = default_generator().state();
+  const auto outputs_at = [&](const std::vector<Tensor>& inputs) {
+    default_generator().set_state(key);
+    return call.function->forward(inputs);
+  };
+  const std::vector<Tensor> y = outputs_at(call.inputs);
+  Generator random(7);
+  std::vector<Tensor> weights;
+  for (const Tensor& t : y)
+    weights.push_back(t.is_floating() ? randn(t.sizes(), {.dtype = t.dtype(), .device = t.device()}, random)
+                                      : Tensor());
+  const std::vector<Tensor> gradients = call.function->backward(weights);
+  double squares = 0;
+  double sizes = 0;
+  for (std::size_t i = 0; i < std::min(gradients.size(), call.inputs.size()); ++i) {
+    if (!gradients[i].defined()) continue;
+    squares += std::pow(size_of(gradients[i]), 2);
+    sizes += std::pow(size_of(call.inputs[i]), 2);
+  }
+  slope.predicted = std::sqrt(squares);
+  if (!(slope.predicted > 0) || !std::isfinite(slope.predicted)) return slope;
+  const auto value_at = [&](double h) {
+    std::vector<Tensor> moved = call.inputs;
+    for (std::size_t i = 0; i < std::min(gradients.size(), moved.size()); ++i)
+      if (gradients[i].defined()) moved[i] = moved[i] + gradients[i].to(moved[i].dtype()) * (h / slope.predicted);
+    const std::vector<Tensor> at = outputs_at(moved);
+    double value = 0;
+    for (std::size_t i = 0; i < std::min(at.size(), weights.size()); ++i)
+      if (weights[i].defined()) value += sum(at[i].to(DType::f64) * weights[i].to(DType::f64)).item();
+    return value;
+  };
+  const DType dtype = y[0].dtype();
+  judge(slope, value_at, step_of(dtype) * (sizes > 0 ? std::sqrt(sizes) : 1), epsilon_of(dtype), kOfFunction);
+  return slope;
+}
+
+// Of evenly spaced parameters if there are many.
+std::vector<std::pair<std::string, Tensor>> checked_parameters(nn::Module& model) {
+  std::vector<std::pair<std::string, Tensor>> all;
+  for (const auto& [name, p] : model.named_parameters())
+    if (p.requires_grad()) all.emplace_back(name, p);
+  if (all.size() <= kMostParameters) return all;
+  std::vector<std::pair<std::string, Tensor>> some;
+  for (std::size_t i = 0; i < kMostParameters; ++i) some.push_back(all[i * all.size() / kMostParameters]);
+  return some;
+}
+
+GradientSlope slope_of(const std::string& name, const Tensor& parameter, const Tensor& gradient,
+                       const std::function<double()>& loss) {
+  GradientSlope slope{.name = name, .predicted = size_of(gradient)};
+  const Moved moved(parameter);
+  const Tensor& before = moved.before;
+  const Tensor direction = gradient.to(before.dtype()) / slope.predicted;
+  const auto value_at = [&](double h) {
+    parameter.detach().copy_(before + direction * h);
+    return loss();
+  };
+  const double size = size_of(before);
+  judge(slope, value_at, step_of(before.dtype()) * (size > 0 ? size : 1), epsilon_of(before.dtype()), kOfParameter);
+  return slope;
+}
+
+}  // namespace
+
+bool GradientCheck::any_wrong() const { return wrong_parameter() != nullptr; }
+
+const GradientSlope* GradientCheck::wrong_function() const {
+  const auto found = std::ranges::find(functions, SlopeJudgement::wrong, &GradientSlope::judgement);
+  return found == functions.end() ? nullptr : &*found;
+}
+
+const GradientSlope* GradientCheck::wrong_parameter() const {
+  const GradientSlope* last = nullptr;
+  for (const GradientSlope& s : parameters)
+    if (s.judgement == SlopeJudgement::wrong) last = &s;
+  return last;
+}
+
+GradientCheck check_gradients(nn::Module& model, const std::function<Tensor()>& loss) {
+  const Restored restored(model);
+  const auto parameters = checked_parameters(model);
+  std::vector<Tensor> leaves;
+  for (const auto& [name, p] : parameters) leaves.push_back(p);
+  FunctionCalls watched;
+  Tensor value;
+  {
+    const ObserverScope scope(watched);
+    value = loss();
+  }
+  const std::vector<Tensor> gradients = autograd::grad({value}, leaves, {}, {.allow_unused = true});
+  value = {};
+  const Unseen unseen;
+  double all = 0;
+  for (const Tensor& g : gradients) all += std::pow(size_of(g), 2);
+  const auto loss_now = [&] {
+    restored.again();
+    return loss().item();
+  };
+  GradientCheck check;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const double size = size_of(gradients[i]);
+    if (!(size > kOfGradient * std::sqrt(all)) || !std::isfinite(size)) continue;
+    check.parameters.push_back(slope_of(parameters[i].first, parameters[i].second, gradients[i], loss_now));
+  }
+  if (!check.any_wrong()) return check;
+  for (const FunctionCall& call : watched.calls) check.functions.push_back(slope_of(call));
+  return check;
+}
+
+std::string to_string(const GradientCheck& check) {
+  const auto row = [](const GradientSlope& s) {
+    constexpr const char* kWords[] = {"not judged", "right", "wrong"};
+    return fmt::format("  {:<28}  {:<24}  {:>12.4g}  {:>12.4g}  {}\n", s.name, s.site, s.predicted, s.measured,
+                       kWords[static_cast<int>(s.judgement)]);
+  };
+  std::string text = fmt::format("  {:<28}  {:<24}  {:>12}  {:>12}\n", "gradient of", "at", "slope", "measured");
+  for (const GradientSlope& s : check.parameters) text += row(s);
+  for (const GradientSlope& s : check.functions) text += row(s);
+  return text;
+}
+
+}  // namespace gradual::inspect

@@ -1,0 +1,293 @@
+#include "program_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "../core/support/generator.h"
+#include "../inspect/explain.h"
+#include "objective.h"
+#include "odd_samples.h"
+#include "run.h"
+#include "target_checks.h"
+
+namespace gradual::lab {
+namespace {
+
+using inspect::Cause;
+using inspect::Finding;
+
+constexpr std::int64_t kTrials = 6;
+constexpr std::int64_t kFewestSteps = 40;  // of a trial
+constexpr double kLearns = 0.9;            // of the loss of a constant answer, or of the first loss
+constexpr std::int64_t kLastPart = 4;      // the last quarter of a trial's steps counts
+constexpr double kShortWay = 0.1;          // of the weights: a run whose updates sum up to less may need a larger rate
+constexpr std::int64_t kMostSamples = 64;  // of the batch on which gradients are checked
+
+double mean_of_last_part(const std::vector<double>& loss, std::int64_t steps) {
+  const auto end = std::min(std::ssize(loss), steps);
+  const auto first = end - std::max<std::int64_t>(1, end / kLastPart);
+  double sum = 0;
+  for (auto i = std::max<std::int64_t>(0, first); i < end; ++i) sum += loss[static_cast<std::size_t>(i)];
+  return end > 0 ? sum / static_cast<double>(end - std::max<std::int64_t>(0, first)) : std::nan("");
+}
+
+data::Batch in_f64(data::Batch batch) {
+  const auto wide = [](const Tensor& t) { return t.is_floating() ? t.to(DType::f64) : t; };
+  batch.inputs = wide(batch.inputs);
+  batch.targets = wide(batch.targets);
+  for (auto& [field, values] : batch.fields) values = wide(values);
+  return batch;
+}
+
+class Checks {
+ public:
+  Checks(const MakeModel& make_model, const LabData& data, std::uint64_t seed, const Options& options,
+         const Result& run, const std::vector<inspect::Update>& updates)
+      : make_model_(make_model), data_(data), seed_(seed), options_(options), run_(run) {
+    options_.progress = {};
+    options_.save.clear();
+    options_.trace.clear();
+    options_.profile.clear();
+    for (const inspect::Update& u : updates)
+      if (u.part == inspect::UpdatePart::whole) updates_ += u;
+    const data::Dataset train = data.load(seed).train;
+    planned_ = (train.size() + options.batch - 1) / options.batch * options.epochs;
+    budget_ = options.explain_steps >= 0 ? options.explain_steps : std::max(planned_, kTrials * kFewestSteps);
+    constant_ = loss_of_constant(train);
+    choose_steps();
+  }
+
+  ProgramChecks run() {
+    if (!gradient_is_wrong() && !sample_is_broken() && !fails_early() && !rate_is_wrong()) labels_are_wrong();
+    found_.stopped = options_.stop && options_.stop();
+    return std::move(found_);
+  }
+
+ private:
+  struct Trial {
+    bool learns = false;
+    double loss = 0;
+  };
+
+  double loss_of_constant(const data::Dataset& train) const {
+    Objective objective = objective_of(data_, options_.loss, options_.metric);
+    if (objective.loss.function) return std::nan("");
+    if (objective.loss.name == "mse") objective.metric = Metric("mse");
+    else objective.metric = Metric("loss");
+    return constant_metric(objective, train);
+  }
+
+  bool learns(const std::vector<double>& loss, std::int64_t steps) const {
+    if (loss.empty()) return false;
+    double from = loss[0];
+    if (std::isfinite(constant_)) from = std::min(from, constant_);
+    return mean_of_last_part(loss, steps) < from - (1 - kLearns) * std::abs(from);
+  }
+
+  // So many that the run does not learn in them.
+  void choose_steps() {
+    steps_ = std::min(planned_, std::max(kFewestSteps, planned_ / kTrials));
+    if (options_.explain_steps >= 0) steps_ = std::min(steps_, options_.explain_steps);
+    while (steps_ < planned_ && learns(run_.curve.loss, steps_)) steps_ = std::min(planned_, 2 * steps_);
+    if (learns(run_.curve.loss, steps_)) budget_ = 0;  // it fails in evaluation alone, or by a hair
+  }
+
+  // None if the budget is spent, or if it cannot be trained.
+  std::optional<Trial> trained(const LabData& data, double rate) try {
+    if (steps_ == 0 || spent_ + steps_ > budget_ || (options_.stop && options_.stop())) return {};
+    Options options = options_;
+    options.lr = rate;
+    const amp::Recipe fp32 = amp::recipe("fp32");
+    Run run(make_model_, data, fp32, seed_, options);
+    run.intervene({});
+    const bool ended = run.train_to(steps_);
+    const std::vector<double> loss = run.curve().loss;
+    spent_ += std::ssize(loss);
+    if (!ended) return {};
+    Trial trial{.loss = mean_of_last_part(loss, steps_)};
+    if (!learns(loss, steps_)) return trial;
+    run.test_loss();
+    trial.learns = beats_constant(run.result());
+    return trial;
+  } catch (const Error&) { return {}; }
+
+  void add(Cause cause, std::string site, std::string sentence) {
+    Finding f{.cause = cause};
+    if (cause == Cause::learning_rate || cause == Cause::small_rate) f.phase = Phase::optimizer;
+    f.site = std::move(site);
+    f.sentence = std::move(sentence);
+    f.precision = false;
+    f.severity = 3;
+    found_.findings.push_back(std::move(f));
+  }
+
+  inspect::GradientCheck gradients_of(bool wide) const {
+    Generator generator(seed_);
+    const GeneratorScope scope(generator);
+    const Objective objective = objective_of(data_, options_.loss, options_.metric);
+    const std::shared_ptr<nn::Module> model = make_model_();
+    model->to(options_.device);
+    if (wide) model->to(DType::f64);
+    const data::Dataset train = data_.load(seed_).train;
+    std::vector<std::int64_t> rows;
+    for (std::int64_t i = 0; i < std::min({options_.batch, kMostSamples, train.size()}); ++i) rows.push_back(i);
+    data::Batch batch = data::take(train, rows);
+    if (wide) batch = in_f64(batch);
+    batch.inputs = batch.inputs.to(options_.device);
+    batch.targets = batch.targets.to(options_.device);
+    for (auto& [field, values] : batch.fields) values = values.to(options_.device);
+    return inspect::check_gradients(
+        *model, [&] { return lab::loss_of(objective.loss, outputs_of(*model, batch, !objective.loss.is_output())); });
+  }
+
+  // A function that takes no f64 is checked in f32.
+  std::optional<inspect::GradientCheck> gradients() const {
+    for (const bool wide : {true, false}) try {
+        return gradients_of(wide);
+      } catch (const Error&) { continue; }
+    return {};
+  }
+
+  bool gradient_is_wrong() {
+    const std::optional<inspect::GradientCheck> check = gradients();
+    if (!check) return false;
+    if (const std::optional<Finding> wrong = inspect::finding_of(*check)) {
+      found_.findings.push_back(*wrong);
+      return true;
+    }
+    found_.excluded.emplace_back("the gradients of the initial model are right");
+    return false;
+  }
+
+  bool sample_is_broken() {
+    if (spent_ + steps_ > budget_) return false;
+    std::vector<OddSample> odd;
+    try {
+      odd = odd_samples(make_model_, data_, seed_, options_, run_);
+    } catch (const Error&) { return false; }
+    if (odd.empty()) {
+      found_.excluded.emplace_back("no sample stands out");
+      return false;
+    }
+    std::vector<std::int64_t> rows;
+    for (const OddSample& s : odd) rows.push_back(s.index);
+    std::optional<Trial> trial = trained(without(data_, rows), options_.lr);
+    if (!trial || !trial->learns) {
+      if (trial) found_.excluded.push_back(fmt::format("it fails without the {} samples that stand out", odd.size()));
+      return false;
+    }
+    if (odd.size() > 1)
+      if (const std::optional<Trial> alone = trained(without(data_, {rows[0]}), options_.lr); alone && alone->learns) {
+        trial = alone;
+        rows.resize(1);
+      }
+    std::string names;
+    for (const std::int64_t i : rows) names += fmt::format("{}{}", names.empty() ? "" : ", ", i);
+    add(Cause::broken_sample, fmt::format("sample {}", names),
+        fmt::format(
+            "without sample{} {} of the training data (from 0) the loss falls to {:.3g} in {} steps, with {} to "
+            "{:.3g}: {}",
+            rows.size() > 1 ? "s" : "", names, trial->loss, steps_, rows.size() > 1 ? "them" : "it",
+            mean_of_last_part(run_.curve.loss, steps_), odd[0].why));
+    return true;
+  }
+
+  // Before the optimizer's first step.
+  bool fails_early() const { return !run_.curve.loss.empty() && !std::isfinite(run_.curve.loss[0]); }
+
+  double rate() const { return options_.lr != 0 ? options_.lr : optimizer_info(options_.optimizer).lr; }
+  // |update| / |weight|, summed over the steps.
+  double way() const { return updates_.ratio() * static_cast<double>(run_.steps); }
+  bool loss_stays() const {
+    return std::ranges::all_of(run_.curve.loss, [this](double v) { return v < 2 * std::abs(run_.curve.loss[0]); });
+  }
+
+  // Rates to try, one after the other.
+  std::vector<double> rates() const {
+    const double own = optimizer_info(options_.optimizer).lr;
+    const bool up = loss_stays() && way() < kShortWay;
+    std::vector<double> all;
+    if (up ? own > 2 * rate() : own < rate() / 2) all.push_back(own);
+    for (const double factor : {10.0, 100.0, 1000.0}) {
+      const double other = up ? rate() * factor : rate() / factor;
+      const bool near = !all.empty() && std::abs(std::log10(other / all[0])) < 0.5;
+      if (!near) all.push_back(other);
+    }
+    return all;
+  }
+
+  bool rate_is_wrong() {
+    std::string tried;
+    for (const double other : rates()) {
+      const std::optional<Trial> trial = trained(data_, other);
+      if (!trial) break;
+      found_.rates_tried = true;
+      tried += fmt::format("{}{:.3g}", tried.empty() ? "" : ", ", other);
+      if (!trial->learns) continue;
+      const bool larger = other > rate();
+      add(larger ? Cause::small_rate : Cause::learning_rate, "",
+          fmt::format("with a learning rate of {:.3g} the loss falls to {:.3g} in {} steps, with {:.3g} to {:.3g}; the "
+                      "updates of all steps are {:.2g} of the weights together",
+                      other, trial->loss, steps_, rate(), mean_of_last_part(run_.curve.loss, steps_), way()));
+      return true;
+    }
+    if (!tried.empty()) found_.excluded.push_back(fmt::format("it learns with no rate of {} either", tried));
+    return false;
+  }
+
+  void labels_are_wrong() {
+    const std::optional<NearestTargets> near = nearest_targets(data_.load(seed_).train);
+    if (near && near->tells) {
+      found_.excluded.emplace_back("the nearest samples have alike targets");
+      return;
+    }
+    const std::optional<LabData> other = taught(data_, seed_);
+    const std::optional<Trial> trial = other ? trained(*other, options_.lr) : std::nullopt;
+    if (!trial) return;
+    if (!trial->learns) {
+      found_.excluded.emplace_back("it does not learn a random function of the inputs either");
+      return;
+    }
+    add(Cause::labels, "the targets",
+        fmt::format("the loss ends at {:.3g}, where a constant answer gives {:.3g}; targets that are a random function "
+                    "of the same inputs are learned to {:.3g} in {} steps",
+                    mean_of_last_part(run_.curve.loss, run_.steps), constant_, trial->loss, steps_));
+    if (!near) return;
+    std::string& text = found_.findings.back().sentence;
+    if (near->of_classes)
+      text += fmt::format("; the nearest sample has the same target in {:.1f}% of the cases, a random one in {:.1f}%",
+                          100 * near->nearest, 100 * near->random);
+    else
+      text += fmt::format(
+          "; the target of the nearest sample differs by {:.3g} (mean square), that of a random one by "
+          "{:.3g}",
+          near->nearest, near->random);
+  }
+
+  const MakeModel& make_model_;
+  const LabData& data_;
+  std::uint64_t seed_;
+  Options options_;
+  const Result& run_;
+  inspect::Update updates_;
+  std::int64_t planned_ = 0;
+  std::int64_t steps_ = 0;  // of a trial
+  std::int64_t budget_ = 0;
+  std::int64_t spent_ = 0;
+  double constant_ = 0;  // the loss of the best constant answer; NaN: unknown
+  ProgramChecks found_;
+};
+
+}  // namespace
+
+ProgramChecks check_program(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
+                            const Options& options, const Result& run, const std::vector<inspect::Update>& updates) {
+  return Checks(make_model, data, seed, options, run, updates).run();
+}
+
+}  // namespace gradual::lab

@@ -1,0 +1,205 @@
+// Trainings that fail in fp32, each for one planted reason. Experiments name it, and nothing else.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/lab/lab.h>
+#include <gradual/lab/odd_samples.h>
+#include <gradual/lab/target_checks.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comparison.h"
+
+using namespace gradual;
+using inspect::Cause;
+
+namespace {
+
+data::Split digits() { return data::split(data::digits(), 1437, 0); }
+
+// The digits with one sample's inputs multiplied.
+data::Split with_row(std::int64_t row, double factor) {
+  data::Split split = digits();
+  split.train.inputs = split.train.inputs.clone();
+  split.train.inputs.narrow(0, row, 1).mul_(factor);
+  return split;
+}
+
+data::Split shuffled() {
+  data::Split split = digits();
+  Generator generator(3);
+  split.train.targets = index_select(split.train.targets, 0, randperm(split.train.size(), generator));
+  return split;
+}
+
+// Doubles, with a gradient of its own.
+struct Doubled : Function {
+  double slope;
+  explicit Doubled(double own) : slope(own) {}
+  std::vector<Tensor> forward(const std::vector<Tensor>& x) override { return {x[0] * 2}; }
+  std::vector<Tensor> backward(const std::vector<Tensor>& dy) override { return {dy[0] * slope}; }
+  std::string name() const override { return "doubled"; }
+};
+
+struct WithFunction : nn::Module {
+  double slope;
+  nn::Linear& in = register_module("in", nn::Linear(64, 64));
+  nn::Linear& out = register_module("out", nn::Linear(64, 10));
+  explicit WithFunction(double own) : slope(own) {}
+  Tensor forward(const Tensor& x) override {
+    const Tensor logits = out(relu(in(x.reshape({x.size(0), 64}))));
+    return apply(std::make_shared<Doubled>(slope), {logits})[0];
+  }
+};
+
+lab::Options options(const std::string& optimizer, double lr, int epochs = 3) {
+  lab::Options o;
+  o.optimizer = optimizer;
+  o.lr = lr;
+  o.epochs = epochs;
+  return o;
+}
+
+// The findings of fp32.
+std::vector<lab::Finding> findings(const lab::MakeModel& model, const data::Split& data, const lab::Options& o) {
+  const auto results = lab::compare(model, data, {amp::recipe("fp32"), amp::recipe("amp-bf16")}, "", o);
+  MESSAGE(to_string(results[0].verdict));
+  for (const lab::Finding& f : results[0].findings) MESSAGE("   " << f.op << " | " << f.site << " | " << to_string(f));
+  CHECK(results[1].verdict.kind == lab::VerdictKind::not_precision);
+  REQUIRE(!results[0].findings.empty());
+  REQUIRE(!results[1].findings.empty());
+  CHECK(results[1].findings[0].cause == results[0].findings[0].cause);
+  for (const lab::Finding& f : results[0].findings) CHECK_FALSE(f.precision);
+  return results[0].findings;
+}
+
+lab::Finding only_finding(const lab::MakeModel& model, const data::Split& data, const lab::Options& o, Cause cause) {
+  const std::vector<lab::Finding> all = findings(model, data, o);
+  REQUIRE(!all.empty());
+  CHECK(all[0].cause == cause);
+  for (const lab::Finding& f : all)
+    for (const Cause other :
+         {Cause::wrong_gradient, Cause::broken_sample, Cause::labels, Cause::learning_rate, Cause::small_rate})
+      if (other != cause) CHECK(f.cause != other);
+  return all[0];
+}
+
+}  // namespace
+
+TEST_CASE("fp32 fails: the backward of a user's function has the wrong sign") {
+  const lab::MakeModel wrong = [] { return std::make_shared<WithFunction>(-2.0); };
+  const lab::Finding f = only_finding(wrong, digits(), options("adamw", 0), Cause::wrong_gradient);
+  CHECK(f.op == "doubled");
+  CHECK(f.site.starts_with("program_checks_test.cpp:"));
+}
+
+TEST_CASE("fp32 fails: one row of the data") {
+  const lab::Finding f = only_finding(test::mlp, with_row(17, 1e6), options("sgd", 0), Cause::broken_sample);
+  CHECK(f.site == "sample 17");
+}
+
+TEST_CASE("fp32 fails: the rate is a thousand times too small, whatever else stands out") {
+  only_finding(test::mlp, digits(), options("adamw", 2e-6), Cause::small_rate);
+  const lab::MakeModel right = [] { return std::make_shared<WithFunction>(2.0); };
+  only_finding(right, with_row(17, 30), options("adamw", 2e-6), Cause::small_rate);
+}
+
+TEST_CASE("fp32 fails: the rate is too large") {
+  only_finding(test::mlp, digits(), options("sgd", 2), Cause::learning_rate);
+  only_finding(test::mlp, with_row(17, 30), options("adamw", 0.5), Cause::learning_rate);
+}
+
+TEST_CASE("fp32 fails: shuffled labels") {
+  const lab::Finding f = only_finding(test::mlp, shuffled(), options("adamw", 0), Cause::labels);
+  CHECK(f.sentence.find("nearest sample") != std::string::npos);
+}
+
+TEST_CASE("fp32 fails: shuffled labels that it knows by heart") {
+  const auto results = lab::compare(test::mlp, shuffled(), {amp::recipe("fp32")}, "", options("adamw", 0, 12));
+  CHECK(to_string(results[0].verdict) == "baseline, no learning");
+  REQUIRE(!results[0].findings.empty());
+  CHECK(results[0].findings[0].cause == Cause::labels);
+}
+
+TEST_CASE("fp32 learns: nothing is said against the program") {
+  for (const data::Split& split : {digits(), with_row(17, 30)}) {
+    const auto results = lab::compare(test::mlp, split, {amp::recipe("fp32")}, "", options("adamw", 0));
+    CHECK(to_string(results[0].verdict) == "baseline");
+    CHECK(results[0].findings.empty());
+  }
+}
+
+TEST_CASE("fp32 fails: a target that is NaN is the data's fault") {
+  data::Split split = lab::data_for("regression").load(0);
+  split.train.targets = split.train.targets.clone();
+  split.train.targets.narrow(0, 5, 1).fill_(std::numeric_limits<double>::quiet_NaN());
+  const lab::LabData data(split);
+  const auto model = lab::model_for("mlp", split.train);
+  const auto results = lab::compare(model, data, {amp::recipe("fp32")}, "", options("adamw", 0, 1));
+  REQUIRE(!results[0].findings.empty());
+  CHECK(results[0].findings[0].cause == Cause::data);
+}
+
+TEST_CASE("a sample that stands out by its inputs, its target or its loss is found; usual ones are not") {
+  const lab::Options o = options("sgd", 0, 2);
+  const auto odd = [&](const data::Split& split) { return lab::odd_samples(test::mlp, split, 0, o, {}); };
+  CHECK(odd(digits()).empty());
+  const auto one = odd(with_row(100, 1e3));
+  REQUIRE(one.size() == 1);
+  CHECK(one[0].index == 100);
+  const data::Split rest = lab::without(with_row(100, 1e3), {100}).load(0);
+  CHECK(rest.train.size() == 1436);
+  CHECK(odd(rest).empty());
+}
+
+TEST_CASE("a jump of the loss at the same sample in every epoch names it") {
+  const data::Split split = digits();
+  const lab::Options o = options("sgd", 0, 4);
+  lab::Result run;
+  data::DataLoader loader(split.train, {.batch = o.batch, .shuffle = true, .seed = 0});
+  const Tensor sample = split.train.inputs.select(0, 321);
+  data::Batch batch;
+  for (std::int64_t i = 0; i < 4 * loader.size(); ++i) {
+    if (!loader.next(batch)) loader.next(batch);
+    const bool here = [&] {
+      for (std::int64_t k = 0; k < batch.size(); ++k)
+        if (batch.inputs.select(0, k).to_vector<float>() == sample.to_vector<float>()) return true;
+      return false;
+    }();
+    run.curve.loss.push_back(here ? 9 : 1 + 0.01 * static_cast<double>(i % 7));
+  }
+  const auto odd = lab::odd_samples(test::mlp, split, 0, o, run);
+  REQUIRE(!odd.empty());
+  CHECK(std::ranges::any_of(odd, [](const lab::OddSample& s) { return s.index == 321; }));
+}
+
+TEST_CASE("the nearest sample tells the label of a digit, and not a shuffled one") {
+  const auto given = lab::nearest_targets(digits().train);
+  REQUIRE(given);
+  CHECK(given->tells);
+  CHECK(given->nearest > 0.9);
+  const auto mixed = lab::nearest_targets(shuffled().train);
+  REQUIRE(mixed);
+  CHECK_FALSE(mixed->tells);
+  const auto regression = lab::nearest_targets(lab::data_for("regression").load(0).train);
+  REQUIRE(regression);
+  CHECK(regression->tells);
+}
+
+TEST_CASE("targets that are a random function of the inputs exist for images, numbers and tokens") {
+  for (const char* name : {"digits", "regression", "addition", "brackets"}) {
+    CAPTURE(name);
+    const lab::LabData data = lab::data_for(name);
+    const auto other = lab::taught(data, 0);
+    REQUIRE(other);
+    const data::Split given = data.load(0);
+    const data::Split taught = other->load(0);
+    CHECK(taught.train.targets.sizes() == given.train.targets.sizes());
+    CHECK(taught.test.targets.dtype() == given.test.targets.dtype());
+  }
+}
