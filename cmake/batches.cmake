@@ -50,7 +50,7 @@ set(gradual_batch_lines
   "lab: result_check search_tables sequential share statistics step_errors"
   "lab: student_t study table tasks training"
   "lab/main: command_line diff exchange explain judge probe"
-  "lab/main: main progress ranks report study_command temporary_folder"
+  "lab/main: program progress ranks report study_command temporary_folder"
   "lab/main: search terminal translate xray"
 )
 
