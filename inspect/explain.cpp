@@ -64,8 +64,8 @@ class BatchWatch final : public Observer {
   }
   bool finite = true;
 
-  void before(const OpCall& call) override {
-    if (context().phase != Phase::forward) return;
+  void before(const OpCall& call, const CallRecord& record) override {
+    if (record.context.phase != Phase::forward) return;
     for (int i = 0; i < call.inputs.size(); ++i)
       if (call[i].defined() && known_.insert(amp::storage_id(call[i])).second && call[i].is_floating())
         finite = finite && numbers_of(call[i]).finite();

@@ -15,8 +15,8 @@
 #include "../autograd/function.h"
 #include "../core/ops/ops.h"
 #include "../core/support/generator.h"
-#include "names.h"
 #include "numbers.h"
+#include "op_row.h"
 
 namespace gradual::inspect {
 namespace {
@@ -65,12 +65,12 @@ class FunctionCalls final : public Observer {
  public:
   std::vector<FunctionCall> calls;
 
-  void before(const OpCall& call) override {
-    if (call.op != OpId::custom || is_rewritten(call) || context().phase != Phase::forward) return;
+  void before(const OpCall& call, const CallRecord& record) override {
+    if (call.op != OpId::custom || record.replaced || record.context.phase != Phase::forward) return;
     Function& function = *call.get<CustomAttrs>().function;
     if (function.records_in_backward() || calls.size() >= kMostFunctions) return;
     const Unseen unseen;
-    FunctionCall seen{function.shared_from_this(), {}, OpRow(0, call, context()).place()};
+    FunctionCall seen{function.shared_from_this(), {}, OpRow(0, call, record).place()};
     for (int i = 0; i < call.inputs.size(); ++i)
       seen.inputs.push_back(call[i].defined() ? call[i].detach().clone() : Tensor());
     calls.push_back(std::move(seen));

@@ -95,9 +95,9 @@ TextTable layers_table(const std::vector<RecipeRuns>& rows) {
   t.columns = {"recipe", "layer", "kind", "role", "elements", "underflow [%]", "overflow [%]", "NaN"};
   for (const RecipeRuns& row : rows)
     for (const CastRow& c : row.first().casts)
-      t.rows.push_back({row.first().recipe, c.layer, c.kind, std::string(amp::to_string(c.role)),
-                        std::to_string(c.elements), fmt::format("{:.4g}", c.underflow_percent),
-                        fmt::format("{:.4g}", c.overflow_percent), std::to_string(c.nan)});
+      t.rows.push_back({row.first().recipe, c.layer, c.kind, std::string(to_string(c.role)), std::to_string(c.elements),
+                        fmt::format("{:.4g}", c.underflow_percent), fmt::format("{:.4g}", c.overflow_percent),
+                        std::to_string(c.nan)});
   return t;
 }
 
