@@ -42,13 +42,6 @@ bool runs_unrecorded(const OpCall& call, const Rule& rule) {
   return true;
 }
 
-// Observers receive the number of the call's node.
-[[gnu::noinline]] Outputs run_numbered(const OpCall& call, std::uint64_t node) {
-  OpCall numbered = call;
-  numbered.node = node;
-  return next_below_autograd(numbered);
-}
-
 // Separate from Autograd::call(), so that its result is constructed in place.
 Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
   const bool in_place = op_info(call.op).kind == OpKind::InPlace;
@@ -62,7 +55,8 @@ Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
     else node->save_input(i, call[i]);
   }
   if (call.op == OpId::custom) node->function = call.get<CustomAttrs>().function->shared_from_this();
-  Outputs out = chain().observe ? run_numbered(call, node->sequence) : next_below_autograd(call);
+  call.node = node->sequence;
+  Outputs out = next_below_autograd(call);
   node->output_sizes = out[0].sizes();
   node->output_dtype = out[0].dtype();
   const auto place = [&](int i, Ref<Node> of) {

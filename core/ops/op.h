@@ -100,7 +100,8 @@ struct OpCall {
   const Attrs* attrs;
   SourceLocation where;
   const OutSpec* specs = nullptr;  // set below amp
-  std::uint64_t node = 0;          // below autograd, for observers: its number on the tape (Node::sequence); 0: none
+  // For observers: the number of the call on the tape (Node::sequence). The Autograd stage sets it; 0: not recorded.
+  mutable std::uint64_t node = 0;
 
   const Tensor& operator[](int i) const { return inputs[i]; }
   template <class T> const T& get() const { return attrs->get<T>(); }

@@ -39,7 +39,11 @@ std::uint64_t next_id() {
 }  // namespace
 
 Storage::Storage(std::size_t size, Device where)
-    : category(current_category()), device(where), bytes(size), id(next_id()) {}
+    : category(current_category()),
+      device(where),
+      bytes(size),
+      id(next_id()),
+      counted_bytes(static_cast<std::int64_t>(size)) {}
 
 Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
   const bool beside = device.is_cpu() && bytes <= kBeside;
@@ -53,7 +57,7 @@ Ref<Storage> Storage::allocate(std::size_t bytes, Device device) {
   }
   auto* const s = new (block) Storage(bytes, device);
   s->data = beside && bytes > 0 ? static_cast<char*>(block) + kHeader : data;
-  memory::count(s->category, static_cast<std::int64_t>(bytes), device);
+  memory::count(s->category, s->counted_bytes, device);
   return Ref<Storage>::adopt(s);
 }
 
@@ -63,12 +67,13 @@ Ref<Storage> Storage::wrap(void* data, std::size_t bytes, std::function<void()> 
   s->category = Category::workspace;
   s->data = data;
   s->extra = extra.release();
+  s->counted_bytes = 0;
   return Ref<Storage>::adopt(s);
 }
 
 inline void Storage::free_own(Storage* s) {
   std::size_t block = kHeader;
-  memory::count(s->counted(), -static_cast<std::int64_t>(s->bytes), s->device);
+  memory::count(s->counted(), -s->counted_bytes, s->device);
   if (s->device.is_cuda() || s->bytes > kBeside) free_on(s->device, s->data, s->bytes);
   else block += s->bytes;
   s->~Storage();

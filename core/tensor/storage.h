@@ -34,6 +34,7 @@ struct Storage {
   std::size_t bytes = 0;
   std::uint64_t id = 0;  // never used twice in a process
   std::atomic<Extra*> extra{nullptr};
+  std::int64_t counted_bytes;  // 0 if they are borrowed
 
   Storage(std::size_t size, Device where);
   static Ref<Storage> allocate(std::size_t bytes, Device device);
@@ -53,15 +54,15 @@ struct Storage {
   void set_category(Category to) {
     const Category before = counted();
     category = to;
-    if (!borrowed()) memory::move(before, counted(), static_cast<std::int64_t>(bytes), device);
+    memory::move(before, counted(), counted_bytes, device);
   }
   void add_saved() {
-    if (add_to(saved, 1) == 0 && category == Category::workspace && !borrowed())
-      memory::move(Category::workspace, Category::activations, static_cast<std::int64_t>(bytes), device);
+    if (add_to(saved, 1) == 0 && category == Category::workspace)
+      memory::move(Category::workspace, Category::activations, counted_bytes, device);
   }
   void remove_saved() {
-    if (add_to(saved, -1) == 1 && category == Category::workspace && !borrowed())
-      memory::move(Category::activations, Category::workspace, static_cast<std::int64_t>(bytes), device);
+    if (add_to(saved, -1) == 1 && category == Category::workspace)
+      memory::move(Category::activations, Category::workspace, counted_bytes, device);
   }
 
  private:

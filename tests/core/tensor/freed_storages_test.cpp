@@ -81,6 +81,15 @@ TEST_CASE("watching changes no account, and borrowed memory still has its delete
     freed.watch(borrowed);
     CHECK(in_use() == with_own);
     CHECK(sum(borrowed).item() == 10);
+    const auto kept = [] { return memory_stats()[Category::activations].current; };
+    const std::int64_t kept_before = kept();
+    borrowed.unsafe_impl()->storage->add_saved();
+    CHECK(kept() == kept_before);
+    borrowed.unsafe_impl()->storage->remove_saved();
+    own.unsafe_impl()->storage->add_saved();
+    CHECK(kept() == kept_before + 4000);
+    own.unsafe_impl()->storage->remove_saved();
+    CHECK(kept() == kept_before);
     CHECK(!deleted);
   }
   CHECK(deleted);
