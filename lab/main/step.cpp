@@ -1,14 +1,10 @@
 // gradual-lab step: one step of a training under the tools of inspect/.
 #include <gradual/core/files/atomic_file.h>
-#include <gradual/core/support/error.h>
-#include <gradual/inspect/block_xray.h>
-#include <gradual/inspect/gradient_sites.h>
-#include <gradual/inspect/ledger.h>
-#include <gradual/inspect/shadow.h>
-#include <gradual/inspect/update_meter.h>
+#include <gradual/lab/studied_step.h>
 
-#include <cmath>
 #include <filesystem>
+#include <optional>
+#include <string>
 
 #include "command_line.h"
 #include "commands.h"
@@ -26,43 +22,21 @@ struct Arguments {
 };
 
 void show(Arguments& a, const amp::Recipe& recipe) {
-  Study study(a.study.make_model(), a.study.task(), recipe, a.study.options);
-  std::optional<inspect::GradientSites> sites;
-  if (recipe.quantization || recipe.mode == amp::Mode::autocast)
-    sites = inspect::gradient_sites(
-        recipe, study.model(), [&] { return study.loss(); }, study.run().quantization());
-  inspect::Ledger ledger(study.model());
-  inspect::Shadow shadow(study.model(), &study.run().optimizer(), {.attribution = true});
-  inspect::UpdateMeter meter(study.model());
-  inspect::XrayObserver blocks(study.model());
-  const double loss = [&] {
-    const ObserverScope one(ledger), two(shadow), three(meter), four(blocks);
-    return study.step().loss.item();
-  }();
-  if (!std::isfinite(loss))
-    throw_error(
-        fmt::format("the loss of {} at step {} is {}; an earlier --step can be studied, and gradual-lab --recipes "
-                    "fp32,{} says why the run diverges",
-                    recipe.name, a.study.options.step, loss, recipe.name));
-  say(stdout, "{}, step {}\n\nThe loss, and the ops whose errors move it\n{}", recipe.name, a.study.options.step,
-      to_string(shadow.attribution()));
-  say(stdout, "\nWho loses the bits\n{}", shadow.by_layer());
-  if (sites) say(stdout, "\nWhat each site alone does to the gradients\n{}", to_string(*sites));
-  say(stdout, "\nThe updates\n{}", meter.to_string());
-  if (!blocks.sites().empty()) say(stdout, "\nThe scales of blocks\n{}", blocks.to_string());
-  if (a.ledger) say(stdout, "\nLedger\n{}", ledger.to_string());
-  if (a.shadow) say(stdout, "\nShadow\n{}", shadow.to_string());
+  const StudiedStep step = study_step(a.study.make_model(), a.study.task(), recipe, a.study.options);
+  say(stdout, "{}, step {}\n\n{}", recipe.name, step.step, to_string(step));
+  if (a.ledger) say(stdout, "\nLedger\n{}", step.ledger.to_string());
+  if (a.shadow) say(stdout, "\nShadow\n{}", step.shadow.to_string());
   if (a.out.empty()) return;
   std::filesystem::create_directories(a.out);
   const auto write = [&](const char* file, const std::string& text) {
     write_file_atomically(a.out + "/" + file, text);
   };
-  write("ledger.csv", ledger.to_csv());
-  write("ledger.jsonl", ledger.to_jsonl());
-  write("shadow.csv", shadow.to_csv());
-  write("updates.csv", meter.to_csv());
-  if (sites) write("gradients.csv", to_csv(*sites));
-  if (!blocks.sites().empty()) write("blocks.csv", blocks.to_csv());
+  write("ledger.csv", step.ledger.to_csv());
+  write("ledger.jsonl", step.ledger.to_jsonl());
+  write("shadow.csv", step.shadow.to_csv());
+  write("updates.csv", step.updates.to_csv());
+  if (step.sites) write("gradients.csv", to_csv(*step.sites));
+  if (!step.blocks.sites().empty()) write("blocks.csv", step.blocks.to_csv());
   say(stdout, "\nfiles: {}\n", a.out);
 }
 

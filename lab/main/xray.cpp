@@ -1,7 +1,9 @@
 // gradual-lab xray: trains with one recipe up to a step, and X-rays the scales of blocks of this step.
 #include <gradual/core/files/atomic_file.h>
-#include <gradual/core/support/error.h>
-#include <gradual/inspect/block_xray.h>
+#include <gradual/lab/studied_step.h>
+
+#include <optional>
+#include <string>
 
 #include "command_line.h"
 #include "commands.h"
@@ -22,18 +24,10 @@ int xray_command(int argc, char** argv) {
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   a.check(app);
   const amp::Recipe recipe = one_recipe("--recipe", name);
-  Study study(a.make_model(), a.task(), recipe, a.options);
-  inspect::XrayObserver xrays(study.model());
-  {
-    const ObserverScope scope(xrays);
-    const amp::RunStep done = study.step();
-    say(stdout, "{} on {}, step {}, loss {:.6g}\n", recipe.name, a.data, a.options.step, done.loss.item());
-  }
-  if (xrays.sites().empty())
-    throw_error("recipe '" + recipe.name +
-                "' has no scales of blocks; mxfp8, mxfp6, mxfp4, nvfp4 and fp8-block128 have");
-  say(stdout, "{}", xrays.to_string());
-  if (!csv.empty()) write_file_atomically(csv, xrays.to_csv());
+  const XrayedStep step = xray_step(a.make_model(), a.task(), recipe, a.options);
+  say(stdout, "{} on {}, step {}, loss {:.6g}\n", recipe.name, a.data, a.options.step, step.loss);
+  say(stdout, "{}", step.blocks.to_string());
+  if (!csv.empty()) write_file_atomically(csv, step.blocks.to_csv());
   return 0;
 }
 
