@@ -194,6 +194,58 @@ TEST_CASE("RCEIL is no cure of scales that no rule chooses, and a cure runs a st
   CHECK(trials.runs(inspect::edit(pure, inspect::cures::ops_and_norms_in_f32(pure, {"add"}).recipe)));
 }
 
+namespace {
+
+struct Between : nn::Module {
+  std::function<Tensor(const Tensor&)> f;
+  nn::Linear& in = register_module("in", nn::Linear(64, 64));
+  nn::Linear& out = register_module("out", nn::Linear(64, 10));
+  explicit Between(std::function<Tensor(const Tensor&)> between) : f(std::move(between)) {}
+  Tensor forward(const Tensor& x) override { return out(f(in(x.reshape({x.size(0), 64})))); }
+};
+
+}  // namespace
+
+TEST_CASE("the cures of a static loss scale that is too high begin with lower ones, and each has run a step") {
+  const amp::Recipe high = amp::recipe("fp16-static:1048576");
+  const auto results = compared(high, mlp, short_run(2));
+  REQUIRE(!results[1].findings.empty());
+  const lab::Finding& f = results[1].findings[0];
+  CHECK(f.cause == Cause::scale_too_high);
+  REQUIRE(!f.cures.empty());
+  CHECK(f.cures[0].remedy == "a loss scale of 2^16");
+  CHECK_FALSE(inspect::edited(high, f.cures[0].edit).scaling->dynamic);
+  const lab::LabData data = digits();
+  const lab::MakeModel make = mlp;
+  lab::Trials trials(make, data, high, 0, short_run(2), results[1], results[0], 0);
+  for (const lab::Finding& each : results[1].findings)
+    for (const lab::Finding::Cure& c : each.cures) CHECK(trials.runs(c.edit));
+}
+
+TEST_CASE("blocks whose zeros do harm have smaller blocks as a cure") {
+  const auto results = compared(
+      amp::recipe("mxfp4"), [] { return std::make_shared<LargeChannel>(); }, short_run(2));
+  REQUIRE(!results[1].findings.empty());
+  const auto& all = results[1].findings;
+  CHECK(std::ranges::any_of(all, [](const lab::Finding& f) {
+    return std::ranges::any_of(f.cures, [](const auto& c) { return c.remedy.starts_with("blocks of "); });
+  }));
+}
+
+TEST_CASE("a mask that overflows is told a finite value") {
+  // Rows of masks alone: all is -Inf in f16, and softmax gives NaN.
+  const auto masked = [] {
+    return std::make_shared<Between>(
+        [](const Tensor& x) { return softmax(where(lt(x, 1e9), Operand(-1e9), x), 1) * x; });
+  };
+  const auto results = compared(amp::recipe("fp16-pure"), masked, short_run(1));
+  REQUIRE(!results[1].findings.empty());
+  const auto& all = results[1].findings;
+  CHECK(std::ranges::any_of(all, [](const lab::Finding& f) {
+    return f.sentence.find("a mask of -3.275e+04 stays finite") != std::string::npos;
+  }));
+}
+
 TEST_CASE("a failure that fp32 does not have keeps its finding, though fp32 fails too") {
   data::Split shuffled = digits();
   const std::int64_t n = shuffled.train.targets.size(0);
@@ -206,18 +258,6 @@ TEST_CASE("a failure that fp32 does not have keeps its finding, though fp32 fail
   CHECK(results[1].findings[0].cause == Cause::adam_eps);
   CHECK(results[1].findings[0].precision);
 }
-
-namespace {
-
-struct Between : nn::Module {
-  std::function<Tensor(const Tensor&)> f;
-  nn::Linear& in = register_module("in", nn::Linear(64, 64));
-  nn::Linear& out = register_module("out", nn::Linear(64, 10));
-  explicit Between(std::function<Tensor(const Tensor&)> between) : f(std::move(between)) {}
-  Tensor forward(const Tensor& x) override { return out(f(in(x.reshape({x.size(0), 64})))); }
-};
-
-}  // namespace
 
 TEST_CASE("a divisor is followed back to where its zeros were made, past zeros that do no harm") {
   amp::Recipe half = amp::recipe("fp16-master");

@@ -1,0 +1,98 @@
+#include "studied_step.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "../core/support/error.h"
+#include "../core/support/generator.h"
+#include "../core/support/throwf.h"
+
+namespace gradual::lab {
+
+StudiedStep::StudiedStep(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
+                         const StudyOptions& options)
+    : study(make_model, data, recipe, options),
+      step(options.step),
+      ledger(study.model()),
+      shadow(study.model(), &study.run().optimizer(), {.attribution = true}),
+      updates(study.model()),
+      blocks(study.model()) {
+  if (recipe.quantization || recipe.mode == amp::Mode::autocast)
+    sites = inspect::gradient_sites(
+        recipe, study.model(), [&] { return study.loss(); }, study.run().quantization());
+  {
+    const ObserverScope one(ledger);
+    const ObserverScope two(shadow);
+    const ObserverScope three(updates);
+    const ObserverScope four(blocks);
+    loss = study.step().loss.item();
+  }
+  if (!std::isfinite(loss))
+    throwf(
+        "the loss of {} at step {} is {}; an earlier --step can be studied, and a comparison with fp32 says why the "
+        "run diverges",
+        recipe.name, step, loss);
+}
+
+StudiedStep study_step(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
+                       const StudyOptions& options) {
+  return {make_model, data, recipe, options};
+}
+
+std::string to_string(const StudiedStep& s) {
+  std::string text = fmt::format("The loss, and the ops whose errors move it\n{}", to_string(s.shadow.attribution()));
+  text += fmt::format("\nWho loses the bits\n{}", s.shadow.by_layer());
+  if (s.sites) text += fmt::format("\nWhat each site alone does to the gradients\n{}", to_string(*s.sites));
+  text += fmt::format("\nThe updates\n{}", s.updates.to_string());
+  if (!s.blocks.sites().empty()) text += fmt::format("\nThe scales of blocks\n{}", s.blocks.to_string());
+  return text;
+}
+
+DiffedStep::DiffedStep(const MakeModel& make_model, const LabData& data, const amp::Recipe& a, const amp::Recipe& b,
+                       const amp::Recipe& trained_by, const StudyOptions& options)
+    : trained_(make_model, data, trained_by, options) {
+  observe(a_, a, make_model, options, trained_);
+  observe(b_, b, make_model, options, trained_);
+  diff_.emplace(*a_.shadow, *b_.shadow);
+}
+
+void DiffedStep::observe(Side& side, const amp::Recipe& recipe, const MakeModel& make_model,
+                         const StudyOptions& options, Study& trained) {
+  default_generator().manual_seed(options.seed);
+  side.model = make_model();
+  side.model->to(options.device);
+  side.model->load_state_dict(trained.run().master_state_dict());
+  side.run.emplace(recipe, *side.model, make_optimizer(options.optimizer, options.lr, options.training.rates),
+                   amp::RunOptions{.seed = options.seed});
+  // Takes over histories, loss scale and moments, if they are this recipe's own.
+  if (trained.run().recipe().name == recipe.name) side.run->load_state_dict(trained.run().state_dict());
+  side.shadow.emplace(*side.model, &side.run->optimizer(), inspect::ShadowOptions{.attribution = true});
+  default_generator().manual_seed(options.seed);
+  const ObserverScope scope(*side.shadow);
+  side.run->backward(side.run->forward([&] { return trained.loss(*side.model); }));
+}
+
+DiffedStep diff_step(const MakeModel& make_model, const LabData& data, const amp::Recipe& a, const amp::Recipe& b,
+                     const amp::Recipe& trained_by, const StudyOptions& options) {
+  return {make_model, data, a, b, trained_by, options};
+}
+
+XrayedStep::XrayedStep(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
+                       const StudyOptions& options)
+    : study(make_model, data, recipe, options), blocks(study.model()) {
+  {
+    const ObserverScope scope(blocks);
+    loss = study.step().loss.item();
+  }
+  if (blocks.sites().empty())
+    throw_error("recipe '" + recipe.name +
+                "' has no scales of blocks; mxfp8, mxfp6, mxfp4, nvfp4 and fp8-block128 have");
+}
+
+XrayedStep xray_step(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
+                     const StudyOptions& options) {
+  return {make_model, data, recipe, options};
+}
+
+}  // namespace gradual::lab
