@@ -2,6 +2,7 @@
 #include <gradual/core/files/atomic_file.h>
 #include <gradual/core/support/error.h>
 #include <gradual/inspect/block_xray.h>
+#include <gradual/lab/study_report.h>
 
 #include "command_line.h"
 #include "commands.h"
@@ -40,7 +41,7 @@ int xray_command(int argc, char** argv) {
   if (xrays.sites().empty())
     throw_error("recipe '" + recipe.name +
                 "' has no scales of blocks; mxfp8, mxfp6, mxfp4, nvfp4 and fp8-block128 have");
-  say_text(xrays.to_string(), wide);
+  say_text(layers_with_kinds(study.model()) + xrays.to_string(), wide);
   if (!csv.empty()) write_file_atomically(csv, xrays.to_csv());
   return 0;
 }
