@@ -52,7 +52,7 @@ void body(example::Arguments& arguments) {
   const data::Split digits = data::split(data::digits(), 1437);
   const std::vector<lab::Result> results =
       lab::compare([] { return std::make_shared<Net>(); }, digits, recipes, out, options);
-  std::printf("\n%s\n", lab::table(results).c_str());
+  std::printf("\n%s\n", lab::table(results, {.wide = false}).c_str());
   example::claim(results[0].status == lab::Status::ok && results[0].test_accuracy > 0.8,
                  "in fp32 the model learns the digits");
 }

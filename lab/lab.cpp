@@ -13,6 +13,7 @@
 #include "../dist/communicator.h"
 #include "folder.h"
 #include "folder_lock.h"
+#include "live.h"
 #include "objective.h"
 #include "run.h"
 #include "sequential.h"
@@ -75,7 +76,7 @@ class Comparison {
  public:
   Comparison(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
              const std::string& out, const Options& options)
-      : make_model_(make_model), data_(data), recipes_(recipes), options_(options), folder_(out, existing(options)) {
+      : make_model_(make_model), data_(data), recipes_(recipes), options_(options), out_(out), folder_(out, existing(options)) {
     if (options.resume && !out.empty()) before_ = folder_.finished();
     else folder_.clear();
     for (const std::string& path : {options.trace, options.profile})
@@ -128,7 +129,16 @@ class Comparison {
       if (!done && options_.note && is_finished(b, recipe, s, options_, data_))
         options_.note("the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
                       ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options_)));
-    Run run(make_model_, data_, recipe, s, options_);
+    // curves.csv grows while the run goes on.
+    LiveCurves live(out_, results_, recipe.name, seed);
+    const Run* running = nullptr;
+    Options watched = options_;
+    watched.progress = [&](const Progress& p) {
+      live.update(running->curve(), p.finished);
+      if (options_.progress) options_.progress(p);
+    };
+    Run run(make_model_, data_, recipe, s, watched);
+    running = &run;
     if (what_if) run.want_what_if(recipes_);
     if (saved) run.load(checkpoint);
     const bool ended = run.train(checkpoint, {.recipe = recipe, .run = number, .runs = runs_, .seed = s});
@@ -266,6 +276,7 @@ class Comparison {
   const LabData& data_;
   const std::vector<amp::Recipe>& recipes_;
   const Options& options_;
+  const std::string out_;
   const Folder folder_;
   const amp::Recipe fp32_ = amp::recipe("fp32");
   Results before_;      // finished by earlier calls

@@ -128,13 +128,13 @@ function pairs() {
     const mean = sign * scale * p.difference.mean;
     const half = scale * p.half_interval_together;
     const better = sign > 0 ? p.share_of_seeds_better : 1 - p.share_of_seeds_better;
-    const text = (mean < 0 ? "−" : "+") + Math.abs(mean).toFixed(digits) + (finite(half) ? ` ± ${half.toFixed(digits)}` : "");
+    const text = (mean < 0 ? "−" : "+") + Math.abs(mean).toFixed(digits);
     return el(
         "td", {
           class: p.holds_together ? "holds" : "",
           title: `${row} is better in ${(100 * better).toFixed(0)} % of ${p.seeds} seeds; p ${short(p.p)}`
         },
-        text);
+        text, el("small", {}, finite(half) ? `± ${half.toFixed(digits)}` : ""));
   };
   byId("pairs").replaceChildren(...tableOf(["recipe", ...recipes], recipes.map(r => [r, ...recipes.map(c => cell(r, c))])));
 }
@@ -265,8 +265,9 @@ function heat() {
         k, i, k + 1, i + 1, `${names[k]}, layer ${l}: ${v}`,
         v < 0 && note.includes("blue") ? "var(--bar)" : "var(--bad)", .85 * deep
       ]);
-    // on a deep shade the digits have the page's colour
-    texts.push([k + .5, i + .5, , , finite(v) ? (v === 0 ? "0" : text(v)) : "–", , deep > .5 ? "var(--bg)" : ""]);
+    // on a deep shade the digits have the page's colour, where that contrasts more
+    const deepFrom = matchMedia("(prefers-color-scheme: dark)").matches ? .75 : .88;
+    texts.push([k + .5, i + .5, , , finite(v) ? (v === 0 ? "0" : text(v)) : "–", , deep > deepFrom ? "var(--bg)" : ""]);
   }));
   plot(byId("heat"), {
     x: {names},

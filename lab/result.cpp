@@ -16,6 +16,7 @@
 #include "gradual/version.h"
 #include "json/fields.h"
 #include "json/packed.h"
+#include "live.h"
 #include "objective.h"
 #include "pairs.h"
 #include "products.h"
@@ -461,13 +462,7 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
 
 std::string curves_csv(const std::vector<Result>& results) {
   std::string text = "recipe,seed,step,loss,scale,skipped,underflow_percent\n";
-  for (const Result& r : results)
-    for (std::size_t i = 0; i < r.curve.step.size(); ++i) {
-      const double underflow = r.curve.underflow_percent[i];
-      text += fmt::format("{},{},{},{},{},{},{}\n", inspect::csv_field(r.recipe), r.seed, r.curve.step[i],
-                          r.curve.loss[i], r.curve.scale[i], r.curve.skipped[i] ? 1 : 0,
-                          std::isnan(underflow) ? std::string() : fmt::format("{}", underflow));
-    }
+  for (const Result& r : results) text += curve_lines(r.recipe, r.seed, r.curve);
   return text;
 }
 

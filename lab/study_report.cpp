@@ -21,6 +21,15 @@
 
 namespace gradual::lab {
 
+std::string layers_with_kinds(nn::Module& model) {
+  std::string text;
+  for (const auto& [path, module] : model.named_modules()) {
+    const bool has_own = !path.empty() && !module->named_parameters().empty() && module->named_modules().size() == 1;
+    if (has_own) text += fmt::format("{}{} ({})", text.empty() ? "layers: " : ", ", path, module->kind());
+  }
+  return text.empty() ? text : text + "\n";
+}
+
 std::string step_report(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                         const StudyOptions& options, const StepReportOptions& report) {
   Study study(make_model, data, recipe, options);
@@ -44,8 +53,9 @@ std::string step_report(const MakeModel& make_model, const LabData& data, const 
         "the loss of {} at step {} is {}; an earlier --step can be studied, and a comparison with fp32 says why the "
         "run diverges",
         recipe.name, options.step, loss);
-  std::string text = fmt::format("{}, step {}, loss {:.9g}\n\nThe loss, and the ops whose errors move it\n{}",
-                                 recipe.name, options.step, loss, to_string(shadow.attribution()));
+  std::string text = fmt::format("{}, step {}, loss {:.9g}\n{}\nThe loss, and the ops whose errors move it\n{}",
+                                 recipe.name, options.step, loss, layers_with_kinds(study.model()),
+                                 to_string(shadow.attribution()));
   text += "\nWho loses the bits\n" + shadow.by_layer();
   if (sites) text += "\nWhat each site alone does to the gradients\n" + to_string(*sites);
   text += "\nThe updates\n" + meter.to_string();
@@ -101,7 +111,8 @@ std::string diff_report(const MakeModel& make_model, const LabData& data, const 
   observe(sides[1], second, make_model, options, trained);
   const inspect::ShadowDiff diff(*sides[0].shadow, *sides[1].shadow);
   if (!report.csv.empty()) write_file_atomically(report.csv, diff.to_csv());
-  return fmt::format("step {}\n{}", options.step, diff.to_string(first.name, second.name));
+  return fmt::format("step {}\n{}{}", options.step, diff.to_string(first.name, second.name),
+                     layers_with_kinds(trained.model()));
 }
 
 }  // namespace gradual::lab

@@ -8,6 +8,9 @@
 
 namespace gradual::lab {
 
+// "layers: 0 (Conv2d), 4 (Conv2d), 9 (Linear)": the innermost modules with parameters, and their kinds. A line.
+std::string layers_with_kinds(nn::Module& model);
+
 struct StepReportOptions {
   bool ledger = false;      // a row for each op: counts and ranges
   bool shadow = false;      // a row for each op: local, inherited and total errors

@@ -50,7 +50,7 @@ TextTable results_table(const std::vector<RecipeRuns>& rows) {
 
 // The cell of a pair as the row's recipe sees it; sign -1: the row is the pair's second.
 std::string pair_cell(const MetricInfo& metric, const RecipePair& p, double sign) {
-  return difference_text(metric, sign * p.metric.mean, p.half_together) + (p.holds ? "*" : "");
+  return difference_text(metric, sign * p.metric.mean + 0.0, p.half_together) + (p.holds ? "*" : "");
 }
 
 TextTable pairs_table(const std::vector<RecipeRuns>& rows, const std::vector<RecipePair>& pairs) {

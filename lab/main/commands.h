@@ -17,6 +17,7 @@ int exchange_command(int argc, char** argv);
 int explain_command(int argc, char** argv);
 int figure_command(int argc, char** argv);
 int judge_command(int argc, char** argv);
+int policy_command(int argc, char** argv);
 int probe_command(int argc, char** argv);
 int report_command(int argc, char** argv);
 int search_command(int argc, char** argv);
@@ -36,6 +37,7 @@ inline constexpr std::array kCommands = {
             exchange_command},
     Command{"probe", "how this machine adds up products: order, bits and rounding, against what is documented",
             probe_command},
+    Command{"policy", "what autocast does with each op, and why with one", policy_command},
     Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command},
     Command{"judge", "a recorded step of a PyTorch model: is a difference rounding, or a bug, and in which op",
             judge_command},

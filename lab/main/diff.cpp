@@ -31,6 +31,8 @@ int diff_command(int argc, char** argv) {
   app.add_option("--trained-by", trained_by, "the recipe that trains up to the step (default: the first)");
   a.declare(app);
   app.add_option("--csv", report.csv, "write a line for each pair of ops to this file");
+  bool wide = false;
+  app.add_flag("--wide", wide, kWideHelp);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   if (names.size() != 2 && names.size() != 3)
     throw_error(fmt::format("diff takes two recipes, not {} (see {} diff --help)", names.size(), program_name()));
@@ -42,7 +44,7 @@ int diff_command(int argc, char** argv) {
   std::optional<amp::Recipe> trainer;
   if (!trained_by.empty()) report.trained_by = &trainer.emplace(from.one("--trained-by", trained_by));
   const MakeModel make = a.make_model(app);
-  say(stdout, "{}", diff_report(make, a.task(), first, second, a.options, report));
+  say_text(diff_report(make, a.task(), first, second, a.options, report), wide);
   return 0;
 }
 

@@ -19,7 +19,7 @@ constexpr const char* kLegend =
     "whose\n"
     "bits the tree and its rounding give. documented: claims that hold, of those that were seen, and their source.\n";
 
-void print(const Product& product, const std::vector<Fact>& facts, const std::vector<CheckedFact>& checked) {
+std::string text_of(const Product& product, const std::vector<Fact>& facts, const std::vector<CheckedFact>& checked) {
   const auto of = [&](std::string_view what) {
     const auto found = std::ranges::find(facts, what, &Fact::what);
     return found == facts.end() ? std::string() : found->text;
@@ -27,15 +27,17 @@ void print(const Product& product, const std::vector<Fact>& facts, const std::ve
   const std::string kinds[] = {of("subnormal operands"), of("subnormal products"), of("subnormal sums")};
   const bool alike = kinds[0] == kinds[1] && kinds[1] == kinds[2];
   const auto held = std::ranges::count(checked, true, &CheckedFact::agrees);
-  say(stdout, kRow, product.name, of("bits"), of("rounding"), of("products"),
+  std::string text = fmt::format(
+      kRow, product.name, of("bits"), of("rounding"), of("products"),
       alike ? kinds[0] : fmt::format("{}, {}, {}", kinds[0], kinds[1], kinds[2]), of("same bits as the tree"),
       product.claim.source.empty() ? "" : fmt::format("{} of {}, {}", held, checked.size(), product.claim.source));
-  say(stdout, "    {}\n", of("order"));
+  text += fmt::format("    {}\n", of("order"));
   for (const char* what :
        {"bits of an addend", "rounding of an addend", "bits of outer sums", "rounding of outer sums"})
-    if (!of(what).empty()) say(stdout, "    {}: {}\n", what, of(what));
+    if (!of(what).empty()) text += fmt::format("    {}: {}\n", what, of(what));
   for (const CheckedFact& c : checked)
-    if (!c.agrees) say(stdout, "    {}: documented is {}, found is {}\n", c.what, c.claimed, c.found);
+    if (!c.agrees) text += fmt::format("    {}: documented is {}, found is {}\n", c.what, c.claimed, c.found);
+  return text;
 }
 
 nlohmann::ordered_json json_of(const Product& product, const std::vector<Fact>& facts,
@@ -61,6 +63,7 @@ int probe_command(int argc, char** argv) {
   int terms = 256;
   std::string only, accumulator;
   bool json = false;
+  bool wide = false;
   OptionParser app(
       "Finds by experiments how this machine adds up the products of a matrix multiplication, in each of its ways: "
       "the\n"
@@ -71,6 +74,7 @@ int probe_command(int argc, char** argv) {
   app.add_option("--only", only, "only the ways whose name has this text, such as bf16 or emulated");
   app.add_option("--accumulator", accumulator, "instead, an emulated accumulator, such as e5m7:up/chunk=32");
   app.add_flag("--json", json, "print JSON");
+  app.add_flag("--wide", wide, kWideHelp);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   std::vector<Product> products;
   if (accumulator.empty()) products = products_of_this_machine(terms);
@@ -79,7 +83,7 @@ int probe_command(int argc, char** argv) {
   if (products.empty())
     throw_error("--only is '" + only + "', which no way has in its name; without it all are listed");
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  if (!json) say(stdout, kRow, "way", "bits", "rounding", "products", "subnormal", "tree", "documented");
+  std::string text = fmt::format(kRow, "way", "bits", "rounding", "products", "subnormal", "tree", "documented");
   for (const Product& product : products) {
     const inspect::ProbeResult found = inspect::probe(product.dot, product.options);
     const std::vector<Fact> facts = facts_of(found);
@@ -87,9 +91,10 @@ int probe_command(int argc, char** argv) {
     if (json) {
       all.push_back(json_of(product, facts, checked));
       all.back()["points"] = points_of(found.tree);
-    } else print(product, facts, checked);
+    } else text += text_of(product, facts, checked);
   }
-  say(stdout, "{}", json ? all.dump(2) + "\n" : kLegend);
+  if (json) say(stdout, "{}\n", all.dump(2));
+  else say_text(text + kLegend, wide);
   return 0;
 }
 

@@ -27,13 +27,15 @@ int step_command(int argc, char** argv) {
   app.add_flag("--shadow", report.shadow, "print a row for each op: local, inherited and total errors");
   app.add_option("--out", report.folder,
                  "folder for ledger, shadow, updates, gradients and blocks as CSV, and ledger.jsonl");
+  bool wide = false;
+  app.add_flag("--wide", wide, kWideHelp);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   const FolderRecipes from(folder);
   from.give(study, app);
   study.check(app);
   const amp::Recipe chosen = from.one("--recipe", recipe);
   const MakeModel make = study.make_model(app);
-  say(stdout, "{}", step_report(make, study.task(), chosen, study.options, report));
+  say_text(step_report(make, study.task(), chosen, study.options, report), wide);
   return 0;
 }
 

@@ -1,6 +1,7 @@
 #include "terminal.h"
 
 #include <fcntl.h>
+#include <gradual/lab/narrow.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -40,6 +41,8 @@ void read_ignored(int, char**, char**) {
 void say_styled(std::FILE* to, const std::string& text) {
   static_cast<void>(std::fputs(text.c_str(), to));  // status_of_output() tells what was lost
 }
+
+void say_text(const std::string& text, bool wide) { say(stdout, "{}", wide ? text : narrowed(text)); }
 
 void open_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})

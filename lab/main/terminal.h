@@ -18,6 +18,10 @@ template <class... A> void say(std::FILE* to, fmt::format_string<A...> text, A&&
   say_styled(to, printable(fmt::format(text, std::forward<A>(arguments)...)));
 }
 
+// Writes to stdout what has tables: in 80 columns (lab/narrow.h), or as it is.
+void say_text(const std::string& text, bool wide);
+inline constexpr const char* kWideHelp = "lines as long as they are, not of 80 columns";
+
 // Opens what was closed when the program started of stdin, stdout and stderr, so that no file gets their numbers and
 // what is meant for them. Writing there fails.
 void open_standard_streams();

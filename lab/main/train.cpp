@@ -8,6 +8,7 @@
 #include <gradual/core/support/message_text.h>
 #include <gradual/core/support/throwf.h>
 #include <gradual/lab/lab.h>
+#include <gradual/lab/live.h>
 #include <gradual/version.h>
 
 #include <algorithm>
@@ -121,6 +122,7 @@ struct Arguments {
   TaskArguments task;
   std::string recipes = "story";
   std::string out;
+  std::string tensorboard;
   std::string until;
   int threads = 0;
   RankOptions ranks;
@@ -188,6 +190,9 @@ void declare_options(OptionParser& app, Arguments& a) {
                  "folder for results.json, runs.csv, curves.csv and report.html (default: a new one under "
                  "gradual-lab-out, which gradual-lab-out/latest points to)");
   app.add_option("--save", a.options.save, "folder for the parameters of each run in f32, RECIPE-seedN.safetensors");
+  app.add_option(
+      "--tensorboard", a.tensorboard,
+      "folder for event files of TensorBoard, RECIPE-seedN/events.out.tfevents.*, written as the runs go on");
   app.add_flag("--cure", a.options.cure, "try the cure of each recipe's first finding, and say what it gives");
   app.add_option(
       "--explain-steps", a.options.explain_steps,
@@ -278,6 +283,11 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   a.ranks.threads = a.threads;
   share_threads(ranks, a.ranks);
   options.progress = ProgressBar(a.quiet, chosen, ranks.size() > 1 || a.ranks.worker);
+  if (!a.tensorboard.empty())
+    options.progress = [bar = options.progress, board = TensorBoard(a.tensorboard)](const Progress& p) mutable {
+      board(p);
+      if (bar) bar(p);
+    };
   const fs::path saved = fs::path(a.out) / "checkpoints";
   std::error_code none;  // if the folder does not exist; check() reports other errors
   if (options.resume && !a.quiet && fs::directory_iterator(saved, none) == fs::directory_iterator())

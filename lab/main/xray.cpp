@@ -2,6 +2,7 @@
 #include <gradual/core/files/atomic_file.h>
 #include <gradual/core/support/error.h>
 #include <gradual/inspect/block_xray.h>
+#include <gradual/lab/study_report.h>
 
 #include "command_line.h"
 #include "commands.h"
@@ -22,6 +23,8 @@ int xray_command(int argc, char** argv) {
   app.add_option("--recipe", name, "a name, FILE.json or FILE.json:NAME").capture_default_str();
   a.declare(app);
   app.add_option("--csv", csv, "write each rule and size of each operand to this file");
+  bool wide = false;
+  app.add_flag("--wide", wide, kWideHelp);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   const FolderRecipes from(folder);
   from.give(a, app);
@@ -38,7 +41,7 @@ int xray_command(int argc, char** argv) {
   if (xrays.sites().empty())
     throw_error("recipe '" + recipe.name +
                 "' has no scales of blocks; mxfp8, mxfp6, mxfp4, nvfp4 and fp8-block128 have");
-  say(stdout, "{}", xrays.to_string());
+  say_text(layers_with_kinds(study.model()) + xrays.to_string(), wide);
   if (!csv.empty()) write_file_atomically(csv, xrays.to_csv());
   return 0;
 }
