@@ -60,7 +60,7 @@ void Replay::backward_step(const Kept& kept) {
   ValueTensors given;
   std::vector<Tensor> given_errors;
   std::vector<int> segment;
-  bool unknown = draws(step) && !kept.mask.defined();
+  bool unknown = (draws(step) || kept.unknown) && !kept.mask.defined();
   for (const int id : kept.written) {
     take_gradient(id, kept.step);
     if (!gradients_.contains(id)) continue;

@@ -158,6 +158,7 @@ void Replay::take(const std::string& name, const std::string& gradient, int id) 
   else compare(name, JudgedKind::value, recorded, computed, errors_[k], segments_[k]);
   if (const Tensor* const g = find(gradient)) recorded_gradients_[{id, writer_[k]}].push_back({gradient, *g});
   unknown_.erase(id);
+  contested_.erase(id);
   errors_[k] = {};
   segments_[k].clear();
   if (recorded.sizes() != computed.sizes()) return;

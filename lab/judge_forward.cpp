@@ -7,6 +7,7 @@
 #include "../core/ops/ops.h"
 #include "judge_replay.h"
 #include "judge_statistics.h"
+#include "judge_ties.h"
 
 namespace gradual::lab {
 
@@ -30,6 +31,7 @@ void Replay::keep_step(int index, const ValueTensors& inputs, const Units& units
     const bool state = p_.state.contains(id);
     kept.inputs.emplace_back(id, state ? clone(t) : t);
     kept.errors.push_back(errors_[k]);
+    kept.unknown = kept.unknown || is_unknown(id);
     kept.writers.push_back(writer_[k]);
   }
   for (const int id : pt2::writes_of(p_.step(index))) kept.written.push_back(id);
@@ -66,7 +68,7 @@ void Replay::run_step(int index) {
   for (const auto& [id, t] : inputs) {
     const auto k = static_cast<std::size_t>(id);
     errors.push_back(errors_[k]);
-    unknown = unknown || unknown_.contains(id);
+    unknown = unknown || is_unknown(id);
     for (const int i : segments_[k])
       if (std::ranges::find(segment, i) == segment.end()) segment.push_back(i);
   }
@@ -104,6 +106,9 @@ void Replay::run_step(int index) {
     segments_[k] = segment;
     if (unknown) unknown_.insert(id);
     else unknown_.erase(id);
+    const bool tie = chooses(step) && !outputs[i].second.is_floating() && bounds[i].defined();
+    if (tie && max(bounds[i]).item() > 0) contested_.insert(id);
+    else contested_.erase(id);
   }
   if (random && !kept_.empty() && kept_.back().step == index) run_dropout(index, inputs);
 }

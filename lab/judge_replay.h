@@ -61,6 +61,7 @@ struct Kept {
   std::vector<Tensor> errors;
   std::vector<int> writers;  // of the inputs
   std::vector<int> written;  // values
+  bool unknown = false;      // an input is: the record does not say it
   Units units;
   Tensor mask;  // of a dropout: what it multiplied with
 };
@@ -100,6 +101,7 @@ class Replay {
   void name_missing_part(int id, const Tensor& recorded);
   void compare_parameters();
   void compare_buffers();
+  bool is_unknown(int id) const { return unknown_.contains(id) || contested_.contains(id); }
   Units units_for(const pt2::Step& step, int id) const;
   const Tensor* find(const std::string& name);
   std::vector<int> outputs_of_model() const;
@@ -131,6 +133,7 @@ class Replay {
   std::map<int, Tensor> gradients_, gradient_errors_;  // by value
   std::map<int, std::vector<int>> gradient_segments_;
   std::map<int, std::vector<std::pair<int, Tensor>>> gradient_parts_;  // by value: what each step gave
+  std::set<int> contested_;  // indices that a tie decided, and that are not recorded
   std::set<int> unknown_gradients_;
   std::map<int, Tensor> state_before_;
   std::map<int, Tensor> statistics_errors_;  // of running means and variances

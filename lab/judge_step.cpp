@@ -422,13 +422,14 @@ std::vector<Tensor> StepBounds::of_outputs(const pt2::Step& step, const ValueTen
 std::vector<Tensor> StepBounds::contested_places(const pt2::Step& step, const ValueTensors& inputs,
                                                  const std::vector<Tensor>& errors, const ValueTensors& outputs) {
   std::vector<Tensor> contested(outputs.size());
-  if (inputs.empty() || !moves(inputs[0].second)) return contested;
-  const Tensor& x = inputs[0].second;
-  const auto values = std::ranges::find_if(outputs, [](const auto& o) { return moves(o.second); });
+  if (inputs.empty() || !inputs[0].second.defined()) return contested;
+  const Tensor x = cast(inputs[0].second, DType::f64);
+  // Of integers, the first result has the values if there are two.
+  const bool has_values = outputs.size() == 2 || (outputs.size() == 1 && moves(outputs[0].second));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& places = outputs[i].second;
-    if (moves(places)) continue;
-    const Tensor chosen = values == outputs.end() ? chosen_values(step, x, places) : values->second;
+    if (moves(places) || (has_values && i == 0)) continue;
+    const Tensor chosen = has_values ? cast(outputs[0].second, DType::f64) : chosen_values(step, x, places);
     if (chosen.defined() && chosen.sizes() == places.sizes())
       contested[i] = contested_choice(step, x, errors[0], chosen);
   }

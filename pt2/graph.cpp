@@ -22,7 +22,8 @@ std::string to_string(const PythonLine& line) {
 
 namespace {
 
-constexpr std::size_t kMostNodes = 10'000'000;
+constexpr std::size_t kMostNodes = 500'000;
+constexpr std::size_t kMostValues = 10'000'000;
 
 // torch's ScalarType as the schema numbers it.
 struct ScalarType {
@@ -187,7 +188,7 @@ Layout layout_of(const std::string& name, const Json* tensors) {
 
 int Reader::define(const std::string& name, Scope& scope, const Json* tensors) {
   const int id = static_cast<int>(graph_.values.size());
-  if (graph_.values.size() >= kMostNodes) throwf("more than {} values", kMostNodes);
+  if (graph_.values.size() >= kMostValues) throwf("more than {} values", kMostValues);
   graph_.values.push_back(name);
   graph_.layouts.push_back(layout_of(name, tensors));
   if (!scope.emplace(name, Ref{id}).second) throwf("the name {} is defined twice", name);

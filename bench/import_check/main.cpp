@@ -4,9 +4,12 @@
 // gradual-import-check train FILE.pt2 GIVEN.safetensors OUT.safetensors LR: trains a model whose first output is its loss
 // with SGD. GIVEN has input.NAME [steps, ..]. Writes `losses` and `seconds`, f64 [steps]. Prints the seconds of loading
 // and the most memory used after it and at the end, in MiB.
+// gradual-import-check race FILE.pt2 GIVEN.safetensors OUT.safetensors resnet|gpt: times a model of twins.py and the same
+// one of twins.h in turn.
 #include <gradual/gradual.h>
 #include <gradual/pt2/module.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -17,6 +20,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "twins.h"
 
 namespace {
 
@@ -104,18 +109,72 @@ void train(const std::string& file, const std::string& given, const std::string&
   std::printf("%.1f\n", peak_mebibytes() - before);
 }
 
+// A step of SGD in turn by the imported model and by the one written in C++, from the same weights. Writes the seconds
+// of each, and prints the largest difference of their losses.
+template <class Net> void race_of(Net& net, const std::string& file, const std::string& given, const std::string& out) {
+  const std::shared_ptr<pt2::ExportedModule> imported = pt2::load(file);
+  net.load_state_dict(imported->state_dict());
+  const StateDict tensors = load_safetensors(given).tensors;
+  std::vector<Tensor> all;
+  for (const pt2::InputInfo& in : imported->inputs()) all.push_back(tensors.tensor("input." + in.name));
+  optim::SGD of_imported(imported->parameters(), {.lr = 1e-4});
+  optim::SGD of_written(net.parameters(), {.lr = 1e-4});
+  const auto timed = [](optim::SGD& optimizer, const auto& forward, std::vector<double>& seconds) {
+    const auto began = std::chrono::steady_clock::now();
+    optimizer.zero_grad();
+    const Tensor loss = forward();
+    loss.backward();
+    optimizer.step();
+    const double value = loss.item();
+    seconds.push_back(seconds_since(began));
+    return value;
+  };
+  std::vector<double> seconds_imported;
+  std::vector<double> seconds_written;
+  double apart = 0;
+  for (std::int64_t step = 0; step < all.at(0).size(0); ++step) {
+    std::vector<Tensor> inputs;
+    for (const Tensor& t : all) inputs.push_back(select(t, 0, step));
+    const double a = timed(
+        of_imported, [&] { return (*imported)(inputs).at(0); }, seconds_imported);
+    const double b = timed(
+        of_written, [&] { return twins::loss_of(net, inputs); }, seconds_written);
+    apart = std::max(apart, std::abs(a - b));
+  }
+  const auto count = static_cast<std::int64_t>(seconds_written.size());
+  StateDict results;
+  results.set("imported", from_data(seconds_imported, {count}, {.dtype = DType::f64}));
+  results.set("written", from_data(seconds_written, {count}, {.dtype = DType::f64}));
+  save_safetensors(out, results);
+  std::printf("%.3g\n", apart);
+}
+
+void race(const std::string& file, const std::string& given, const std::string& out, const std::string& model) {
+  if (model == "resnet") {
+    models::ResNet20 net(3, 10);
+    race_of(net, file, given, out);
+  } else if (model == "gpt") {
+    twins::GPT net(1000, 64, 128, 4, 4);
+    race_of(net, file, given, out);
+  } else {
+    throw Error("race: the model is resnet or gpt, not " + model);
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   const std::string command = count == 6 ? arguments[1] : "";
-  if (command != "compare" && command != "train") {
+  if (command != "compare" && command != "train" && command != "race") {
     std::fprintf(stderr,
                  "usage: gradual-import-check compare FILE.pt2 GIVEN.safetensors OUT.safetensors f32|f64\n"
-                 "       gradual-import-check train FILE.pt2 GIVEN.safetensors OUT.safetensors LR\n");
+                 "       gradual-import-check train FILE.pt2 GIVEN.safetensors OUT.safetensors LR\n"
+                 "       gradual-import-check race FILE.pt2 GIVEN.safetensors OUT.safetensors resnet|gpt\n");
     return 2;
   }
   try {
     if (command == "compare") check(arguments[2], arguments[3], arguments[4], dtype_from_name(arguments[5]));
+    else if (command == "race") race(arguments[2], arguments[3], arguments[4], arguments[5]);
     else train(arguments[2], arguments[3], arguments[4], std::stod(arguments[5]));
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());

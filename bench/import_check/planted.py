@@ -78,15 +78,17 @@ def main():
         text = (here / "planted_models.py").read_text().splitlines()[line - 1].strip() if line else ""
         text = text.removesuffix("# bug").strip()
         named = "right" if is_right else "wrong" if line else "no line"
-        rows.append(f"| {case.__name__} | {recipe} | {verdict.split(':')[0].split('(')[0].strip()} | {cause} | {named} | `{text}` |")
+        short = verdict.split(":")[0].split("(")[0].strip()
+        rows.append(f"| {case.__name__} | {recipe} | {short} | {cause} | {named} | `{text}` |")
         print(rows[-1], flush=True)
         for one in findings if options.verbose else []:
             print("   ", *one, flush=True)
     text = f"""# Mistakes of precision in PyTorch models
 
-`python bench/import_check/planted.py --program build/release/gradual-lab --write`, PyTorch {torch.__version__}. Each model
-of `bench/import_check/planted_models.py` has one mistake. It is exported, trained for 30 steps under fp32 and one recipe,
-and the lab's first finding names a line of Python.
+`python bench/import_check/planted.py --program build/release/gradual-lab --write`, PyTorch {torch.__version__}. Each
+model of `bench/import_check/planted_models.py` has one mistake. It is exported, trained for a few epochs of random data
+under fp32 and one recipe, and the lab's first finding names a line of Python. Where two lines make the mistake together
+(a value, and the op that it breaks), either is right. The models and their recipes were chosen so that the mistake shows.
 
 {len(rows)} mistakes: the line is right for {right}.
 

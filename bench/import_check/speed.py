@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
 """Times a training step of imported models and of the same models in PyTorch's eager mode, in turn on one thread, and
-loads a GPT-2 of 124 million weights. Writes speed.md for import_check.py.
+of two models also as written in C++, and loads a GPT-2 of 124 million weights. Writes speed.md for import_check.py.
 
     python speed.py --program build/release/bench/gradual-import-check --work build/import-check [--rounds 5]
 """
 
-import argparse
 import os
-import pathlib
 import subprocess
 import time
 
@@ -16,6 +14,8 @@ import torch
 
 import models
 import train
+import twins
+from options import options_of
 
 
 def _images(name, size, batch=8):
@@ -100,6 +100,38 @@ def in_pytorch(model, data):
     return best
 
 
+RACE_STEPS = 40
+
+
+def race(program, name, make, folder):
+    """The medians of a step, imported and written in C++, in ms, the ratio's median, and how far the losses differ."""
+    _, _, file, given, out = written(make, RACE_STEPS, folder, f"race_{name}")
+    run = subprocess.run(
+        [program, "race", file, given, out, name],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    times = safetensors.torch.load_file(out)
+    imported, own = times["imported"][5:] * 1e3, times["written"][5:] * 1e3
+    return imported.min().item(), own.min().item(), (imported / own).median().item(), float(run.stdout)
+
+
+def races(program, folder, rounds):
+    yield ""
+    yield "The same model written in C++ (twins.h) takes a step in turn with the imported one, in one process and from"
+    yield f"the same weights: {rounds} runs of {RACE_STEPS} steps. The ratio is the median of those of neighbouring steps."
+    yield ""
+    yield "| model | in C++, ms | imported, ms | ratio of a step | losses differ by |"
+    yield "|---|---:|---:|---:|---:|"
+    for name, make in {"resnet": twins.resnet, "gpt": twins.gpt}.items():
+        runs = [race(program, name, make, folder) for _ in range(rounds)]
+        imported, own = min(r[0] for r in runs), min(r[1] for r in runs)
+        ratio = sorted(r[2] for r in runs)[len(runs) // 2]
+        yield f"| {name} | {own:.1f} | {imported:.1f} | {ratio:.3f} | {max(r[3] for r in runs):.1g} |"
+
+
 def memory(program, folder):
     model, _, file, given, out = written(_gpt2(1, 32, bos_token_id=None, eos_token_id=None), 1, folder, "gpt2_small")
     weights = sum(p.numel() for p in model.parameters()) * 4 / 2**20
@@ -114,14 +146,7 @@ def memory(program, folder):
 
 
 def main():
-    here = pathlib.Path(__file__).resolve().parent
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", required=True, help="gradual-import-check")
-    parser.add_argument("--work", type=pathlib.Path, default=here.parents[1] / "build" / "import-check")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    options.work.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
+    options = options_of(__doc__, rounds=5)
     lines = [
         "## Speed and memory",
         "",
@@ -139,6 +164,7 @@ def main():
         theirs, ours = (min(t) for t in zip(*times))
         lines.append(f"| {name} | {theirs * 1e3:.1f} | {ours * 1e3:.1f} | {ours / theirs:.2f} |")
         print(lines[-1], flush=True)
+    lines += races(options.program, options.work, options.rounds)
     lines += ["", memory(options.program, options.work)]
     print(lines[-1])
     (options.work / "speed.md").write_text("\n".join(lines) + "\n")

@@ -4,8 +4,6 @@
 python train.py --program build/release/bench/gradual-import-check --work build/import-check [--steps 200]
 """
 
-import argparse
-import pathlib
 import subprocess
 
 import safetensors.torch
@@ -15,6 +13,7 @@ from torch.nn import functional
 
 import models
 import reference
+from options import options_of
 
 
 class WithLoss(nn.Module):
@@ -130,14 +129,7 @@ def rows(name, lr, runs):
 
 
 def main():
-    here = pathlib.Path(__file__).resolve().parent
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", required=True, help="gradual-import-check")
-    parser.add_argument("--work", type=pathlib.Path, default=here.parents[1] / "build" / "import-check")
-    parser.add_argument("--steps", type=int, default=200)
-    options = parser.parse_args()
-    options.work.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
+    options = options_of(__doc__, steps=200)
     lines = [
         "## Trainings",
         "",

@@ -27,8 +27,6 @@ import models_more  # noqa: E402
 ALL = {**models.MODELS, **models_more.MODELS}
 NAMES = [
     "squeezenet1_0",
-    "shufflenet_v2_x0_5",
-    "mobilenet_v3_small",
     "unet",
     "diffusion_unet",
     "lstm_tagger",
@@ -36,6 +34,8 @@ NAMES = [
     "Qwen3ForCausalLM",
     "MixtralForCausalLM",
     "T5ForConditionalGeneration",
+    "mobilenet_v3_small",
+    "shufflenet_v2_x0_5",
 ]
 
 

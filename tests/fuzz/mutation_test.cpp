@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -22,7 +23,12 @@ using namespace gradual;
 
 namespace {
 
-constexpr int kMutations = 3000;
+// 3000, or what the environment's GRADUAL_MUTATIONS says.
+int mutations() {
+  constexpr int kMutations = 3000;
+  const char* const given = std::getenv("GRADUAL_MUTATIONS");
+  return given ? std::stoi(given) : kMutations;
+}
 
 class Dice {
  public:
@@ -94,7 +100,8 @@ int survive(bool (*reader)(std::string_view), const std::vector<std::string>& se
   Dice dice(2024);
   int accepted = 0;
   for (const std::string& seed : seeds) CHECK(reader(seed));
-  for (int i = 0; i < kMutations; ++i) {
+  const int count = mutations();
+  for (int i = 0; i < count; ++i) {
     const std::string& seed = seeds[dice.below(seeds.size())];
     // A copy on the heap of exactly this size: one byte past it is an error that the sanitizer sees.
     const std::string input = mutated(seed, seeds[dice.below(seeds.size())], dice);
@@ -118,7 +125,7 @@ std::string checkpoint() {
 TEST_CASE("damaged safetensors files and checkpoints") {
   const int accepted = survive(fuzz::safetensors, {read_file(test::golden("all.safetensors")), checkpoint()});
   CHECK(accepted > 0);  // mutations that only touch numbers: else we would be testing nothing but the first check
-  CHECK(accepted < kMutations);
+  CHECK(accepted < mutations());
 }
 
 TEST_CASE("damaged npy files") {
@@ -127,7 +134,7 @@ TEST_CASE("damaged npy files") {
     seeds.push_back(read_file(test::golden(name)));
   const int accepted = survive(fuzz::npy, seeds);
   CHECK(accepted > 0);
-  CHECK(accepted < kMutations);
+  CHECK(accepted < mutations());
 }
 
 TEST_CASE("damaged idx files") {
@@ -138,13 +145,13 @@ TEST_CASE("damaged idx files") {
       35);
   const int accepted = survive(fuzz::idx, {plain, packed});
   CHECK(accepted > 0);
-  CHECK(accepted < kMutations);
+  CHECK(accepted < mutations());
 }
 
 TEST_CASE("damaged csv files") {
   const int accepted = survive(fuzz::csv, {"1,2,3\n4,5,6\n", "-1.5e3,+2\r\n\r\n", "0.1\n"});
   CHECK(accepted > 0);
-  CHECK(accepted < kMutations);
+  CHECK(accepted < mutations());
 }
 
 TEST_CASE("damaged recipe files") {
@@ -153,7 +160,7 @@ TEST_CASE("damaged recipe files") {
     seeds.push_back(amp::to_json(amp::recipe(name)));
   const int accepted = survive(fuzz::recipes, seeds);
   CHECK(accepted > 0);
-  CHECK(accepted < kMutations);
+  CHECK(accepted < mutations());
 }
 
 TEST_CASE("damaged results of the lab") {
@@ -174,7 +181,7 @@ TEST_CASE("damaged results of the lab") {
   ran.updates.push_back({.parameter = "0.weight", .step = {0}, .vanished_percent = {0}, .ratio = {1}, .arriving = {1}});
   const int accepted = survive(fuzz::results, {lab::results_json({ran, ran}, true)});
   CHECK(accepted > 0);
-  CHECK(accepted < kMutations);
+  CHECK(accepted < mutations());
 }
 
 TEST_CASE("the fuzzers' corpora: every input is read or refused, and some of each reader's is read") {
@@ -238,5 +245,14 @@ TEST_CASE("damaged graphs of exported models") {
     if (fuzz::pt2_graph(input.bytes)) seeds.push_back(input.bytes);
   const int accepted = survive(fuzz::pt2_graph, seeds);
   CHECK(accepted > 0);
-  CHECK(accepted < kMutations);
+  CHECK(accepted < mutations());
+}
+
+TEST_CASE("damaged archives of exported models") {
+  std::vector<std::string> seeds;
+  for (const char* name : {"mlp.pt2", "tied.pt2", "cnn.pt2"})
+    seeds.push_back(read_file(source_dir() + "/tests/golden/pt2/" + name));
+  const int accepted = survive(fuzz::pt2, seeds);
+  CHECK(accepted > 0);  // damage between the entries, which nobody reads
+  CHECK(accepted < mutations());
 }
