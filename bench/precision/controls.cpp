@@ -64,40 +64,35 @@ void dead_units(Instance& i, Draw& draw) {
   i.model.initial_bias = -draw.real(30, 100);
 }
 
+constexpr Group c = Group::control;
+
+const std::vector<Kind> kKinds = {
+    {"wrong-sign", c, "a function's gradient has the wrong sign", kProgram, {mlp, cnn, transformer}, 1, wrong_sign},
+    {"lost-gradient", c, "a function's gradient is 0", kProgram, {mlp, cnn, recurrent}, 1, lost_gradient},
+    {"unwritten-number",
+     c,
+     "a function leaves NaN in its result",
+     kProgram,
+     {mlp_norm, cnn, transformer},
+     1,
+     unwritten},
+    {"log-of-negative", c, "a log of 0 in f32", kProgram, {mlp, cnn_norm}, 1, log_of_negative},
+    {"nan-in-data", c, "a sample holds NaN", kProgram, {mlp, cnn_norm, recurrent}, 1, nan_row},
+    {"huge-row", c, "a number of a sample is 10^9 or more", kProgram, {mlp, cnn, transformer}, 1, huge_row},
+    {"shuffled-labels", c, "the labels say nothing", kProgram, {mlp, cnn, recurrent}, 1, shuffled_labels},
+    {"rate-too-large",
+     c,
+     "the learning rate is too large",
+     kProgram,
+     {mlp, cnn, transformer, recurrent},
+     1,
+     rate_too_large},
+    {"rate-too-small", c, "the learning rate is too small", kProgram, {mlp_norm, cnn, transformer}, 1, rate_too_small},
+    {"dead-units", c, "all units of a layer are 0 from the start", kProgram, {mlp, cnn}, 1, dead_units},
+};
+
 }  // namespace
 
-std::vector<Kind> controls() {
-  const Group c = Group::control;
-  return {
-      {"wrong-sign", c, "a function's gradient has the wrong sign", kProgram, {mlp, cnn, transformer}, 1, wrong_sign},
-      {"lost-gradient", c, "a function's gradient is 0", kProgram, {mlp, cnn, recurrent}, 1, lost_gradient},
-      {"unwritten-number",
-       c,
-       "a function leaves NaN in its result",
-       kProgram,
-       {mlp_norm, cnn, transformer},
-       1,
-       unwritten},
-      {"log-of-negative", c, "a log of 0 in f32", kProgram, {mlp, cnn_norm}, 1, log_of_negative},
-      {"nan-in-data", c, "a sample holds NaN", kProgram, {mlp, cnn_norm, recurrent}, 1, nan_row},
-      {"huge-row", c, "a number of a sample is 10^9 or more", kProgram, {mlp, cnn, transformer}, 1, huge_row},
-      {"shuffled-labels", c, "the labels say nothing", kProgram, {mlp, cnn, recurrent}, 1, shuffled_labels},
-      {"rate-too-large",
-       c,
-       "the learning rate is too large",
-       kProgram,
-       {mlp, cnn, transformer, recurrent},
-       1,
-       rate_too_large},
-      {"rate-too-small",
-       c,
-       "the learning rate is too small",
-       kProgram,
-       {mlp_norm, cnn, transformer},
-       1,
-       rate_too_small},
-      {"dead-units", c, "all units of a layer are 0 from the start", kProgram, {mlp, cnn}, 1, dead_units},
-  };
-}
+std::vector<Kind> controls() { return kKinds; }
 
 }  // namespace gradual::precision_bench

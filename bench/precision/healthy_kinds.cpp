@@ -44,19 +44,20 @@ void other_range(Instance& i, Draw& draw) {
   draw_range(i, draw, large ? 1e2 : 1e-4, large ? 1e4 : 1e-2);
 }
 
+constexpr Group h = Group::healthy;
+
+const std::vector<Kind> kKinds = {
+    {"half", h, "mixed precision in half", kProgram, kEach, 3, half_precision},
+    {"eight-bits", h, "operands in 8 bits with scales", kProgram, kEach, 3, eight_bits},
+    {"no-masters", h, "bf16 weights with Kahan or stochastic updates", kProgram, kEach, 2, kahan},
+    {"some-skips", h, "a loss scale that starts too high skips a few steps", kProgram, kEach, 3, some_skips},
+    {"some-underflow", h, "a static loss scale loses some gradients", kProgram, kEach, 2, some_underflow},
+    {"short-sums", h, "narrow accumulators for short sums", kProgram, kEach, 2, short_sums},
+    {"other-range", h, "a layer whose inputs are large or small, under scales", kProgram, kEach, 2, other_range},
+};
+
 }  // namespace
 
-std::vector<Kind> healthy_kinds() {
-  const Group h = Group::healthy;
-  return {
-      {"half", h, "mixed precision in half", kProgram, kEach, 3, half_precision},
-      {"eight-bits", h, "operands in 8 bits with scales", kProgram, kEach, 3, eight_bits},
-      {"no-masters", h, "bf16 weights with Kahan or stochastic updates", kProgram, kEach, 2, kahan},
-      {"some-skips", h, "a loss scale that starts too high skips a few steps", kProgram, kEach, 3, some_skips},
-      {"some-underflow", h, "a static loss scale loses some gradients", kProgram, kEach, 2, some_underflow},
-      {"short-sums", h, "narrow accumulators for short sums", kProgram, kEach, 2, short_sums},
-      {"other-range", h, "a layer whose inputs are large or small, under scales", kProgram, kEach, 2, other_range},
-  };
-}
+std::vector<Kind> healthy_kinds() { return kKinds; }
 
 }  // namespace gradual::precision_bench

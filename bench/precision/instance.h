@@ -86,7 +86,7 @@ std::string_view to_string(Role role);
 
 struct Truth {
   std::vector<inspect::Cause> causes = {};  // right answers, the best one first
-  // Right sites: a module's path with all that is in it, or "file.cpp:FIRST-LAST"; empty: the whole run, any site is right
+  // Right sites: a module's path with all that is in it, or "file.cpp:FIRST-LAST". Empty: no site is scored.
   std::vector<std::string> sites = {};
   Role role = Role::none;
   std::vector<Phase> phases = {};  // in which the failure arises; empty: any

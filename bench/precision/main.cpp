@@ -37,7 +37,7 @@ struct Arguments {
   std::uint64_t seed = 1;
   std::set<std::string> kinds = {};
   std::string family = {};
-  std::string kept = {};
+  std::string kept = "precision-bench";
   std::string write = {};
   int part = 1;
   int parts = 1;
@@ -94,7 +94,6 @@ Arguments parsed(const std::vector<std::string>& words) {
     if (option == "--part") set_part(a, words[i]);
     if (option == "--write") a.write = words[i];
   }
-  if (a.kept.empty()) a.kept = fmt::format("precision-bench-{}", a.seed);
   return a;
 }
 
@@ -139,12 +138,15 @@ Score run(const Place& place, std::uint64_t seed) {
   return score;
 }
 
-// All kept results of a folder by id, of all parts. A line that was cut off is left out.
-std::map<std::string, Score> kept_in(const std::string& folder) {
+std::string file_prefix(const Arguments& a) { return fmt::format("scores-{}-", a.seed); }
+
+// All kept results of this seed by id, of all parts. A line that was cut off is left out.
+std::map<std::string, Score> kept_in(const Arguments& a) {
   std::map<std::string, Score> all;
-  if (!fs::exists(folder)) return all;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() != ".jsonl") continue;
+  if (!fs::exists(a.kept)) return all;
+  for (const auto& entry : fs::directory_iterator(a.kept)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(file_prefix(a)) || !name.ends_with(".jsonl")) continue;
     std::ifstream file(entry.path());
     for (std::string line; std::getline(file, line);) {
       if (!line.ends_with('}')) continue;
@@ -171,8 +173,9 @@ void list(const Arguments& a) {
 
 void run_all(const Arguments& a) {
   fs::create_directories(a.kept);
-  const std::map<std::string, Score> before = kept_in(a.kept);
-  std::ofstream file(fs::path(a.kept) / fmt::format("scores-{}-of-{}.jsonl", a.part, a.parts), std::ios::app);
+  const std::map<std::string, Score> before = kept_in(a);
+  std::ofstream file(fs::path(a.kept) / fmt::format("{}{}-of-{}.jsonl", file_prefix(a), a.part, a.parts),
+                     std::ios::app);
   if (!file) throw Error("cannot write into '" + a.kept + "'");
   const std::vector<Place> all = places(a);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -186,7 +189,7 @@ void run_all(const Arguments& a) {
 }
 
 void print_table(const Arguments& a) {
-  const std::map<std::string, Score> kept = kept_in(a.kept);
+  const std::map<std::string, Score> kept = kept_in(a);
   std::vector<Score> scores;
   for (const Place& place : places(a)) {
     const auto at = kept.find(draw_instance(*place.kind, place.family, place.number, a.seed, 0).id());

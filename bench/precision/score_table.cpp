@@ -63,9 +63,9 @@ double median_cost(const Scores& scores, double Score::*unit = &Score::cost) {
 
 std::string met(bool is_met) { return is_met ? "met" : "**missed**"; }
 std::string aim_row(const char* what, double aim, const Share& share, bool at_most = false) {
-  const bool is_met = share.all > 0 && (at_most ? share.percent() <= aim : share.percent() >= aim);
+  const bool is_met = at_most ? share.percent() <= aim : share.percent() >= aim;
   return fmt::format("| {} | {} {:.0f}% | {} | {} |\n", what, at_most ? "at most" : "at least", aim, to_string(share),
-                     met(is_met));
+                     share.all == 0 ? "not measured" : met(is_met));
 }
 
 std::string aims(const Scores& failures, const Scores& controls, const Scores& healthy) {
