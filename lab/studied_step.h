@@ -46,6 +46,7 @@ class DiffedStep : Pinned {
   DiffedStep(const MakeModel& make_model, const LabData& data, const amp::Recipe& a, const amp::Recipe& b,
              const amp::Recipe& trained_by, const StudyOptions& options);
   const inspect::ShadowDiff& diff() const { return *diff_; }
+  nn::Module& model() { return trained_.model(); }  // the trained one
 
  private:
   // The step under a recipe, of a model that was trained with another recipe.

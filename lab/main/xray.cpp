@@ -2,6 +2,7 @@
 #include <gradual/core/files/atomic_file.h>
 #include <gradual/core/support/error.h>
 #include <gradual/inspect/block_xray.h>
+#include <gradual/lab/studied_step.h>
 #include <gradual/lab/study_report.h>
 
 #include "command_line.h"
@@ -31,18 +32,10 @@ int xray_command(int argc, char** argv) {
   a.check(app);
   const amp::Recipe recipe = from.one("--recipe", name);
   const MakeModel make = a.make_model(app);
-  Study study(make, a.task(), recipe, a.options);
-  inspect::XrayObserver xrays(study.model());
-  {
-    const ObserverScope scope(xrays);
-    const amp::RunStep done = study.step();
-    say(stdout, "{} on {}, step {}, loss {:.6g}\n", recipe.name, a.data, a.options.step, done.loss.item());
-  }
-  if (xrays.sites().empty())
-    throw_error("recipe '" + recipe.name +
-                "' has no scales of blocks; mxfp8, mxfp6, mxfp4, nvfp4 and fp8-block128 have");
-  say_text(layers_with_kinds(study.model()) + xrays.to_string(), wide);
-  if (!csv.empty()) write_file_atomically(csv, xrays.to_csv());
+  XrayedStep step(make, a.task(), recipe, a.options);
+  say(stdout, "{} on {}, step {}, loss {:.6g}\n", recipe.name, a.data, a.options.step, step.loss);
+  say_text(layers_with_kinds(step.study.model()) + step.blocks.to_string(), wide);
+  if (!csv.empty()) write_file_atomically(csv, step.blocks.to_csv());
   return 0;
 }
 
