@@ -1,7 +1,6 @@
 #include "kinds.h"
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>

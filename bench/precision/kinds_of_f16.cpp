@@ -1,4 +1,6 @@
 // Failures of half dtypes: range, cancellation, sums, and the loss scale.
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,4 +1,6 @@
 // Failures of operands in 8 bits and fewer, of scales, of blocks, and of accumulators.
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>

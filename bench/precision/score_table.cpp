@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -111,9 +112,10 @@ std::string failure_table(const std::vector<Score>& scores, std::string Score::*
   return text;
 }
 
-std::string without_bars(std::string text) {
+std::string cell(std::string text) {
+  constexpr std::size_t kLongest = 60;
   std::ranges::replace(text, '|', '/');
-  return text;
+  return text.size() > kLongest ? text.substr(0, kLongest) + " .." : text;
 }
 
 std::string missed(const Scores& failures, const Scores& controls) {
@@ -129,8 +131,8 @@ std::string missed(const Scores& failures, const Scores& controls) {
       if (s->has_site && s->group == Group::failure && !place_right(*s)) wrong += s->site_right ? "phase " : "site ";
       if (s->group == Group::failure && !s->specific) wrong += "no-specific-cure ";
       if (s->group == Group::failure && s->specific && !s->cure_works) wrong += "cure-fails ";
-      text += fmt::format("| {} | {} | {} | `{}` | {}|\n", s->id, s->cause.empty() ? "none" : s->cause,
-                          without_bars(s->site), without_bars(s->cure), wrong);
+      text += fmt::format("| {} | {} | {} | `{}` | {}|\n", s->id, s->cause.empty() ? "none" : s->cause, cell(s->site),
+                          cell(s->cure), wrong);
     }
   return text;
 }
