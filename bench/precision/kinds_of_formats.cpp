@@ -63,7 +63,7 @@ void activations_clipped(Instance& i, Draw& draw) {
   draw_range(i, draw, 3e4, 3e6);
   const std::string name = draw.one_of<std::string>({"e4m3fn", "e4m3fn", "e3m4"});
   quantise(i.recipe, Role::activation, unscaled(name));
-  of_operand(i, Cause::clipping, Role::activation, scaled(name, {.kind = ScalingKind::tensor}), {"scaling"});
+  of_operand(i, Cause::clipping, Role::activation, scaled(name, TensorScale{}), {"scaling"});
   i.truth.sites = {ranged_path(i)};
   i.truth.cure = "a scale from the tensor's own amax";
   i.truth.does_not_help = "rounding, weights in high precision";
@@ -72,7 +72,7 @@ void activations_underflow(Instance& i, Draw& draw) {
   draw_range(i, draw, 1e-7, 1e-5);
   const std::string name = draw.one_of<std::string>({"e4m3fn", "e5m2", "e3m4"});
   quantise(i.recipe, Role::activation, unscaled(name));
-  of_operand(i, Cause::format_range, Role::activation, scaled(name, {.kind = ScalingKind::tensor}), {"scaling"});
+  of_operand(i, Cause::format_range, Role::activation, scaled(name, TensorScale{}), {"scaling"});
   i.truth.sites = {ranged_path(i)};
   i.truth.cure = "a scale from the tensor's own amax";
   i.truth.does_not_help = "rounding, weights in high precision";
@@ -81,7 +81,7 @@ void fixed_point(Instance& i, Draw& draw) {
   draw_range(i, draw, 60, 600);
   const std::string name = draw.one_of<std::string>({"q1.6", "q2.5", "q0.7"});
   quantise(i.recipe, Role::activation, unscaled(name));
-  of_operand(i, Cause::clipping, Role::activation, scaled(name, {.kind = ScalingKind::tensor}), {"scaling"});
+  of_operand(i, Cause::clipping, Role::activation, scaled(name, TensorScale{}), {"scaling"});
   i.truth.sites = {ranged_path(i)};
   i.truth.cure = "a scale from the tensor's own amax";
 }
@@ -91,7 +91,7 @@ void no_subnormals(Instance& i, Draw& draw) {
   q.format.subnormals = false;
   quantise(i.recipe, Role::activation, q);
   Quantizer cured = q;
-  cured.scaling.kind = ScalingKind::tensor;
+  cured.scaling = TensorScale{};
   of_operand(i, Cause::format_range, Role::activation, cured, {"scaling", "format"});
   i.truth.sites = {ranged_path(i)};
   i.truth.cure = "a scale from the tensor's own amax, or a format with subnormals";
@@ -99,8 +99,8 @@ void no_subnormals(Instance& i, Draw& draw) {
 void unsigned_format(Instance& i, Draw& draw) {
   i.model.tanh = true;
   const std::string name = draw.one_of<std::string>({"ue4m3", "ue5m3", "ue4m2"});
-  quantise(i.recipe, Role::activation, scaled(name, {.kind = ScalingKind::tensor}));
-  of_operand(i, Cause::clipping, Role::activation, scaled("e4m3fn", {.kind = ScalingKind::tensor}), {"format"});
+  quantise(i.recipe, Role::activation, scaled(name, TensorScale{}));
+  of_operand(i, Cause::clipping, Role::activation, scaled("e4m3fn", TensorScale{}), {"format"});
   i.truth.causes.push_back(Cause::format_range);
   i.truth.sites = {};
   i.truth.cure = "a signed format, or a zero point";
@@ -111,7 +111,7 @@ void weights_vanish(Instance& i, Draw& draw) {
   const std::string name = draw.one_of<std::string>({"e2m1", "e2m0", "q3.0"});
   quantise(i.recipe, Role::weight, unscaled(name));
   only(i, drawn_block(i, draw));
-  of_operand(i, Cause::format_range, Role::weight, scaled(name, {.kind = ScalingKind::tensor}), {"scaling"});
+  of_operand(i, Cause::format_range, Role::weight, scaled(name, TensorScale{}), {"scaling"});
   i.truth.cure = "a scale from the tensor's own amax";
 }
 // A format that ends below the weights.
@@ -121,7 +121,7 @@ void weights_clipped(Instance& i, Draw& draw) {
   q.format.bias += q.format.max_exponent() - largest;
   quantise(i.recipe, Role::weight, q);
   Quantizer cured = q;
-  cured.scaling.kind = ScalingKind::tensor;
+  cured.scaling = TensorScale{};
   of_operand(i, Cause::clipping, Role::weight, cured, {"scaling"});
   i.truth.cure = "a scale from the tensor's own amax";
   i.truth.does_not_help = "a finer format of the same range";
@@ -133,7 +133,7 @@ void errors_vanish(Instance& i, Draw& draw) {
   i.loss_weight = name == "e5m2" ? draw.scale(1e-6, 1e-5) : draw.scale(1e-4, 3e-3);
   i.options.training.rates.eps = 1e-16;
   quantise(i.recipe, Role::error, unscaled(name));
-  of_operand(i, Cause::gradient_underflow, Role::error, scaled(name, {.kind = ScalingKind::tensor}), {"scaling"});
+  of_operand(i, Cause::gradient_underflow, Role::error, scaled(name, TensorScale{}), {"scaling"});
   i.truth.specific.emplace_back("/scaling");
   i.truth.cure = "a scale from the tensor's own amax, or a loss scale";
 }
@@ -141,20 +141,19 @@ void errors_clipped(Instance& i, Draw& draw) {
   const std::string name = draw.one_of<std::string>({"e4m3fn", "e3m2"});
   i.loss_weight = draw.scale(1e7, 1e9);
   quantise(i.recipe, Role::error, unscaled(name));
-  of_operand(i, Cause::clipping, Role::error, scaled(name, {.kind = ScalingKind::tensor}), {"scaling"});
+  of_operand(i, Cause::clipping, Role::error, scaled(name, TensorScale{}), {"scaling"});
   i.truth.causes.push_back(Cause::gradient_overflow);
   i.truth.cure = "a scale from the tensor's own amax";
 }
 // One scale for gradients of very different sizes, in 4 bits and rounded to nearest: most are 0 in every step.
 void fp4_errors(Instance& i, Draw& draw) {
   const std::string name = draw.one_of<std::string>({"e2m1", "int4", "e2m0"});
-  const ScalingKind kind = draw.one_of<ScalingKind>({ScalingKind::tensor, ScalingKind::block});
-  Scaling scaling{.kind = kind, .block = 64, .rule = ScaleRule::rceil};
+  const Scaling scaling = draw.one_of<Scaling>({TensorScale{}, PowerBlocks{.block = 64, .rule = ScaleRule::rceil}});
   quantise(i.recipe, Role::error, scaled(name, scaling));
   i.options.epochs = 4;
   Quantizer cured = scaled(name, scaling);
   cured.rounding.mode = RoundingMode::stochastic;
-  cured.scaling = {.kind = ScalingKind::block, .block = 8, .scale = ScaleFormat::f32};
+  cured.scaling = FloatBlocks{.block = 8};
   of_operand(i, Cause::gradient_underflow, Role::error, cured, {"rounding", "scaling"});
   i.truth.cure = "stochastic rounding, smaller blocks";
 }
@@ -168,7 +167,7 @@ void weight_gradients_vanish(Instance& i, Draw& draw) {
   i.truth.role = Role::weight_gradient;
   i.truth.phases = {Phase::backward};
   i.truth.cured = i.recipe;
-  i.truth.cured.quantization->weight_gradient->scaling.kind = ScalingKind::tensor;
+  i.truth.cured.quantization->weight_gradient->scaling = TensorScale{};
   i.truth.specific = {"/quantization/weight_gradient/scaling", "/scaling"};
   i.truth.cure = "a scale from the tensor's own amax, or a loss scale";
 }
@@ -179,9 +178,9 @@ void delayed_outlier(Instance& i, Draw& draw) {
   i.model.tanh = true;
   i.data.outlier_rows = 1.0 / static_cast<double>(i.data.train);  // one sample
   i.data.outlier_factor = name == "e5m2" ? draw.scale(2e10, 1e11) : draw.scale(3e6, 3e7);
-  const Scaling delayed{.kind = ScalingKind::delayed, .history = static_cast<int>(draw.integer(64, 1024))};
+  const DelayedScale delayed{.history = static_cast<int>(draw.integer(64, 1024))};
   quantise(i.recipe, Role::activation, scaled(name, delayed));
-  of_operand(i, Cause::delayed_scale, Role::activation, scaled(name, {.kind = ScalingKind::tensor}), {"scaling"});
+  of_operand(i, Cause::delayed_scale, Role::activation, scaled(name, TensorScale{}), {"scaling"});
   i.truth.sites = {"b0.layer"};
   i.truth.cure = "a scale from the tensor's own amax, or a short history";
   i.truth.does_not_help = "another format of weights or gradients";
@@ -196,9 +195,9 @@ void floor_clipping(Instance& i, Draw& draw) {
   i.data.bipolar = true;
   i.data.low = draw.real(1, 1.05) * power;
   i.data.high = draw.real(1.95, 1.99) * power;
-  floor.scaling = {.kind = ScalingKind::block, .block = draw.one_of<int>({16, 32})};
+  floor.scaling = PowerBlocks{.block = draw.one_of<int>({16, 32})};
   Quantizer up = floor;
-  up.scaling.rule = ScaleRule::rceil;
+  set_rule(up.scaling, ScaleRule::rceil);
   quantise(i.recipe, Role::activation, floor);
   only(i, block_paths(i.model).front());
   of_operand(i, Cause::floor_clipping, Role::activation, up, {"scaling/rule"});
@@ -210,8 +209,8 @@ void outlier_channel(Instance& i, Draw& draw, int block, double low, double high
   const std::string name = draw.one_of<std::string>({"e2m1", "e2m1", "e2m3"});
   draw_outlier(i, draw);
   i.model.outlier_size = draw.scale(low, high) * (name == "e2m3" ? 4 : 1);
-  Scaling large{.kind = ScalingKind::block, .block = block, .rule = ScaleRule::rceil};
-  Scaling small = large;
+  const PowerBlocks large{.block = block, .rule = ScaleRule::rceil};
+  PowerBlocks small = large;
   small.block = 4;
   quantise(i.recipe, Role::activation, scaled(name, large));
   of_operand(i, Cause::format_range, Role::activation, scaled(name, small), {"scaling/block"});
@@ -233,8 +232,8 @@ void outlier_in_tensor(Instance& i, Draw& draw) {
   i.model.width = std::max<std::int64_t>(i.model.width, 32);
   draw_outlier(i, draw);
   i.model.outlier_size = draw.scale(100, 300) * (name == "int8" ? 10 : 1);
-  quantise(i.recipe, Role::activation, scaled(name, {.kind = ScalingKind::tensor}));
-  const Scaling small{.kind = ScalingKind::block, .block = 4, .scale = ScaleFormat::f32};
+  quantise(i.recipe, Role::activation, scaled(name, TensorScale{}));
+  const FloatBlocks small{.block = 4};
   of_operand(i, Cause::format_range, Role::activation, scaled(name, small), {"scaling"});
   i.truth.sites = {outlier_path(i)};
   i.truth.cure = "scales of blocks";
@@ -243,15 +242,12 @@ void outlier_in_tensor(Instance& i, Draw& draw) {
 // Scales of blocks in a format that ends too early.
 void coded_scales(Instance& i, Draw& draw) {
   const std::string name = draw.one_of<std::string>({"e2m1", "e4m3fn", "e2m3"});
-  Scaling coded{.kind = ScalingKind::block,
-                .block = static_cast<int>(draw.one_of<std::int64_t>({16, 24, 32})),
-                .scale = ScaleFormat::coded};
+  CodedBlocks coded{.block = static_cast<int>(draw.one_of<std::int64_t>({16, 24, 32}))};
   coded.scale_format = format(draw.one_of<std::string>({"e4m3fn", "ue4m3", "e3m2"}));
   const bool large = draw.integer(0, 1) == 1;
   draw_range(i, draw, large ? 1e6 : 1e-8, large ? 1e7 : 1e-7);
   quantise(i.recipe, Role::activation, scaled(name, coded));
-  Scaling wide = coded;
-  wide.scale = ScaleFormat::f32;
+  const FloatBlocks wide{.block = coded.block};
   of_operand(i, Cause::scale_range, Role::activation, scaled(name, wide), {"scaling"});
   i.truth.sites = {ranged_path(i)};
   i.truth.cure = "scales of blocks in a wider format";
@@ -263,7 +259,7 @@ void last_layer(Instance& i, Draw& draw) {
   const bool first = draw.integer(0, 1) == 1;
   quantise(i.recipe, Role::weight, unscaled(name));
   only(i, first ? block_paths(i.model).front() : "head");
-  of_operand(i, Cause::format_range, Role::weight, scaled(name, {.kind = ScalingKind::row}), {"scaling"});
+  of_operand(i, Cause::format_range, Role::weight, scaled(name, RowScale{}), {"scaling"});
   i.truth.specific.emplace_back("/quantization/modules");
   i.truth.cured = i.recipe;
   i.truth.cured.quantization->modules.emplace_back(i.truth.sites.front(), "fp32");

@@ -67,7 +67,7 @@ void updates_lost_sgd(Instance& i, Draw& draw) {
 // Weights that an 8-bit format keeps between steps.
 void weights_in_8_bits(Instance& i, Draw& draw) {
   const Quantizer kept{.format = format(draw.one_of<std::string>({"e4m3fn", "e5m2", "e4m2"})),
-                       .scaling = {.kind = ScalingKind::tensor}};
+                       .scaling = TensorScale{}};
   i.recipe.quantization.emplace().weight = kept;
   i.options.lr = draw.scale(5e-4, 1e-3);
   i.options.epochs = 8;
@@ -127,8 +127,7 @@ void second_moment_overflows(Instance& i, Draw& draw) {
 }
 // Second moments as integers with one scale: nearly all are 0, and the steps are huge.
 void second_moment_int8(Instance& i, Draw& draw) {
-  const Quantizer kept{.format = format(draw.one_of<std::string>({"int8", "int4", "e2m1"})),
-                       .scaling = {.kind = ScalingKind::tensor}};
+  const Quantizer kept{.format = format(draw.one_of<std::string>({"int8", "int4", "e2m1"})), .scaling = TensorScale{}};
   i.recipe.quantization.emplace().moment2 = kept;
   amp::Recipe cured = i.recipe;
   cured.quantization->moment2.reset();

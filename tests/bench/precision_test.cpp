@@ -101,7 +101,7 @@ TEST_CASE("a cure is specific by the fields that it changes") {
   CHECK_FALSE(is_specific(from, from, {"/scaling"}));
   CHECK_FALSE(is_specific(from, amp::recipe("bf16-master"), {"/scaling"}));
   amp::Recipe blocks = amp::recipe("mxfp4");
-  blocks.quantization->forward_x->scaling.rule = ScaleRule::rceil;
+  set_rule(blocks.quantization->forward_x->scaling, ScaleRule::rceil);
   CHECK(is_specific(amp::recipe("mxfp4"), blocks, {"/quantization/forward_x/scaling/rule"}));
   CHECK_FALSE(is_specific(amp::recipe("mxfp4"), blocks, {"/quantization/forward_x/scaling/block"}));
 }
