@@ -28,8 +28,8 @@ void plant_code(Instance& i, Draw& draw, Flaw flaw, double strength, Cause cause
   i.model.flaw_at = i.model.depth - 1;
   i.truth.sites = {"b" + std::to_string(i.model.flaw_at) + ".flaw"};
 }
-void wrong_sign(Instance& i, Draw& draw) { plant_code(i, draw, Flaw::wrong_sign, 1, Cause::bug); }
-void lost_gradient(Instance& i, Draw& draw) { plant_code(i, draw, Flaw::lost_gradient, 1, Cause::bug); }
+void wrong_sign(Instance& i, Draw& draw) { plant_code(i, draw, Flaw::wrong_sign, 1, Cause::wrong_gradient); }
+void lost_gradient(Instance& i, Draw& draw) { plant_code(i, draw, Flaw::lost_gradient, 1, Cause::wrong_gradient); }
 void unwritten(Instance& i, Draw& draw) { plant_code(i, draw, Flaw::written_nan, 1, Cause::bug); }
 void log_of_negative(Instance& i, Draw& draw) {
   plant_code(i, draw, Flaw::log_of_negative, draw.real(0, 0.5), Cause::arithmetic);
@@ -40,14 +40,14 @@ void nan_row(Instance& i, Draw& draw) {
   i.truth.role = Role::data;
 }
 void huge_row(Instance& i, Draw& draw) {
-  of_program(i, draw, {Cause::data}, "the row");
+  of_program(i, draw, {Cause::broken_sample, Cause::data}, "the row");
   i.data.huge_row = draw.scale(1e9, 1e15);
   i.options.optimizer = "sgd";
   i.options.lr = 0.05;
   i.truth.role = Role::data;
 }
 void shuffled_labels(Instance& i, Draw& draw) {
-  of_program(i, draw, {Cause::data, Cause::unknown}, "the labels");
+  of_program(i, draw, {Cause::labels}, "the labels");
   i.data.shuffled_labels = true;
   i.truth.role = Role::data;
 }
@@ -56,7 +56,7 @@ void rate_too_large(Instance& i, Draw& draw) {
   i.options.lr = draw.scale(2, 20);
 }
 void rate_too_small(Instance& i, Draw& draw) {
-  of_program(i, draw, {Cause::learning_rate}, "a larger rate");
+  of_program(i, draw, {Cause::small_rate}, "a larger rate");
   i.options.lr = draw.scale(1e-7, 2e-6);
 }
 void dead_units(Instance& i, Draw& draw) {
