@@ -23,7 +23,11 @@ struct Updates final : Observer {
     bool own_target = false;  // the target is the parameter
     bool master = false;
     bool compensation = false;
-    double before = 0, after = 0, gradient = 0, next = 0;  // first elements
+    // first elements
+    double before = 0;
+    double after = 0;
+    double gradient = 0;
+    double next = 0;
     std::vector<double> state, next_state;
   };
   static double first(const Tensor& t) { return t.defined() ? t.reshape({-1}).narrow(0, 0, 1).item() : 0; }
