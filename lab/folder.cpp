@@ -81,7 +81,7 @@ Folder::Folder(std::string path, Existing existing) : path_(std::move(path)) {
       if (fs::is_regular_file(path_ + file))
         throw_error("the folder " + path_ +
                     " holds the results of an earlier comparison; choose another, replace them "
-                    "(overwrite) or continue (resume)");
+                    "(--overwrite) or continue (--resume)");
   std::error_code error;
   fs::create_directories(path_ + "/checkpoints", error);
   if (error) throw_error("cannot make the folder " + path_ + "/checkpoints: " + error.message());

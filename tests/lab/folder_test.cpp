@@ -26,8 +26,8 @@ TEST_CASE("a second comparison does not replace the first unless it is told to")
   const std::string refused =
       message([&] { lab::compare(mlp, small_digits(), recipes({"fp32"}), folder.path.string(), o); });
   CHECK(refused == "the folder " + folder.path.string() +
-                       " holds the results of an earlier comparison; choose another, replace them (overwrite) or "
-                       "continue (resume)");
+                       " holds the results of an earlier comparison; choose another, replace them (--overwrite) or "
+                       "continue (--resume)");
   CHECK(folder.read("results.json") == first);
   lab::Options replace = o;
   replace.overwrite = true;
