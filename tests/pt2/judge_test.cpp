@@ -3,6 +3,7 @@
 #include <gradual/gradual.h>
 #include <gradual/lab/judge.h>
 #include <gradual/lab/judge_attention.h>
+#include <gradual/lab/judge_ties.h>
 #include <gradual/pt2/module.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -177,6 +179,36 @@ TEST_CASE("of equal elements of a max pool's window any may have the gradient; o
   }
   CHECK(ties > 0);
   CHECK(others > 0);
+}
+
+TEST_CASE(
+    "which elements a tie leaves open: windows with stride and padding, rows, and elements nearer than their errors") {
+  const auto step_of = [](const char* target, std::vector<pt2::Value> arguments) {
+    auto op = std::make_shared<pt2::Op>();
+    op->target = target;
+    pt2::Step step;
+    step.op = op;
+    step.arguments = std::move(arguments);
+    return step;
+  };
+  const auto f64 = [](const std::vector<double>& v, const Shape& sizes) {
+    return from_data(v, sizes, {.dtype = DType::f64});
+  };
+  const std::int64_t two = 2;
+  const std::int64_t last = -1;
+  // Windows of 3 with stride 2 and padding 1 over 4 places: the first has 0 and 1, the second 1, 2 and 3.
+  const pt2::Step pool = step_of("aten.max_pool2d.default", {pt2::Ref{0}, std::int64_t{3}, two, std::int64_t{1}});
+  const Tensor open = lab::contested_gradient(pool, f64(std::vector<double>(16, 0), {1, 1, 4, 4}), {},
+                                              f64({0, 0, 0, 0}, {1, 1, 2, 2}), f64({1, -1, 1, 1}, {1, 1, 2, 2}));
+  CHECK(testing::values(open) == std::vector<double>{1, 2, 1, 1, 2, 4, 2, 2, 1, 2, 1, 1, 1, 2, 1, 1});
+  const pt2::Step topk = step_of("aten.topk.default", {pt2::Ref{0}, two, last});
+  const Tensor x = f64({3, 1, 3, 2, 9, 7, 2, 1}, {2, 4});
+  const Tensor y = f64({3, 3, 9, 7}, {2, 2});
+  CHECK(testing::values(lab::contested_choice(topk, x, {}, y)) == std::vector<double>{1, 1, 0, 0});
+  const Tensor error = full_like(x, 1.1);  // 7 and 9 are nearer than the sum of their errors
+  CHECK(testing::values(lab::contested_choice(topk, x, error, y)) == std::vector<double>{1, 1, 1, 1});
+  const pt2::Step amax = step_of("aten.amax.default", {pt2::Ref{0}, last});
+  CHECK_FALSE(lab::contested_choice(amax, f64({1, 2, 3, 0}, {2, 2}), {}, f64({2, 3}, {2})).defined());
 }
 
 TEST_CASE("attention in f32 is within the bounds over all orders, for any order of the keys, and not far below") {
