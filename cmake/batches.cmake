@@ -145,7 +145,7 @@ function(gradual_compile_in_batches target)
       endif()
     endforeach()
     if(options)
-      set_source_files_properties(${batch} PROPERTIES COMPILE_OPTIONS "${options}")
+      set_source_files_properties(${batch} PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
     endif()
     # an editor still finds them in the target
     set_source_files_properties(${members} PROPERTIES HEADER_FILE_ONLY ON)
