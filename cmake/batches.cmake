@@ -1,9 +1,9 @@
-# Small sources that are compiled together. Headers and common templates are most of the work of a small file, so a batch
-# of five takes little longer than one of them alone. A batch is a generated source that includes its files.
+# Small sources that are compiled together. Headers and common templates are most of the work of a small file, so most
+# batches take as long as the largest of their files did alone. A batch is a generated source that includes its files.
 #
 # The files of a batch share their anonymous namespaces: if a name in one becomes ambiguous, take the file out of its
-# line; it is then compiled alone. A source that no line names is compiled alone too. -DGRADUAL_BATCHES=OFF compiles every
-# file alone, as clang-tidy reads them.
+# line; it is then compiled alone. A source that no line names is compiled alone too. -DGRADUAL_BATCHES=OFF compiles
+# every file alone, as clang-tidy reads them.
 
 # FOLDER: NAME..., without .cpp. At most six files and about 900 lines, so that an edit of one costs little more. The
 # files that tests/CMakeLists.txt compiles into the programs for debuggers stay alone.
@@ -31,14 +31,14 @@ set(gradual_batch_lines
   "amp: before_step cast_stats convert_model exchange operand_bits"
   "amp: policy precision_observer quantized_results"
   "amp: quantization quantized_run rewrite"
-  "amp: quantized_formats quantized_recipes"
   "data: cifar10 csv data_loader dataset digits gzip"
   "data: idx text"
   "dist: communicator histories lockstep loss_divisor shard_sum shard_weights"
-  "inspect: block_xray format_choice intervention mirror"
-  "inspect: csv_text cures diagnosis diff shadow_tables"
-  "inspect: findings_steps gradient_sites sum_tree"
-  "inspect: ledger numbers update_meter"
+  "inspect: format_choice intervention mirror"
+  "inspect: csv_text cures"
+  "inspect: diagnosis diff shadow_tables"
+  "inspect: gradient_sites sum_tree"
+  "inspect: numbers update_meter"
   "pt2: arguments executor host_functions ops_activations ops_table python_line"
   "pt2: ops_arithmetic plan read_graph value"
   "pt2: ops_creation program translate"
@@ -47,11 +47,56 @@ set(gradual_batch_lines
   "lab: built_in_tasks conclusions decision folder folder_lock loss"
   "lab: intervention judge_step metric"
   "lab: models objective outcome paired products sample_scores"
-  "lab: result_check search_tables sequential share statistics step_errors"
-  "lab: student_t study table tasks training"
-  "lab/main: command_line diff exchange explain judge probe"
+  "lab: result_check search_tables sequential"
+  "lab: share statistics step_errors"
+  "lab: student_t study table"
+  "lab: tasks training"
+  "lab/main: command_line diff exchange"
+  "lab/main: explain judge probe"
   "lab/main: program progress ranks report study_command temporary_folder"
   "lab/main: search terminal translate xray"
+  "tests/amp: convert_model_test delayed_scaling_test fused_policy_test observed_step_test operand_bits_test policy_test"
+  "tests/amp: precision_observer_test quantized_formats_test quantized_results_test rewrite_test"
+  "tests/amp: recipe_json_test recipe_test"
+  "tests/lab: conclusions_test edited_results_test folder_test lab_test statistics_test"
+  "tests/lab: objective_test paired_test resume_test sample_scores_test study_test"
+  "tests/lab: outcome_test search_test tasks_test"
+  "tests/cuda: attention_test device_test grad_scaler_test linear_test matmul_test"
+  "tests/cuda: conv_test graph_test optimizer_test reduce_test"
+  "tests/cuda: movement_test quantized_step_test quantizer_test"
+  "tests/cuda: rows_test training_test"
+  "tests/core/formats: accumulated_conv_test accumulator_test convert_test"
+  "tests/core/formats: convert_array_test dtype_test stochastic_rounding_test"
+  "tests/core/formats: exhaustive_test format_table_test format_test stochastic_test"
+  "tests/core/formats: rounding_test vectors_test"
+  "tests/op_table: autocast_test bad_inputs_test coverage_test determinism_test dtype_rules_test observer_test"
+  "tests/op_table: gradient_test pytorch_test results_test shadow_test values_test"
+  "tests/nn: attention_test empty_batch_test init_test layers_test models_test"
+  "tests/nn: module_test pytorch_layers_test summary_test"
+  "tests/core/ops: attention_test cost_test cpu_backend_test derived_ops_test options_test source_test"
+  "tests/core/ops: fusion_test tensor_cores_test"
+  "tests/docs: autocast_page_test display_texts_test formats_page_test links_test"
+  "tests/docs: formulas_page_test training_step_page_test why_page_test"
+  "tests/core/cpu: attention_test cross_entropy_test elementwise_test subnormal_test"
+  "tests/core/cpu: conv_test rounded_gemm_test"
+  "tests/core/cpu: movement_test reduce_test"
+  "tests/autograd: activation_checkpoint_test anomaly_test chain_test edges_test gradient_dtype_test"
+  "tests/autograd: engine_test function_test gradient_sums_test norm_range_test tape_test"
+  "tests/autograd: reuse_test version_test"
+  "tests/inspect: block_xray_test cures_test format_choice_test gradient_sites_test numbers_test"
+  "tests/inspect: ledger_test shadow_test"
+  "tests/inspect: probe_test weighed_test"
+  "tests/optim: amsgrad_test clip_test formulas_test loss_scale_test moments_test"
+  "tests/optim: low_precision_test one_pass_test own_optimizer_test"
+  "tests/data: cifar10_test csv_test data_loader_test digits_test idx_test text_test"
+  "tests/core/quantize: amax_history_test block_scales_test quantizer_names_test scales_test zero_point_test"
+  "tests/pt2: import_test lab_output_test"
+  "tests/pt2: judge_test translate_test"
+  "tests/emulator: attention_test conv_test cublaslt_double_test launches_test threads_test"
+  "tests/dist: batch_norm_test compare_test loss_divisor_test overlap_test shard_sum_test"
+  "tests/core/support: cpu_isa_test philox_test pool_test printable_test threads_test user_names_test"
+  "tests/core/files: atomic_file_test checkpoint_file_test npy_test state_dict_test"
+  "tests/core/tensor: literal_test memory_test print_test tensor_test"
 )
 
 # gradual_compile_in_batches(TARGET): replaces sources of the target by the batches that hold them. The files of a batch
@@ -100,7 +145,7 @@ function(gradual_compile_in_batches target)
       endif()
     endforeach()
     if(options)
-      set_source_files_properties(${batch} PROPERTIES COMPILE_OPTIONS "${options}")
+      set_source_files_properties(${batch} PROPERTIES COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
     endif()
     # an editor still finds them in the target
     set_source_files_properties(${members} PROPERTIES HEADER_FILE_ONLY ON)

@@ -104,9 +104,16 @@ endfunction()
 
 # gradual_precompile(TARGET HEADER...): precompiles headers of the standard library and {fmt}, and those that are named.
 # None of the project's own: they change, and each file would be compiled again. A source still includes what it uses.
+# gradual_precompile(TARGET REUSE_FROM OTHER) shares those of another target, which has the same definitions.
 # clang's precompiled headers hold times, which a compiler cache does not find again.
 function(gradual_precompile target)
   if(NOT GRADUAL_PRECOMPILE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    return()
+  endif()
+  # g++ 12 reports false positives inside precompiled headers, which it reads without these
+  target_compile_options(${target} PRIVATE -Wno-stringop-overflow -Wno-array-bounds)
+  if("${ARGV1}" STREQUAL "REUSE_FROM")
+    target_precompile_headers(${target} REUSE_FROM ${ARGV2})
     return()
   endif()
   set(headers algorithm array atomic bit chrono cmath cstdint cstring filesystem functional limits map memory mutex
@@ -114,6 +121,4 @@ function(gradual_precompile target)
       fmt/format.h ${ARGN})
   list(TRANSFORM headers REPLACE "(.+)" "<\\1>")
   target_precompile_headers(${target} PRIVATE ${headers})
-  # g++ 12 reports false positives inside precompiled headers, which it reads without it
-  target_compile_options(${target} PRIVATE -Wno-stringop-overflow)
 endfunction()
