@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "../amp/quantized_run.h"
 #include "../autograd/autograd.h"
@@ -10,6 +15,7 @@
 #include "../core/support/throwf.h"
 #include "csv_text.h"
 #include "mirror.h"
+#include "names.h"
 #include "numbers.h"
 
 namespace gradual::inspect {
@@ -43,13 +49,22 @@ struct Choice {
 // Autocast for the chosen sites.
 class SitesOnly final : public Interceptor {
  public:
-  SitesOnly(Interceptor* autocast, const Recipe& recipe, const Choice& choice)
-      : autocast_(autocast), policy_(amp::policy_table(recipe)), dtype_(recipe.dtype), choice_(choice) {}
+  // root: the model itself is a layer. seen: gets the sites of the ops that the recipe lowers, in order.
+  SitesOnly(Interceptor* autocast, const Recipe& recipe, const Choice& choice, bool root,
+            std::vector<std::string>& seen)
+      : autocast_(autocast),
+        policy_(amp::policy_table(recipe)),
+        dtype_(recipe.dtype),
+        choice_(choice),
+        root_(root),
+        seen_(seen) {}
   Outputs call(const OpCall& call) override {
-    const std::string layer = context().module;
+    const std::string layer = root_ ? context().module : OpRow(0, call, context()).place();
+    const bool lowered = policy_[call.op].kind == amp::PolicyKind::lower;
+    if (lowered && std::ranges::find(seen_, layer) == seen_.end()) seen_.push_back(layer);
     const bool operands = choice_.low(layer, SiteRole::operands);
     const bool outputs = choice_.low(layer, SiteRole::stored_outputs);
-    if (operands == outputs || policy_[call.op].kind != amp::PolicyKind::lower)
+    if (operands == outputs || !lowered)
       return (operands == outputs ? operands : choice_.all) ? autocast_->call(call) : next_below_amp(call);
     // The product in f32, of rounded operands or with a rounded result.
     const StageScope off(chain().amp, nullptr);
@@ -69,6 +84,24 @@ class SitesOnly final : public Interceptor {
   amp::PolicyTable policy_;
   DType dtype_;
   const Choice& choice_;
+  bool root_;
+  std::vector<std::string>& seen_;
+};
+
+// The lines of the quantised products outside of the given layers.
+class OutsideProducts final : public Observer {
+ public:
+  explicit OutsideProducts(const std::vector<std::string>& layers) : layers_(layers) {}
+  std::set<std::string> lines;
+
+  void before(const OpCall& call) override {
+    if (context().phase == Phase::forward && is_rewritten(call) &&
+        std::ranges::find(layers_, context().module) == layers_.end())
+      lines.insert(file_line(call.where));
+  }
+
+ private:
+  const std::vector<std::string>& layers_;
 };
 
 // The modules that own parameters of at least `dims` dims; weights of products have two.
@@ -100,6 +133,7 @@ struct Trials : Pinned {
     for (const auto& [name, b] : model.named_buffers()) buffers.emplace_back(b, b.clone());
     if (recipe.quantization) name_layers(*recipe.quantization, model);
     layers = layers_of(model, 2);
+    root = std::ranges::any_of(model.named_parameters(false), [](const auto& p) { return p.second.dim() > 0; });
   }
 
   ~Trials() { restore(); }
@@ -110,7 +144,7 @@ struct Trials : Pinned {
     Tensor value;
     {
       const amp::RecipeScope scope(recipe, parameters.empty() ? Device::cpu() : parameters[0].device(), state);
-      SitesOnly only(chain().amp, recipe, choice);
+      SitesOnly only(chain().amp, recipe, choice, root, lowered);
       const bool part = !state && chain().amp && !(choice.all && choice.sites.empty());
       const StageScope amp(chain().amp, part ? &only : chain().amp);
       value = loss();
@@ -155,7 +189,7 @@ struct Trials : Pinned {
         if (site && !choice.low(layer, role)) (*site.*field).reset();
     }
     for (const auto& [role, field] : kQuantizedRoles)
-      if (!choice.all) (q.*field).reset();
+      if (!choice.low(outside, role)) (q.*field).reset();
     auto state = std::make_shared<amp::QuantizationState>(q, of_modules);
     if (histories) state->load_state_dict(histories->state_dict());
     return state;
@@ -167,6 +201,9 @@ struct Trials : Pinned {
   RandomKey key = default_generator().state();
   std::vector<Tensor> parameters;
   std::vector<std::string> names, layers;          // of parameters, and of layers with products
+  bool root = false;                               // the model itself has parameters
+  std::string outside = "ops outside of layers";   // the site of all other quantised products
+  mutable std::vector<std::string> lowered;        // sites of an autocast recipe
   std::vector<std::pair<Tensor, Tensor>> buffers;  // with their initial values
 };
 
@@ -227,9 +264,15 @@ double GradientSites::rest() const {
 
 GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const std::function<Tensor()>& loss,
                              const amp::QuantizationState* histories) {
-  const Trials trials(recipe, model, loss, histories);
+  Trials trials(recipe, model, loss, histories);
   const Trial exact = trials.run({});
-  const Trial low = trials.run({.all = true});
+  OutsideProducts products(trials.layers);
+  Trial low;
+  {
+    const ObserverScope scope(products);
+    low = trials.run({.all = true});
+  }
+  if (products.lines.size() == 1) trials.outside = *products.lines.begin();
   const std::vector<double> size = sizes_of(exact.gradients);
   const std::vector<double> whole = errors(low.gradients, exact.gradients, size);
   const auto each = [](const std::vector<double>& all) { return std::vector(all.begin(), all.end() - 1); };
@@ -244,12 +287,21 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
         {layer, role, each(alone), each(saved), alone.back(), saved.back(), low.loss - without.loss});
   };
   if (recipe.quantization) {
-    for (const std::string& layer : trials.layers)
+    std::vector<std::string> sites = trials.layers;
+    if (!products.lines.empty()) sites.push_back(trials.outside);
+    for (const std::string& layer : sites)
       for (const auto& [role, field] : kQuantizedRoles)
         if (*recipe.quantization.*field) add(layer, role);
   } else {
-    for (const std::string& layer : layers_of(model, 1)) add(layer, SiteRole::all_ops);
-    for (const std::string& layer : trials.layers) {
+    std::vector<std::string> sites = layers_of(model, 1);
+    std::vector<std::string> of_products = trials.layers;
+    for (const std::string& layer : std::vector(trials.lowered))
+      if (std::ranges::find(sites, layer) == sites.end()) {
+        sites.push_back(layer);
+        of_products.push_back(layer);
+      }
+    for (const std::string& layer : sites) add(layer, SiteRole::all_ops);
+    for (const std::string& layer : of_products) {
       add(layer, SiteRole::operands);
       add(layer, SiteRole::stored_outputs);
     }

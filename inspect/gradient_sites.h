@@ -4,7 +4,8 @@
 //   const auto sites = inspect::gradient_sites(amp::recipe("mxfp4"), model, [&] { return loss_of(model(x), y); });
 //   std::puts(to_string(sites).c_str());
 //
-// A site is a layer and a role.
+// A site is a layer and a role. Products outside of all layers with weights are sites too: under autocast by their
+// module or the program's line; of a quantised recipe all together, by the line if there is one.
 #pragma once
 
 #include "../amp/recipe.h"

@@ -159,7 +159,8 @@ function findings() {
           [`Tried: ${finite(f.tried.accuracy) ? percent(100 * f.tried.accuracy, 2) : num(f.tried.metric, 4)}, ${
               f.tried.verdict}`] :
           [];
-      const weight = finite(f.undone) ? ` Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
+      const weight =
+          finite(f.undone) ? ` Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
       place.append(el("div", {class: "finding"},
                       (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${f.cause}]` + weight, ...cure,
                       ...tried));

@@ -311,3 +311,50 @@ TEST_CASE("diff: the first op whose error departs, and what makes the losses dif
     });
   });
 }
+
+namespace {
+
+// A product of two activations between two layers.
+struct Mixing : nn::Module {
+  nn::Linear& in = register_module("in", nn::Linear(64, 32));
+  nn::Linear& out = register_module("out", nn::Linear(32, 10));
+  Tensor forward(const Tensor& x) override {
+    const Tensor h = relu(in(x.reshape({x.size(0), 64})));
+    const Tensor mixed = matmul(softmax(matmul(h, h.transpose(0, 1)) / 100, 1), h);
+    return out(mixed);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("gradient_sites: products outside of layers are sites by their line") {
+  const data::Split split = lab::data_for("digits").load(0);
+  const data::Batch batch = data::take(split.train, {0, 1, 2, 3, 4, 5, 6, 7});
+  manual_seed(1);
+  Mixing outer;
+  struct Free : nn::Module {
+    nn::Linear& in = register_module("in", nn::Linear(64, 10));
+    Tensor forward(const Tensor& x) override { return in(x.reshape({x.size(0), 64})); }
+  } free;
+  const auto mixes = [&] {
+    const Tensor h = free(batch.inputs);
+    return cross_entropy(matmul(matmul(h, h.transpose(0, 1)), h), batch.targets);  // not in a module
+  };
+  for (const char* name : {"amp-bf16", "mxfp8"}) {
+    CAPTURE(name);
+    const auto sites = inspect::gradient_sites(amp::recipe(name), free, mixes);
+    const auto outside = std::ranges::find_if(
+        sites.sites, [](const inspect::GradientSite& s) { return s.layer.starts_with("gradient_sites_test.cpp:"); });
+    REQUIRE(outside != sites.sites.end());
+    CHECK(outside->alone_whole > 0);
+    CHECK(outside->saved_whole != 0);
+  }
+  const auto inside = inspect::gradient_sites(amp::recipe("amp-bf16"), outer,
+                                              [&] { return cross_entropy(outer(batch.inputs), batch.targets); });
+  int with_weights = 0;
+  int others = 0;
+  for (const inspect::GradientSite& s : inside.sites)
+    if (s.role == inspect::SiteRole::all_ops) (s.layer == "in" || s.layer == "out" ? with_weights : others) += 1;
+  CHECK(with_weights == 2);
+  CHECK(others >= 1);
+}
