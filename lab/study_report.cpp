@@ -53,9 +53,9 @@ std::string step_report(const MakeModel& make_model, const LabData& data, const 
         "the loss of {} at step {} is {}; an earlier --step can be studied, and a comparison with fp32 says why the "
         "run diverges",
         recipe.name, options.step, loss);
-  std::string text = fmt::format("{}, step {}, loss {:.9g}\n{}\nThe loss, and the ops whose errors move it\n{}",
-                                 recipe.name, options.step, loss, layers_with_kinds(study.model()),
-                                 to_string(shadow.attribution()));
+  std::string text =
+      fmt::format("{}, step {}, loss {:.9g}\n{}\nThe loss, and the ops whose errors move it\n{}", recipe.name,
+                  options.step, loss, layers_with_kinds(study.model()), to_string(shadow.attribution()));
   text += "\nWho loses the bits\n" + shadow.by_layer();
   if (sites) text += "\nWhat each site alone does to the gradients\n" + to_string(*sites);
   text += "\nThe updates\n" + meter.to_string();
