@@ -26,7 +26,8 @@
 
 namespace gradual::inspect {
 
-// One rule and one size. Coded scales have the name of their format as a rule, "e6m2". Blocks of zeros and blocks with NaN or Inf are counted, but not measured.
+// One rule and one size. Coded scales have the name of their format as a rule, "ue6m2". Blocks of zeros and blocks with
+// NaN or Inf are counted, but not measured.
 struct XrayRow {
   std::string rule = {};  // a ScaleRule's name, "f32" (max / amax), "nvfp4" or "4-over-6"
   int block = 0;          // elements along the contracted axis; for a square quantizer the side of a tile
@@ -34,14 +35,15 @@ struct XrayRow {
   std::int64_t blocks = 0;
   std::int64_t zero_blocks = 0;
   std::int64_t nonfinite_blocks = 0;
-  std::int64_t clipped_blocks = 0;          // blocks with an element that exceeds the format's range after scaling
-  std::int64_t elements = 0;                // nonzero elements of measured blocks
-  std::int64_t clipped = 0;                 // those that exceed the format's largest value after scaling
-  std::int64_t made_zero = 0;               // those that become zero
-  double squares = 0;                       // sums of squares over measured blocks: of elements
-  double error = 0;                         // of rounding errors
-  double best_error = 0;                    // sum of each block's smallest error with a power of two as scale
-  std::map<int, std::int64_t> scales = {};  // number of measured blocks by floor(log2(scale)), of parts the largest; not 0
+  std::int64_t clipped_blocks = 0;  // blocks with an element that exceeds the format's range after scaling
+  std::int64_t elements = 0;        // nonzero elements of measured blocks
+  std::int64_t clipped = 0;         // those that exceed the format's largest value after scaling
+  std::int64_t made_zero = 0;       // those that become zero
+  double squares = 0;               // sums of squares over measured blocks: of elements
+  double error = 0;                 // of rounding errors
+  double best_error = 0;            // sum of each block's smallest error with a power of two as scale
+  // Measured blocks by floor(log2(scale)), of parts the largest; scales of 0 are left out.
+  std::map<int, std::int64_t> scales = {};
 
   double clipped_blocks_percent() const { return percent_of(clipped_blocks, blocks); }
   double made_zero_percent() const { return percent_of(made_zero, elements); }
@@ -75,8 +77,8 @@ struct BlockXray {
 // amax becomes 6 or 4, whichever gives the smaller squared error (other formats: the largest value or 2/3 of it). The
 // tensor's scale is then 256 / 448 of nvfp4's, which leaves room for both. Stochastic rounding draws its own random
 // numbers. Blocks with parts, coded scales and searched ones have the rules and sizes that check_valid() allows them, and
-// rows of the quantizer's own bits. others: false leaves only the quantizer's own row. Error if the quantizer has no scales of blocks, or has a
-// Hadamard transform.
+// rows of the quantizer's own bits. others: false leaves only the quantizer's own row. Error if the quantizer has no
+// scales of blocks, or has a Hadamard transform.
 BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1, bool others = true);
 
 // The elements of x that exceed the largest number of the quantizer's format after scaling, bool, in the sizes of x.

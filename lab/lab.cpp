@@ -76,7 +76,12 @@ class Comparison {
  public:
   Comparison(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
              const std::string& out, const Options& options)
-      : make_model_(make_model), data_(data), recipes_(recipes), options_(options), out_(out), folder_(out, existing(options)) {
+      : make_model_(make_model),
+        data_(data),
+        recipes_(recipes),
+        options_(options),
+        out_(out),
+        folder_(out, existing(options)) {
     if (options.resume && !out.empty()) before_ = folder_.finished();
     else folder_.clear();
     for (const std::string& path : {options.trace, options.profile})

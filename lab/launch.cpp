@@ -187,8 +187,8 @@ std::string search_command(const Origin& origin, const StepOfRun& at) {
     add_step(words, at);
     return joined(words);
   }
-  return fmt::format("lab::search(make_model, data, {{.step = {}, .run = {{{}}}}})",
-                     study_options(origin, at), designated(origin.options, kRunFields));
+  return fmt::format("lab::search(make_model, data, {{.step = {}, .run = {{{}}}}})", study_options(origin, at),
+                     designated(origin.options, kRunFields));
 }
 
 std::string wrapped_command(const std::string& command, std::size_t columns, const std::string& indent) {

@@ -31,8 +31,8 @@ class LiveCurves {
   std::chrono::steady_clock::time_point last_{};
 };
 
-// Scalars of runs as event files, DIR/RECIPE-seedN/events.out.tfevents.*: loss, loss scale, skipped steps, and the metric
-// after each epoch. It is a value of Options::progress. Error if a file cannot be made or written.
+// Scalars of runs as event files, DIR/RECIPE-seedN/events.out.tfevents.*: loss, loss scale, skipped steps, and the
+// metric after each epoch. It is a value of Options::progress. Error if a file cannot be made or written.
 class TensorBoard {
  public:
   explicit TensorBoard(std::string folder);

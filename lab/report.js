@@ -136,7 +136,8 @@ function pairs() {
         },
         text, el("small", {}, finite(half) ? `± ${half.toFixed(digits)}` : ""));
   };
-  byId("pairs").replaceChildren(...tableOf(["recipe", ...recipes], recipes.map(r => [r, ...recipes.map(c => cell(r, c))])));
+  const rows = recipes.map(row => [row, ...recipes.map(column => cell(row, column))]);
+  byId("pairs").replaceChildren(...tableOf(["recipe", ...recipes], rows));
 }
 
 // Why runs went wrong: of a recipe's seeds the first that has findings.

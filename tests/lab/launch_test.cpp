@@ -95,11 +95,12 @@ TEST_CASE("launch: compare() in C++ gives calls that repeat its runs") {
   REQUIRE(expression.ends_with(")json\")"));
   const std::string json = expression.substr(begin.size(), expression.size() - begin.size() - 7);
   CHECK(amp::to_json(amp::recipe_from_json(json)) == amp::to_json(mine));
-  CHECK(lab::search_command(r.origin, {9, 0}) ==
-        "lab::search(make_model, data, {.step = {.step = 9, .batch = 20, .epochs = 2, .lr = 0.01, .optimizer = \"sgd\", "
-        ".training = {.rates = {.momentum = 0.5}, .schedule = lab::ScheduleKind::one_cycle}}, .run = {.epochs = 2, "
-        ".batch = 20, .lr = 0.01, .optimizer = \"sgd\", .training = {.rates = {.momentum = 0.5}, .schedule = "
-        "lab::ScheduleKind::one_cycle}}})");
+  CHECK(
+      lab::search_command(r.origin, {9, 0}) ==
+      "lab::search(make_model, data, {.step = {.step = 9, .batch = 20, .epochs = 2, .lr = 0.01, .optimizer = \"sgd\", "
+      ".training = {.rates = {.momentum = 0.5}, .schedule = lab::ScheduleKind::one_cycle}}, .run = {.epochs = 2, "
+      ".batch = 20, .lr = 0.01, .optimizer = \"sgd\", .training = {.rates = {.momentum = 0.5}, .schedule = "
+      "lab::ScheduleKind::one_cycle}}})");
 }
 
 TEST_CASE("launch: results keep how they began, and nothing is said of what nothing can repeat") {
