@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../amp/quantized_run.h"
@@ -15,14 +18,22 @@
 #include "../core/support/throwf.h"
 #include "csv_text.h"
 #include "mirror.h"
-#include "names.h"
 #include "numbers.h"
+#include "op_row.h"
 
 namespace gradual::inspect {
 namespace {
 
 using amp::Quantization, amp::Recipe;
 using Site = std::pair<std::string, SiteRole>;  // layer, role
+
+// The layer of a call that runs now, or its line.
+std::string place_of(const OpCall& call) {
+  CallRecord record;
+  record.context = context();
+  record.op = call.op;
+  return OpRow(0, call, record).place();
+}
 
 // The roles of a quantised recipe.
 constexpr std::pair<SiteRole, std::optional<Quantizer> Quantization::*> kQuantizedRoles[] = {
@@ -59,7 +70,7 @@ class SitesOnly final : public Interceptor {
         root_(root),
         seen_(seen) {}
   Outputs call(const OpCall& call) override {
-    const std::string layer = root_ ? context().module : OpRow(0, call, context()).place();
+    const std::string layer = root_ ? context().module : place_of(call);
     const bool lowered = policy_[call.op].kind == amp::PolicyKind::lower;
     if (lowered && std::ranges::find(seen_, layer) == seen_.end()) seen_.push_back(layer);
     const bool operands = choice_.low(layer, SiteRole::operands);
@@ -94,9 +105,9 @@ class OutsideProducts final : public Observer {
   explicit OutsideProducts(const std::vector<std::string>& layers) : layers_(layers) {}
   std::set<std::string> lines;
 
-  void before(const OpCall& call) override {
-    if (context().phase == Phase::forward && is_rewritten(call) &&
-        std::ranges::find(layers_, context().module) == layers_.end())
+  void before(const OpCall& call, const CallRecord& record) override {
+    if (record.context.phase == Phase::forward && record.replaced &&
+        std::ranges::find(layers_, record.context.module) == layers_.end())
       lines.insert(file_line(call.where));
   }
 
