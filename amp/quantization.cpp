@@ -62,8 +62,8 @@ bool seen_in_forward(const ProductOperand& o, Site& site) {
   return site.state->hides(untransformed(*forward, *site.quantization));
 }
 
-// Forward stages the amaxes of x and w, backward those of dy, each once; x and w are rounded again with the scale of the
-// first time. A checkpointed segment does not record at first.
+// Forward stages the amaxes of x and w, backward those of dy, each once; x and w are rounded again with the scale of
+// the first time. A checkpointed segment does not record at first.
 QuantizeFor use_of(Role role, const QuantizationState& state) {
   const RewriteContext& context = rewrite_context();
   const bool error = role == Role::error;

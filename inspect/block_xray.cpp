@@ -68,7 +68,7 @@ std::vector<Rule> rules_of(const Quantizer& q, int size, double amax) {
   six.global = six.global * 256 / 448;
   ScaleSpec four = six;
   four.most *= 2.0 / 3;
-  all.push_back({{six, four}, {.rule = "4-over-6", .block = size}});
+  all.push_back({{six, four}, {.rule = std::string(to_string(CodedRule::four_over_six)), .block = size}});
   return all;
 }
 
@@ -174,11 +174,8 @@ template <class T> struct Blocks {
 
 // True if the scaling tries several scales on a block's elements.
 bool searches_scales(const Scaling& scaling) {
-  if (rule_of(scaling) == ScaleRule::least_squares) return true;
   return of_kind(
-      scaling, false, [](const auto& kind) requires std::is_same_v<std::decay_t<decltype(kind.rule)>, CodedRule> {
-        return searches(kind.rule);
-      });
+      scaling, false, [](const auto& kind) requires requires { kind.search(); } { return kind.search() != nullptr; });
 }
 
 // Scales that do not follow from a block's amax alone: those of parts, coded ones, and searched ones. The quantizer

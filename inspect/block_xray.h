@@ -29,7 +29,7 @@ namespace gradual::inspect {
 // One rule and one size. Coded scales have the name of their format as a rule, "ue6m2". Blocks of zeros and blocks with
 // NaN or Inf are counted, but not measured.
 struct XrayRow {
-  std::string rule = {};  // a ScaleRule's name, "f32" (max / amax), "nvfp4" or "4-over-6"
+  std::string rule = {};  // of a ScaleRule or a CodedRule; "f32" (max / amax), "nvfp4"
   int block = 0;          // elements along the contracted axis; for a square quantizer the side of a tile
   bool runs = false;      // the quantizer itself
   std::int64_t blocks = 0;
@@ -73,7 +73,7 @@ struct BlockXray {
 
 // X-rays a floating tensor x on any device along the contracted `axis`. There are rows for blocks of 8, 16, 32, 64, 128
 // and the quantizer's own size. Each size has the four ScaleRules (scales e8m0, or the quantizer's powers of two), and
-// the quantizer's own kind if its scales are not powers of two. nvfp4 also has "4-over-6" (arXiv 2512.02010): a block's
+// the quantizer's own kind if its scales are not powers of two. nvfp4 also has "four-over-six" (arXiv 2512.02010): a block's
 // amax becomes 6 or 4, whichever gives the smaller squared error (other formats: the largest value or 2/3 of it). The
 // tensor's scale is then 256 / 448 of nvfp4's, which leaves room for both. Stochastic rounding draws its own random
 // numbers. Blocks with parts, coded scales and searched ones have the rules and sizes that check_valid() allows them, and

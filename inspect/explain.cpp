@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "../core/support/generator.h"
 #include "../core/support/throwf.h"
@@ -55,7 +60,15 @@ std::string first_nonfinite(const nn::Module& model) {
   return "";
 }
 
-// Whether the step reads a NaN or Inf that is neither a parameter, a buffer nor the result of one of its ops: the data.
+// True for zeros and -Inf alone, as a mask has them.
+bool is_mask(const Tensor& t) {
+  const Unseen unseen;
+  const Tensor zeros = eq(t, 0.0).to(DType::i64).sum();
+  const Tensor infinities = eq(t, -std::numeric_limits<double>::infinity()).to(DType::i64).sum();
+  return zeros.item() + infinities.item() == static_cast<double>(t.numel());
+}
+
+// Whether the step reads a NaN or Inf, besides those of masks, that is neither a parameter, a buffer nor the result of one of its ops: the data.
 class BatchWatch final : public Observer {
  public:
   explicit BatchWatch(const nn::Module& model) {
@@ -68,7 +81,7 @@ class BatchWatch final : public Observer {
     if (record.context.phase != Phase::forward) return;
     for (int i = 0; i < call.inputs.size(); ++i)
       if (call[i].defined() && known_.insert(amp::storage_id(call[i])).second && call[i].is_floating())
-        finite = finite && numbers_of(call[i]).finite();
+        finite = finite && (numbers_of(call[i]).finite() || is_mask(call[i]));
   }
   void after(const OpCall&, const Outputs& out, const CallRecord&) override {
     for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) known_.insert(amp::storage_id(out[i]));
@@ -145,9 +158,12 @@ bool clearly_above(const std::vector<double>& losses, const std::vector<double>&
   return gap > kClearErrors * error && gap > kLeastGap * std::abs(mean(others, n / 2, n));
 }
 
+// The last quarter is compared with the first step; a loop of one step has nothing to compare.
 bool learns(const std::vector<double>& losses) {
   const std::int64_t n = std::ssize(losses);
-  return bad_step(losses) < 0 && mean(losses, n - std::max<std::int64_t>(1, n / 4), n) < kFalls * losses[0];
+  if (bad_step(losses) >= 0) return false;
+  const double fall = losses[0] - mean(losses, n - std::max<std::int64_t>(1, n / 4), n);
+  return n == 1 || fall > (1 - kFalls) * std::abs(losses[0]);
 }
 
 class Explanation {
@@ -214,7 +230,7 @@ class Explanation {
     e.last_scale = whole_.scales.back();
     for (std::size_t i = 1; i < whole_.scales.size(); ++i) e.growths += whole_.scales[i] > whole_.scales[i - 1];
     for (const double loss : made_.losses)
-      if (std::isfinite(loss)) e.rise = std::max(e.rise, loss / made_.losses[0]);
+      if (std::isfinite(loss) && made_.losses[0] > 0) e.rise = std::max(e.rise, loss / made_.losses[0]);
     e.casts = whole_.casts;
     e.updates = whole_.updates;
     e.scalars = whole_.scalars;
@@ -228,10 +244,13 @@ class Explanation {
     return e;
   }
 
+  // A loop whose gradients cannot be checked keeps the findings so far.
   void check_gradients() {
-    const Collector::Impl pass = ran({.recipe = amp::recipe("fp32"), .check_gradients = true});
-    const std::optional<Finding> wrong = pass.gradients ? finding_of(*pass.gradients) : std::nullopt;
-    if (wrong) made_.findings = {*wrong};
+    try {
+      const Collector::Impl pass = ran({.recipe = amp::recipe("fp32"), .check_gradients = true});
+      const std::optional<Finding> wrong = pass.gradients ? finding_of(*pass.gradients) : std::nullopt;
+      if (wrong) made_.findings = {*wrong};
+    } catch (const Error&) { return; }
   }
 
   // Of a pass with fewer steps too: the share of finite losses at the end, or the mean loss of the second half.

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "../core/quantize/bits_per_number.h"
 #include "../core/support/throwf.h"
 #include "gradient_sites.h"
 #include "shadow.h"
@@ -35,14 +36,7 @@ class Products final : public Interceptor {
   std::vector<FormatSite>& sites_;
 };
 
-// Bits per element, with its part of a block's scale. One scale per tensor or row counts as nothing.
-double bits(const std::optional<Quantizer>& q) {
-  if (!q) return 32;
-  const int block = block_size(q->scaling);
-  if (block == 0) return q->format.bits();
-  const int scale = is_any<FloatBlocks, FloatParts, RangeBlocks>(q->scaling) ? 32 : 8;
-  return q->format.bits() + static_cast<double>(scale) / block / (has_tiles(q->scaling) ? block : 1);
-}
+double bits(const std::optional<Quantizer>& q) { return q ? bits_per_number(*q) : 32; }
 
 double finite(double harm) { return std::isfinite(harm) ? harm : 1e6; }
 

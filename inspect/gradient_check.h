@@ -36,7 +36,7 @@ struct GradientCheck {
   const GradientSlope* wrong_parameter() const;  // the last one in the order of the model: the fault lies after it
 };
 
-// Runs a forward and a backward, and four more forwards for each parameter, of 32 evenly spaced ones at most.
+// Runs a forward and a backward, and five more forwards for each parameter, of 32 evenly spaced ones at most.
 // A parameter's gradient is wrong if its slope differs by more than a factor of 2 or in sign; a function's, if by more
 // than 10%. Parameters, gradients, buffers and the default generator are restored.
 GradientCheck check_gradients(nn::Module& model, const std::function<Tensor()>& loss);

@@ -92,13 +92,17 @@ StepOfRun usual_step(const Summary& s) {
   return {std::clamp<std::int64_t>(last, 0, kUsualStep), s.first->seed};
 }
 
+// True if what repeats the run is a call in C++.
+bool is_code(const Summary& s) { return s.first->origin.program.empty(); }
+
 Conclusion failure(const Summary& s) {
   const Finding& f = s.first->findings[0];
   std::string sentence = fmt::format("{} {}", s.first->recipe, to_string(s.first->verdict));
   if (f.cause != inspect::Cause::unknown) sentence += fmt::format(": {}", inspect::cause_info(f.cause).sentence);
   sentence += fmt::format(". {}", with_stop(f.sentence));
   if (!f.remedy.empty()) sentence += " Cure: " + with_stop(f.remedy);
-  return {Effect::failure, sentence, step_command(s.first->origin, {std::max<std::int64_t>(0, f.step), s.first->seed})};
+  return {Effect::failure, sentence, step_command(s.first->origin, {std::max<std::int64_t>(0, f.step), s.first->seed}),
+          is_code(s)};
 }
 
 std::string percents(const Summary& s) {
@@ -123,7 +127,7 @@ Conclusion scale_effect(const Summary& with, const Summary& without) {
       fmt::format("{} and {} round to the same {} bits. {} has scales and reaches {}; without scales {} reaches {}.",
                   with.first->recipe, without.first->recipe, most_bits(with), with.first->recipe, percents(with),
                   without.first->recipe, percents(without)),
-      diff_command(without.first->origin, with.first->origin, usual_step(without))};
+      diff_command(without.first->origin, with.first->origin, usual_step(without)), is_code(without)};
 }
 
 Conclusion range_effect(const Summary& wide, const Summary& fine) {
@@ -134,7 +138,7 @@ Conclusion range_effect(const Summary& wide, const Summary& fine) {
                   "are zero and the {} is {}; with {} bits it is {:.0f}% and {}.",
                   wide.first->recipe, fine.first->recipe, most_bits(wide), exponent(wide), wide.zero,
                   wide.first->metric.name, number(wide), exponent(fine), fine.zero, number(fine)),
-      diff_command(fine.first->origin, wide.first->origin, usual_step(fine))};
+      diff_command(fine.first->origin, wide.first->origin, usual_step(fine)), is_code(fine)};
 }
 
 Conclusion loss_effect(const Summary& s, double fp32) {
@@ -145,7 +149,7 @@ Conclusion loss_effect(const Summary& s, double fp32) {
                       "{:.3f} (+{:.3f}{}).",
                       s.first->metric.name, s.first->recipe, s.first->metric.is_share() ? "below" : "worse than",
                       s.loss, fp32, d.mean, interval),
-          step_command(s.first->origin, usual_step(s))};
+          step_command(s.first->origin, usual_step(s)), is_code(s)};
 }
 
 }  // namespace
@@ -195,9 +199,8 @@ std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
                     fmt::format("{} rounds every operand of a product to {} bits or fewer and ends where fp32 does, in "
                                 "{}. No recipe here does so with fewer.",
                                 narrowest->first->recipe, most_bits(*narrowest), what_ends(*narrowest)),
-                    search_command(narrowest->first->origin, usual_step(*narrowest))});
+                    search_command(narrowest->first->origin, usual_step(*narrowest)), is_code(*narrowest)});
   if (made.size() > 5) made.resize(5);
-  for (Conclusion& c : made) c.is_code = results.front().origin.program.empty();
   return made;
 }
 

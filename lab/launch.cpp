@@ -16,6 +16,7 @@
 #include "../amp/recipe.h"
 #include "../core/support/printable.h"
 #include "lab.h"
+#include "search.h"
 
 namespace gradual::lab {
 namespace {
@@ -91,7 +92,8 @@ Words fields_of(const Options& o) {
 // In the order of their declarations.
 constexpr std::array kStudyFields = {"step",      "seed", "batch",    "epochs", "lr",
                                      "optimizer", "loss", "training", "device"};
-constexpr std::array kRunFields = {"epochs", "batch", "lr", "optimizer", "loss", "metric", "training", "device"};
+constexpr std::array kRunFields = {"epochs", "batch",    "lr",    "optimizer", "loss",
+                                   "metric", "training", "seeds", "device"};
 
 std::string study_options(const Origin& origin, const StepOfRun& at) {
   Words pairs = origin.options;
@@ -170,7 +172,8 @@ std::string step_command(const Origin& origin, const StepOfRun& at) {
 }
 
 std::string diff_command(const Origin& first, const Origin& second, const StepOfRun& at) {
-  if (first.recipe.empty() || second.recipe.empty()) return "";
+  const bool alike = first.program.empty() == second.program.empty() && first.options == second.options;
+  if (first.recipe.empty() || second.recipe.empty() || !alike) return "";
   if (first.program.empty())
     return fmt::format("lab::diff_report(make_model, data, {}, {}, {})", first.recipe, second.recipe,
                        study_options(first, at));
@@ -187,8 +190,10 @@ std::string search_command(const Origin& origin, const StepOfRun& at) {
     add_step(words, at);
     return joined(words);
   }
+  Words run = origin.options;
+  run.insert(run.end(), {"seeds", std::to_string(SearchOptions().run.seeds)});
   return fmt::format("lab::search(make_model, data, {{.step = {}, .run = {{{}}}}})", study_options(origin, at),
-                     designated(origin.options, kRunFields));
+                     designated(run, kRunFields));
 }
 
 std::string wrapped_command(const std::string& command, std::size_t columns, const std::string& indent) {
@@ -196,7 +201,8 @@ std::string wrapped_command(const std::string& command, std::size_t columns, con
   Words groups;
   bool inside = false;  // of quotes, where no line may end
   for (std::size_t i = 0; i < command.size(); ++i) {
-    if (command[i] == '\'') inside = !inside;
+    const bool escaped = !inside && i > 0 && command[i - 1] == '\\';  // the apostrophe of shell_word
+    if (command[i] == '\'' && !escaped) inside = !inside;
     const bool begins = !inside && command[i] == ' ' && command.substr(i + 1, 2) == "--";
     if (begins || groups.empty()) groups.emplace_back();
     if (!begins) groups.back() += command[i];

@@ -40,7 +40,7 @@ struct StepOfRun {
   std::int64_t seed = 0;
 };
 // "gradual-lab diff --epochs 4 e3m2 mxfp6 --step 50", or a call in C++ of `make_model` and `data`, the caller's
-// arguments of compare(). Empty: nothing can repeat the run.
+// arguments of compare(). Empty: nothing can repeat the run, or the two runs of a diff have different options.
 std::string step_command(const Origin& origin, const StepOfRun& at);
 std::string diff_command(const Origin& first, const Origin& second, const StepOfRun& at);
 std::string search_command(const Origin& origin, const StepOfRun& at);

@@ -134,19 +134,19 @@ TensorBoard::Events& TensorBoard::events_of(const Progress& p) {
 
 void TensorBoard::operator()(const Progress& p) {
   Events& events = events_of(p);
-  std::string values;
-  if (p.step > events.step) {
-    values += detail::scalar("loss", p.loss) + detail::scalar("loss_scale", p.scale) +
-              detail::scalar("skipped_steps", static_cast<double>(p.skipped));
-    events.step = p.step;
-  }
+  const auto write = [&](std::int64_t step, const std::string& values) {
+    const std::string record = detail::tf_record(detail::event(step, detail::bytes_field(5, values)));
+    std::fwrite(record.data(), 1, record.size(), events.file.get());
+  };
   if (p.epoch > events.epoch && std::isfinite(p.value)) {
-    values += detail::scalar("test/" + p.metric.name, p.value);
+    // An epoch is told with the first step of the next one.
+    write(p.finished ? p.step : p.step - 1, detail::scalar("test/" + p.metric.name, p.value));
     events.epoch = p.epoch;
   }
-  if (!values.empty()) {
-    const std::string record = detail::tf_record(detail::event(p.step, detail::bytes_field(5, values)));
-    std::fwrite(record.data(), 1, record.size(), events.file.get());
+  if (p.step > events.step) {
+    write(p.step, detail::scalar("loss", p.loss) + detail::scalar("loss_scale", p.scale) +
+                      detail::scalar("skipped_steps", static_cast<double>(p.skipped)));
+    events.step = p.step;
   }
   constexpr std::chrono::seconds kEvery(1);
   const auto now = std::chrono::steady_clock::now();

@@ -260,8 +260,9 @@ std::string to_json(const Score& score) {
   return j.dump();
 }
 
-Score score_from_json(const std::string& line) {
-  const Json j = Json::parse(line);
+std::optional<Score> score_from_json(const std::string& line) {
+  const Json j = Json::parse(line, nullptr, false);
+  if (j.is_discarded()) return std::nullopt;
   Score score;
   for (const Group group : {Group::failure, Group::control, Group::healthy})
     if (j.at("group") == std::string(to_string(group))) score.group = group;

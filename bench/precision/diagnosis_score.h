@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,8 @@ struct Score {
 Score diagnose(const Instance& instance);
 
 std::string to_json(const Score& score);
-Score score_from_json(const std::string& line);
+// None for a line that was cut off.
+std::optional<Score> score_from_json(const std::string& line);
 
 // True if a finding's site lies at one of the truth's.
 bool is_site(const std::string& found, const std::vector<std::string>& sites);

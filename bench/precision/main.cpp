@@ -3,6 +3,7 @@
 //   gradual-precision-bench [--fresh SEED] [--kinds A,B] [--family NAME] [--kept DIR] [--part I/N] [--table] [--list]
 //                           [--write FILE]
 #include <fmt/format.h>
+#include <gradual/core/files/atomic_file.h>
 #include <gradual/gradual.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -149,9 +151,8 @@ std::map<std::string, Score> kept_in(const Arguments& a) {
     if (!name.starts_with(file_prefix(a)) || !name.ends_with(".jsonl")) continue;
     std::ifstream file(entry.path());
     for (std::string line; std::getline(file, line);) {
-      if (!line.ends_with('}')) continue;
-      const Score score = score_from_json(line);
-      all[score.id] = score;
+      const std::optional<Score> score = score_from_json(line);
+      if (score) all[score->id] = *score;
     }
   }
   return all;
@@ -174,9 +175,11 @@ void list(const Arguments& a) {
 void run_all(const Arguments& a) {
   fs::create_directories(a.kept);
   const std::map<std::string, Score> before = kept_in(a);
-  std::ofstream file(fs::path(a.kept) / fmt::format("{}{}-of-{}.jsonl", file_prefix(a), a.part, a.parts),
-                     std::ios::app);
+  const fs::path path = fs::path(a.kept) / fmt::format("{}{}-of-{}.jsonl", file_prefix(a), a.part, a.parts);
+  const bool begun = fs::exists(path) && fs::file_size(path) > 0;
+  std::ofstream file(path, std::ios::app);
   if (!file) throw Error("cannot write into '" + a.kept + "'");
+  if (begun) file << "\n";  // an earlier run may have ended within a line
   const std::vector<Place> all = places(a);
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (static_cast<int>(i % static_cast<std::size_t>(a.parts)) != a.part - 1) continue;
@@ -197,7 +200,7 @@ void print_table(const Arguments& a) {
   }
   const std::string text = table_of(scores);
   fmt::print("{}", text);
-  if (!a.write.empty()) std::ofstream(a.write) << text;
+  if (!a.write.empty()) write_file_atomically(a.write, text);
 }
 
 }  // namespace

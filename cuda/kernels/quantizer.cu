@@ -249,7 +249,7 @@ template <class Round> struct RoundTiles {
     LoopCounts unused;
     coded_scales[t] = static_cast<std::uint8_t>(
         !rule.two_levels ? (bits << 1) >> 24  // e8m0: the exponent; all ones for NaN
-                                        : detail::round_bits<0, true, false, false>(bits, 0, scale_codes, unused));
+                         : detail::round_bits<0, true, false, false>(bits, 0, scale_codes, unused));
   }
 };
 

@@ -37,7 +37,7 @@ int diff_command(int argc, char** argv) {
   if (names.size() != 2 && names.size() != 3)
     throw_error(fmt::format("diff takes two recipes, not {} (see {} diff --help)", names.size(), program_name()));
   const FolderRecipes from(names.size() == 3 ? names.front() : "");
-  from.give(a, app);
+  from.give(a, app, {names[names.size() - 2], names.back(), trained_by});
   a.check(app);
   const amp::Recipe first = from.one("the first recipe", names[names.size() - 2]);
   const amp::Recipe second = from.one("the second recipe", names.back());

@@ -110,7 +110,7 @@ int report_command(int argc, char** argv) {
   for (const bool as_latex : {false, true}) {
     if (!(as_latex ? latex : csv)) continue;
     for (const std::string& written : write_tables(results, folder + "/tables", as_latex))
-      say(stdout, "table: {}\n", written);
+      say(stdout, "table: {}\n", printable(written));
   }
   return 0;
 }

@@ -51,7 +51,7 @@ int search_command(int argc, char** argv) {
   declare_options(app, a);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   at_least_one("--seeds", a.search.run.seeds);
-  FolderRecipes(a.folder).give(a.study, app);
+  FolderRecipes(a.folder).give(a.study, app, {});
   a.study.check(app);
   a.search.cost = inspect::cost_from_name(a.cost);
   a.search.formats = split_names(a.formats);

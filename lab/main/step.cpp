@@ -31,7 +31,7 @@ int step_command(int argc, char** argv) {
   app.add_flag("--wide", wide, kWideHelp);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   const FolderRecipes from(folder);
-  from.give(study, app);
+  from.give(study, app, {recipe});
   study.check(app);
   const amp::Recipe chosen = from.one("--recipe", recipe);
   const MakeModel make = study.make_model(app);

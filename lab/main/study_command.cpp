@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace gradual::lab {
 
@@ -47,13 +49,33 @@ amp::Recipe FolderRecipes::one(const char* option, const std::string& text) cons
   return one_recipe(option, text);
 }
 
-void FolderRecipes::give(const TaskArguments& task, OptionParser& app) const {
-  if (folder_.empty()) return;
+std::vector<const Result*> FolderRecipes::begun(const std::vector<std::string>& recipes) const {
+  std::vector<const Result*> runs;
   for (const Result& r : results_)
-    if (!r.origin.program.empty()) return task.take(app, r.origin);
-  throw_error(folder_ +
-              " does not say with which options it was trained: lab::compare of a C++ program made it, or an earlier "
-              "version. Give the options instead of the folder");
+    if (!r.origin.program.empty() && std::ranges::find(recipes, r.recipe) != recipes.end()) runs.push_back(&r);
+  return runs;
+}
+
+void FolderRecipes::give(const TaskArguments& task, OptionParser& app, const std::vector<std::string>& recipes) const {
+  if (folder_.empty()) return;
+  std::vector<const Result*> runs = begun(recipes);
+  if (runs.empty()) {
+    std::vector<std::string> all;
+    for (const Result& r : results_) all.push_back(r.recipe);
+    runs = begun(all);
+  }
+  if (runs.empty())
+    throw_error(folder_ +
+                " does not say with which options it was trained: lab::compare of a C++ program made it, or an earlier "
+                "version. Give the options instead of the folder");
+  const Result& first = *runs.front();
+  for (const Result* r : runs)
+    if (r->origin.options != first.origin.options)
+      throw_error(
+          fmt::format("{} has runs with different options, as of '{}' and '{}'; name recipes whose options are "
+                      "the same, or give the options instead of the folder",
+                      folder_, first.recipe, r->recipe));
+  task.take(app, first.origin);
 }
 
 amp::Recipe one_recipe(const char* option, const std::string& text) {

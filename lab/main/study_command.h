@@ -26,12 +26,16 @@ class FolderRecipes {
  public:
   // "": none.
   explicit FolderRecipes(const std::string& folder);
-  // Adds the options of the folder's runs to those of the command line, which win. Error if the folder has none.
-  void give(const TaskArguments& task, OptionParser& app) const;
+  // Adds the options of these recipes' runs, of all runs if the folder has none of them, to those of the command line,
+  // which win. Error if the folder does not say them, and if they differ, as in a folder of several comparisons.
+  void give(const TaskArguments& task, OptionParser& app, const std::vector<std::string>& recipes) const;
   // The recipe as the folder's run had it; one that the folder lacks as one_recipe().
   amp::Recipe one(const char* option, const std::string& text) const;
 
  private:
+  // The runs of these recipes that say how they began.
+  std::vector<const Result*> begun(const std::vector<std::string>& recipes) const;
+
   std::string folder_;
   std::vector<Result> results_;
 };

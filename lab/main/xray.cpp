@@ -28,7 +28,7 @@ int xray_command(int argc, char** argv) {
   app.add_flag("--wide", wide, kWideHelp);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   const FolderRecipes from(folder);
-  from.give(a, app);
+  from.give(a, app, {name});
   a.check(app);
   const amp::Recipe recipe = from.one("--recipe", name);
   const MakeModel make = a.make_model(app);

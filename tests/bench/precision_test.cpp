@@ -127,7 +127,8 @@ TEST_CASE("three instances from the draw to the table") {
   const Score healthy = scored("half", Family::mlp);
   CHECK(healthy.counts);
   CHECK_FALSE(healthy.false_alarm);
-  const Score again = score_from_json(to_json(clipped));
+  const Score again = score_from_json(to_json(clipped)).value();
+  CHECK(!score_from_json(to_json(clipped).substr(0, 40)));
   CHECK(to_json(again) == to_json(clipped));
   const std::string table = table_of({clipped, healthy});
   CHECK(table.find("| cause right first | at least 90% | 1 of 1 (100%) | met |") != std::string::npos);

@@ -2,7 +2,8 @@
 #   cmake -DMODE=installed    ...  installs the build tree GRADUAL_BUILD into WORK/prefix and uses find_package
 #   cmake -DMODE=subdirectory ...  builds the library anew from GRADUAL_SOURCE, by add_subdirectory
 #   cmake -DMODE=configured   ...  configures that in a new folder with neither generator nor build type named
-# and with -DWORK= -DCXX= -DGENERATOR= -DBUILD_TYPE= -DNATIVE= -P run.cmake
+# and with -DWORK= -DCXX= -DGENERATOR= -DBUILD_TYPE= -DNATIVE= -DLAB= (whether the package must have gradual::lab)
+# -P run.cmake
 
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status)
@@ -50,7 +51,7 @@ if(MODE STREQUAL "installed")
       message(FATAL_ERROR "the install holds ${folder}, which is not public")
     endif()
   endforeach()
-  list(APPEND arguments -DCMAKE_PREFIX_PATH=${WORK}/prefix)
+  list(APPEND arguments -DCMAKE_PREFIX_PATH=${WORK}/prefix -DNEEDS_LAB=${LAB})
 else()
   # the flags of the build tree that the tests came from, so that a compiler cache has most of it
   list(APPEND arguments -DGRADUAL_SOURCE=${GRADUAL_SOURCE} -DGRADUAL_NATIVE=${NATIVE} -DGRADUAL_CCACHE=ON)
@@ -58,3 +59,6 @@ endif()
 run(${CMAKE_COMMAND} ${arguments})
 run(${CMAKE_COMMAND} --build ${WORK} --parallel 2)
 run(${WORK}/consumer)
+if(EXISTS ${WORK}/consumer_lab)
+  run(${WORK}/consumer_lab --list-recipes)
+endif()

@@ -175,7 +175,7 @@ TEST_CASE("xray: a block that suits 4 takes 4 over 6") {
   std::vector<float> values(32, 4.0F);
   std::fill_n(values.begin() + 16, 16, 1536.0F);
   const BlockXray x = xray(from_data(values, {32}), nvfp4());
-  const XrayRow& adaptive = x.of("4-over-6", 16);
+  const XrayRow& adaptive = x.of("four-over-six", 16);
   CHECK(adaptive.blocks == 2);
   CHECK(adaptive.error == 0);
   CHECK(adaptive.scales == std::map<int, std::int64_t>{{0, 1}, {8, 1}});
@@ -187,7 +187,7 @@ TEST_CASE("xray: a block that suits 4 takes 4 over 6") {
 
   manual_seed(3);
   const BlockXray normal = xray(randn({64, 256}), nvfp4());
-  CHECK(normal.of("4-over-6", 16).error < 0.95 * normal.of("nvfp4", 16).error);
+  CHECK(normal.of("four-over-six", 16).error < 0.95 * normal.of("nvfp4", 16).error);
 }
 
 TEST_CASE("xray: bad quantizers and rows that are not there") {

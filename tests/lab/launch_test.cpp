@@ -53,6 +53,10 @@ TEST_CASE("launch: commands name the options, the recipe as it was named, the st
 TEST_CASE("launch: a long command goes on after a backslash, and never inside quotes or between option and value") {
   const std::string text = lab::wrapped_command("lab step --data 'npy:a --b c' --epochs 3 --recipe e4m3", 31, "  ");
   CHECK(text == "lab step --data 'npy:a --b c' \\\n  --epochs 3 --recipe e4m3");
+  // A quoted word with an apostrophe ends where it ends.
+  const std::string quoted =
+      lab::wrapped_command("lab step --data 'it'\\''s --b c' --epochs 3 --recipe e4m3", 34, "  ");
+  CHECK(quoted == "lab step --data 'it'\\''s --b c' \\\n  --epochs 3 --recipe e4m3");
 }
 
 TEST_CASE("launch: compare() in C++ gives calls that repeat its runs") {
@@ -100,7 +104,10 @@ TEST_CASE("launch: compare() in C++ gives calls that repeat its runs") {
       "lab::search(make_model, data, {.step = {.step = 9, .batch = 20, .epochs = 2, .lr = 0.01, .optimizer = \"sgd\", "
       ".training = {.rates = {.momentum = 0.5}, .schedule = lab::ScheduleKind::one_cycle}}, .run = {.epochs = 2, "
       ".batch = 20, .lr = 0.01, .optimizer = \"sgd\", .training = {.rates = {.momentum = 0.5}, .schedule = "
-      "lab::ScheduleKind::one_cycle}}})");
+      "lab::ScheduleKind::one_cycle}, .seeds = 3}})");
+  lab::Origin other = results[0].origin;
+  other.options[1] = "5";
+  CHECK(lab::diff_command(r.origin, other, {3, 0}).empty());
 }
 
 TEST_CASE("launch: results keep how they began, and nothing is said of what nothing can repeat") {
