@@ -142,7 +142,7 @@ std::vector<Recipe> quantized_recipes() {
 
 std::optional<Recipe> emulated_recipe(const std::string& name) {
   const std::string head = name.substr(0, name.find(':'));
-  const bool pure = head == "pure";
+  const bool pure = name.starts_with("pure:");
   const bool blocks = head.starts_with("mx") && head.size() < std::min<std::size_t>(name.size(), 8) &&
                       head.find_first_not_of("0123456789", 2) == std::string::npos && !head.starts_with("mx0");
   const std::string what = name.substr(pure || blocks ? head.size() + 1 : 0);

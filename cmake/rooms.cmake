@@ -23,7 +23,7 @@ set(rooms
   "nn:core autograd"
   "optim:core autograd"
   "data:core autograd"
-  "amp/json:core/support core/formats amp"  # headers of amp/recipe_json.cpp that are not public
+  "amp/json:core/support core/formats core/quantize amp"  # headers of amp/recipe_json.cpp that are not public
   "amp:core autograd nn optim data amp/json"
   "cuda:core/support core/formats core/tensor core/quantize core/kernels"
   "cuda/runtime:core/support core/formats core/tensor core/ops core/quantize core/kernels cuda"

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../amp/recipe.h"
+#include "../core/support/error.h"
 #include "../core/support/printable.h"
 #include "lab.h"
 #include "search.h"
@@ -113,10 +114,16 @@ std::string in_one_line(const std::string& json) {
   return line;
 }
 
+// True if the name alone gives the recipe. A name of the user's own may look like one that the table cannot read.
+bool is_named(const amp::Recipe& recipe, const std::string& json) {
+  try {
+    return amp::is_recipe(recipe.name) && amp::to_json(amp::recipe(recipe.name)) == json;
+  } catch (const Error&) { return false; }
+}
+
 std::string recipe_expression(const amp::Recipe& recipe) {
   const std::string json = amp::to_json(recipe);
-  if (amp::is_recipe(recipe.name) && amp::to_json(amp::recipe(recipe.name)) == json)
-    return "amp::recipe(" + quoted(recipe.name) + ")";
+  if (is_named(recipe, json)) return "amp::recipe(" + quoted(recipe.name) + ")";
   return "amp::recipe_from_json(R\"json(" + in_one_line(json) + ")json\")";
 }
 

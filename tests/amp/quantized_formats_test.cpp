@@ -145,6 +145,8 @@ TEST_CASE("mx:FORMAT and mx16:FORMAT are blocks of that format with the scales o
           std::vector<float>{1, 1.5, -0.25, 0});
   }
   CHECK_FALSE(amp::is_recipe("e4"));  // a file's recipe may have such a name
+  CHECK_FALSE(amp::is_recipe("pure"));
+  CHECK_FALSE(amp::is_recipe("mx"));
   const auto told = [](const char* name, const std::string& part) {
     const std::string message = message_of([&] { amp::recipe(name); });
     CHECK_MESSAGE(message.find(part) != std::string::npos, message);

@@ -110,6 +110,15 @@ TEST_CASE("launch: compare() in C++ gives calls that repeat its runs") {
   CHECK(lab::diff_command(r.origin, other, {3, 0}).empty());
 }
 
+TEST_CASE("launch: a recipe whose name looks like another one's travels whole") {
+  for (const char* name : {"pure", "pure:mine", "fp16-static:high", "e4m3:mine", "mx"}) {
+    CAPTURE(std::string(name));
+    amp::Recipe mine = amp::recipe("amp-bf16");
+    mine.name = name;
+    CHECK(lab::origin_of(mine, {}).recipe.starts_with("amp::recipe_from_json("));
+  }
+}
+
 TEST_CASE("launch: results keep how they began, and nothing is said of what nothing can repeat") {
   lab::Options options{.epochs = 1, .launch = {.program = "./mine", .options = {"--epochs", "1"}, .recipes = {}}};
   options.launch.recipes["e4m3"] = "f.json:e4m3";

@@ -53,7 +53,7 @@ TEST_CASE("above the backends only code that places memory asks for a kind of de
       {"core/ops/derived_ops.cpp", 1},            // whether the host can read what it checks; the same bits
       {"core/ops/dispatch.cpp", 4},               // selects the device and its backend's column
       {"core/quantize/quantized_tensor.cpp", 5},  // where codes are packed and read; the same bits
-      {"core/quantize/quantizer.cpp", 7},         // where scales are computed, how rows are walked; the same bits
+      {"core/quantize/quantizer.cpp", 8},         // where scales are computed, how rows are walked; the same bits
       {"core/tensor/device.cpp", 1},              // its name
       {"core/tensor/device.h", 2},                // defines them
       {"core/tensor/memory.cpp", 2},
@@ -66,6 +66,7 @@ TEST_CASE("above the backends only code that places memory asks for a kind of de
       {"data/dataset.cpp", 2},            // datasets stay on the CPU
       {"inspect/mirror.cpp", 1},          // where it reads a scale
       {"lab/lab.cpp", 1},                 // selects the device
+      {"lab/launch.cpp", 1},              // the device is printed
       {"lab/run.cpp", 2},                 // its name in the results
       {"optim/clip.cpp", 1},              // whether the host reads the norm; the same bits
       {"optim/grad_scaler.cpp", 1},       // where the loss scale is kept; the same bits
