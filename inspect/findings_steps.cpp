@@ -236,8 +236,7 @@ struct Look {
     const bool weight = r.id == OpId::cast && !r.parameter.empty() && r.phase != Phase::backward;
     // A mask with a number: no edit of the recipe is as small as another number.
     const bool mask = (r.id == OpId::where || r.id == OpId::fill_ || r.id == OpId::pad) && r.counts.overflow > 0;
-    const std::string finite =
-        mask ? fmt::format("; a mask of -{:.4g} stays finite", format_of(r.to).max() / 2) : "";
+    const std::string finite = mask ? fmt::format("; a mask of -{:.4g} stays finite", format_of(r.to).max() / 2) : "";
     return finding(r, weight ? Cause::weight_overflow : overflow_of(r), cures_of(r), "{}{}", beyond, finite);
   }
 

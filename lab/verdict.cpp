@@ -315,8 +315,7 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   if (options.stop && options.stop()) return {};
   std::vector<Finding> findings;
   for (const inspect::Finding& f : found) findings.push_back(from(f, recipe));
-  if (findings.empty())
-    findings.push_back(unknown(sentence, !e.fp32_fails));
+  if (findings.empty()) findings.push_back(unknown(sentence, !e.fp32_fails));
   return findings;
 } catch (const Error& error) { return {{unknown(std::string("the run could not be explained: ") + error.what())}}; }
 

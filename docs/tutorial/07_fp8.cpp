@@ -32,9 +32,8 @@ int main() {
   }
 
   const Tensor x = small_and_large();
-  const std::pair<const char*, Scaling> scalings[] = {{"no scale", NoScale{}},
-                                                      {"one scale", TensorScale{}},
-                                                      {"blocks of 32", PowerBlocks{.block = 32}}};
+  const std::pair<const char*, Scaling> scalings[] = {
+      {"no scale", NoScale{}}, {"one scale", TensorScale{}}, {"blocks of 32", PowerBlocks{.block = 32}}};
   std::printf("\nerror                  small half   large half\n");
   for (const char* name : kFormats)
     for (const auto& [what, scaling] : scalings) {
