@@ -73,12 +73,12 @@ struct BlockXray {
 
 // X-rays a floating tensor x on any device along the contracted `axis`. There are rows for blocks of 8, 16, 32, 64, 128
 // and the quantizer's own size. Each size has the four ScaleRules (scales e8m0, or the quantizer's powers of two), and
-// the quantizer's own kind if its scales are not powers of two. nvfp4 also has "four-over-six" (arXiv 2512.02010): a block's
-// amax becomes 6 or 4, whichever gives the smaller squared error (other formats: the largest value or 2/3 of it). The
-// tensor's scale is then 256 / 448 of nvfp4's, which leaves room for both. Stochastic rounding draws its own random
-// numbers. Blocks with parts, coded scales and searched ones have the rules and sizes that check_valid() allows them, and
-// rows of the quantizer's own bits. others: false leaves only the quantizer's own row. Error if the quantizer has no
-// scales of blocks, or has a Hadamard transform.
+// the quantizer's own kind if its scales are not powers of two. nvfp4 also has "four-over-six" (arXiv 2512.02010): a
+// block's amax becomes 6 or 4, whichever gives the smaller squared error (other formats: the largest value or 2/3 of
+// it). The tensor's scale is then 256 / 448 of nvfp4's, which leaves room for both. Stochastic rounding draws its own
+// random numbers. Blocks with parts, coded scales and searched ones have the rules and sizes that check_valid() allows
+// them, and rows of the quantizer's own bits. others: false leaves only the quantizer's own row. Error if the quantizer
+// has no scales of blocks, or has a Hadamard transform.
 BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1, bool others = true);
 
 // The elements of x that exceed the largest number of the quantizer's format after scaling, bool, in the sizes of x.

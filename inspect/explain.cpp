@@ -68,7 +68,8 @@ bool is_mask(const Tensor& t) {
   return zeros.item() + infinities.item() == static_cast<double>(t.numel());
 }
 
-// Whether the step reads a NaN or Inf, besides those of masks, that is neither a parameter, a buffer nor the result of one of its ops: the data.
+// Whether the step reads a NaN or Inf, besides those of masks, that is neither a parameter, a buffer nor the result of
+// one of its ops: the data.
 class BatchWatch final : public Observer {
  public:
   explicit BatchWatch(const nn::Module& model) {

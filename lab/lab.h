@@ -66,8 +66,8 @@ struct Options {
   dist::Communicator* ranks = nullptr;
   int ranks_emulated = 0;
   bool synchronized_batch_norm = false;  // of data-parallel training (dist::DataParallelOptions)
-  // Steps of trials that explain a run of a recipe's first seed: it is replayed with one thing exact. -1: as many as the
-  // run has.
+  // Steps of trials that explain a run of a recipe's first seed: it is replayed with one thing exact. -1: as many as
+  // the run has.
   std::int64_t explain_steps = -1;
   Launch launch = {};        // by the program: how its command began this comparison
   std::string save = {};     // a folder for the final parameters of each run in f32, RECIPE-seedN.safetensors
@@ -81,7 +81,8 @@ struct Options {
 };
 
 // The checks of compare() before it runs: Error for options out of range, a recipe that is contradictory or does not
-// fit the model, a name with control characters or too long for a file, and an `out` folder (created if missing) that is not writable.
+// fit the model, a name with control characters or too long for a file, and an `out` folder (created if missing) that
+// is not writable.
 void check(const MakeModel& make_model, const std::vector<amp::Recipe>& recipes, const std::string& out,
            const Options& options);
 
@@ -92,9 +93,9 @@ void check_same(dist::Communicator& ranks, const LabData& data, const std::vecto
 
 // Trains make_model() under each recipe and seed. If `out` is not empty, writes results.json, curves.csv, report.html
 // and checkpoints there (atomically, after every run). A kill at any moment loses nothing that `resume` does not make
-// again with the same bits. Error if another process writes there (folder_lock.h). Divergence of a recipe is a result, not an Error. Verdicts
-// compare with fp32: where the recipes lack it, it is trained after them, and left out of the results. Errors as in
-// check().
+// again with the same bits. Error if another process writes there (folder_lock.h). Divergence of a recipe is a result,
+// not an Error. Verdicts compare with fp32: where the recipes lack it, it is trained after them, and left out of the
+// results. Errors as in check().
 std::vector<Result> compare(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
                             const std::string& out = "", const Options& options = {});
 

@@ -33,8 +33,9 @@ class Evaluation {
   std::int64_t batch() const { return batch_; }
   // The outputs for a batch in evaluation, on any device; the batch is on the CPU.
   void add(const Outputs& outputs, const data::Batch& batch);
-  // Sets test_loss, test_samples, the metric, the accuracy where there is one, and the samples. The mean of the samples'
-  // scores is the metric. Where that is not a mean, it is so to first order: their spread gives that of the metric.
+  // Sets test_loss, test_samples, the metric, the accuracy where there is one, and the samples. The mean of the
+  // samples' scores is the metric. Where that is not a mean, it is so to first order: their spread gives that of the
+  // metric.
   void write(Result& result) const;
 
  private:

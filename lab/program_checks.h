@@ -23,9 +23,9 @@ struct ProgramChecks {
 //   samples that stand out are left out (odd_samples.h)
 //   other learning rates are tried, 10 to 1000 times smaller or larger, and the optimizer's own
 //   the targets are replaced by a random function of the inputs
-// The last three are trainings, each of a sixth of the run's steps, at least 40, and as many as it takes until the run's
-// failure shows; all together take as many steps as the run was to have, or 240, at most; with options.explain_steps
-// so many. updates: of the run's sampled steps.
+// The last three are trainings, each of a sixth of the run's steps, at least 40, and as many as it takes until the
+// run's failure shows; all together take as many steps as the run was to have, or 240, at most; with
+// options.explain_steps so many. updates: of the run's sampled steps.
 ProgramChecks check_program(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
                             const Options& options, const Result& run, const std::vector<inspect::Update>& updates);
 

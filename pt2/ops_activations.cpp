@@ -47,7 +47,8 @@ Value relu6(const Arguments& a) { return clamp_strictly(a.tensor(0), 0, 6); }
 // Howard et al. 2019.
 Tensor hard_gate(const Tensor& x) { return div(clamp_strictly(add(x, 3), 0, 6), 6); }
 Value hardsigmoid(const Arguments& a) { return hard_gate(a.tensor(0)); }
-// f(x) from low to high; below it is 0, and above x. There the operand is replaced: Inf times 0 would be NaN. NaN stays.
+// f(x) from low to high; below it is 0, and above x. There the operand is replaced: Inf times 0 would be NaN. NaN
+// stays.
 template <class F> Tensor between(const Tensor& x, double low, double high, const F& f) {
   const Tensor above = gt(x, high);
   const Tensor inner = where(lt(x, low), low, where(above, high, x));

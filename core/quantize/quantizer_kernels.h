@@ -287,8 +287,8 @@ void round_scaled(const RoundingPass& pass);
 void dequantize(const QuantizedTensor& q, const Tensor& scale_values, const Tensor& global, const Tensor& values);
 // Writes the largest magnitude of a GPU's tensor to `to`, f32 (x is f64: f64) [] on that GPU.
 void amax(const Tensor& x, const Tensor& to);
-// Writes the scale of a tensor with this amax (f32, f64) and its inverse to `to`, f32 [2]. spec.two_levels: the scale of
-// the tensor over its blocks.
+// Writes the scale of a tensor with this amax (f32, f64) and its inverse to `to`, f32 [2]. spec.two_levels: the scale
+// of the tensor over its blocks.
 void whole_scale(const Tensor& amax, const detail::ScaleSpec& spec, const Tensor& to);
 // The same from a history. Stages `amax` if it is defined. See QuantizeFor.
 void delayed_scale(DeviceAmaxHistory* history, const Tensor& amax, QuantizeFor use, const Tensor& to);
