@@ -44,69 +44,23 @@ inline ScaleUnit unit_of(const Scaling& scaling) {
 }
 // True if a tensor has at most one scale.
 inline bool per_tensor(const Scaling& scaling) { return unit_of(scaling) == ScaleUnit::tensor; }
-inline bool has_zero_points(const Scaling& scaling) {
-  return std::visit([](const auto& kind) { return requires { kind.kZeroPoints; }; }, scaling);
-}
+bool has_zero_points(const Scaling& scaling);
 
 // Options that several kinds have, and what the others do.
-inline ScaledProduct product_of(const Scaling& scaling) {
-  return of_kind(
-      scaling, ScaledProduct::exact, [](const auto& kind) requires requires { kind.product; } { return kind.product; });
-}
-inline ScaleOracle oracle_of(const Scaling& scaling) {
-  return of_kind(
-      scaling, ScaleOracle::transformer_engine,
-      [](const auto& kind) requires requires { kind.oracle; } { return kind.oracle; });
-}
+ScaledProduct product_of(const Scaling& scaling);
+ScaleOracle oracle_of(const Scaling& scaling);
 // The rule of scales that are powers of two; none if they are not.
-inline std::optional<ScaleRule> rule_of(const Scaling& scaling) {
-  return of_kind(
-      scaling, std::optional<ScaleRule>(),
-      [](const auto& kind) requires std::is_same_v<decltype(kind.rule), ScaleRule> {
-        return std::optional<ScaleRule>(kind.rule);
-      });
-}
+std::optional<ScaleRule> rule_of(const Scaling& scaling);
 // The elements of a block along the contracted axis; 0: no blocks.
-inline int block_size(const Scaling& scaling) {
-  return of_kind(
-      scaling, 0, [](const auto& kind) requires requires { kind.block; } { return kind.block; });
-}
-inline bool has_tiles(const Scaling& scaling) {
-  return of_kind(
-      scaling, false, [](const auto& kind) requires requires { kind.square; } { return kind.square; });
-}
+int block_size(const Scaling& scaling);
+bool has_tiles(const Scaling& scaling);
 
-// Changes an option of a scaling whose kind has it; another one stays as it is.
-template <class F> void edit_kind(Scaling& scaling, const F& edit) {
-  std::visit(
-      [&](auto& kind) {
-        if constexpr (std::is_invocable_v<const F&, decltype(kind)>) edit(kind);
-      },
-      scaling);
-}
-inline void set_block(Scaling& scaling, int block) {
-  edit_kind(
-      scaling, [=](auto& kind) requires requires { kind.block; } { kind.block = block; });
-}
-inline void set_tiles(Scaling& scaling, bool tiles) {
-  edit_kind(
-      scaling, [=](auto& kind) requires requires { kind.square; } { kind.square = tiles; });
-}
-inline void set_oracle(Scaling& scaling, ScaleOracle oracle) {
-  edit_kind(
-      scaling, [=](auto& kind) requires requires { kind.oracle; } { kind.oracle = oracle; });
-}
-inline void set_product(Scaling& scaling, ScaledProduct product) {
-  edit_kind(
-      scaling, [=](auto& kind) requires requires { kind.product; } { kind.product = product; });
-}
-inline void set_rule(Scaling& scaling, ScaleRule rule) {
-  edit_kind(
-      scaling, [=](auto& kind) requires requires { kind.rule = rule; } { kind.rule = rule; });
-}
-inline void set_rule(Scaling& scaling, CodedRule rule) {
-  edit_kind(
-      scaling, [=](auto& kind) requires requires { kind.rule = rule; } { kind.rule = rule; });
-}
+// Each changes an option of a scaling whose kind has it; another one stays as it is.
+void set_block(Scaling& scaling, int block);
+void set_tiles(Scaling& scaling, bool tiles);
+void set_oracle(Scaling& scaling, ScaleOracle oracle);
+void set_product(Scaling& scaling, ScaledProduct product);
+void set_rule(Scaling& scaling, ScaleRule rule);
+void set_rule(Scaling& scaling, CodedRule rule);
 
 }  // namespace gradual

@@ -8,7 +8,7 @@
 #include "../../core/kernels/matrix_batch.h"
 #include "../../core/ops/compute_mode.h"
 #include "../../core/ops/f8_operands.h"
-#include "../../core/support/throwf.h"
+#include "../../core/support/error.h"
 #include "../../core/tensor/memory.h"
 #include "counted_again.h"
 #include "elementwise.h"
