@@ -30,6 +30,17 @@ void of_optimizer(Instance& i, Cause cause, Role role, amp::Recipe cured, std::v
   i.truth.does_not_help = "a loss scale, other formats of operands";
 }
 
+// A long training whose updates are below half a unit in the last place of the weights.
+void of_lost_updates(Instance& i) {
+  i.options.epochs = 30;
+  i.options.sample_every = 32;
+  i.options.training.schedule = lab::ScheduleKind::constant;
+  amp::Recipe cured = i.recipe;
+  cured.masters = amp::Masters::per_tensor;
+  of_optimizer(i, Cause::update_vanishes, Role::update, cured, {"/masters", "/update"});
+  i.truth.cure = "FP32 masters, a stochastic or a Kahan update";
+}
+
 // The updates of all weights are below half an ulp.
 void updates_lost(Instance& i, Draw& draw) {
   const DType dtype = draw.one_of<DType>({DType::bf16, DType::bf16, DType::f16});
@@ -41,13 +52,7 @@ void updates_lost(Instance& i, Draw& draw) {
     i.model.initial *= 3;
     i.options.lr = draw.scale(6e-5, 1e-4);
   }
-  i.options.epochs = 30;
-  i.options.sample_every = 32;
-  i.options.training.schedule = lab::ScheduleKind::constant;
-  amp::Recipe cured = i.recipe;
-  cured.masters = amp::Masters::per_tensor;
-  of_optimizer(i, Cause::update_vanishes, Role::update, cured, {"/masters", "/update"});
-  i.truth.cure = "FP32 masters, a stochastic or a Kahan update";
+  of_lost_updates(i);
 }
 
 void updates_lost_sgd(Instance& i, Draw& draw) {
@@ -55,13 +60,7 @@ void updates_lost_sgd(Instance& i, Draw& draw) {
   i.options.optimizer = "sgd";
   i.model.initial = i.model.family == recurrent ? 1.5 : 2;
   i.options.lr = draw.scale(1e-3, 2e-3);
-  i.options.epochs = 30;
-  i.options.sample_every = 32;
-  i.options.training.schedule = lab::ScheduleKind::constant;
-  amp::Recipe cured = i.recipe;
-  cured.masters = amp::Masters::per_tensor;
-  of_optimizer(i, Cause::update_vanishes, Role::update, cured, {"/masters", "/update"});
-  i.truth.cure = "FP32 masters, a stochastic or a Kahan update";
+  of_lost_updates(i);
 }
 
 // Weights that an 8-bit format keeps between steps.

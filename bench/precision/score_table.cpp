@@ -80,7 +80,7 @@ std::string aims(const Scores& failures, const Scores& controls, const Scores& h
   explained.insert(explained.end(), controls.begin(), controls.end());
   const double cost = median_cost(explained);
   text += fmt::format("| median cost of a diagnosis | at most 1.5 runs | {:.2f} runs | {} |\n", cost, met(cost <= 1.5));
-  text += "\nBeside the aims:\n\n| | |\n|---|---|\n";
+  text += "\nWhat has no aim:\n\n| | |\n|---|---|\n";
   text += fmt::format("| verdict right, failures | {} |\n", to_string(share_of(failures, verdict_right)));
   text +=
       fmt::format("| verdict right, controls (not precision) | {} |\n", to_string(share_of(controls, verdict_right)));

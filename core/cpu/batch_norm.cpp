@@ -216,7 +216,7 @@ template <class T, bool kRelu> struct Mask {
   }
 };
 
-// Of all channels: what dx takes besides dy, x and the means (batch_norm_backward_of).
+// The numbers of each channel in the formula of dx (batch_norm_backward_of), without the means.
 template <class T> struct GradientTerms {
   const T* shifts;
   const T* slopes;

@@ -17,11 +17,8 @@ struct TensorScale {
   ScaledProduct product = ScaledProduct::exact;
 
   template <class Self, class F> static void keys(Self& s, F& key) {
-    key("margin", s.margin);
-    key("power_of_two", s.power_of_two);
-    key.always("zero_point", false);
-    key("oracle", s.oracle);
-    key("product", s.product);
+    detail::margin_keys(s, key);
+    detail::product_keys(s, key);
   }
   void check(const Format& format) const;
   std::string text() const;
@@ -59,18 +56,12 @@ struct FloatBlocks {
   ScaledProduct product = ScaledProduct::exact;
 
   template <class Self, class F> static void keys(Self& s, F& key) {
-    key("margin", s.margin);
-    key("power_of_two", s.power_of_two);
-    key.always("zero_point", false);
-    key("block", s.block);
-    key("square", s.square);
-    key.always("part", 0);
-    key.always("inner_part", 0);
+    detail::margin_keys(s, key);
+    detail::block_keys(s, key);
     key.always("scale", std::string_view("f32"));
     key.ignored("scale_format", kScaleE4m3);
     key.ignored("rule", ScaleRule::floor);
-    key("oracle", s.oracle);
-    key("product", s.product);
+    detail::product_keys(s, key);
   }
   void check(const Format& format) const;
   std::string text() const;
@@ -93,18 +84,12 @@ struct FloatParts {
   ScaledProduct product = ScaledProduct::exact;
 
   template <class Self, class F> static void keys(Self& s, F& key) {
-    key("margin", s.margin);
-    key("power_of_two", s.power_of_two);
-    key.always("zero_point", false);
-    key("block", s.block);
-    key.always("square", false);
-    key("part", s.part);
-    key("inner_part", s.inner_part);
+    detail::margin_keys(s, key);
+    detail::block_keys(s, key);
     key.always("scale", std::string_view("f32"));
     key.ignored("scale_format", kScaleE4m3);
     key.ignored("rule", ScaleRule::floor);
-    key("oracle", s.oracle);
-    key("product", s.product);
+    detail::product_keys(s, key);
   }
   void check(const Format& format) const;
   std::string text() const;

@@ -3,7 +3,7 @@
 namespace gradual {
 namespace {
 
-// The bits of a block besides its codes: scale, zero point, and the bits of its parts.
+// The bits of a block without its codes: those of its scale, its zero point and its parts.
 template <class Kind> double block_bits(const Kind& kind, const Format& format) {
   double bits = kind.scale_bits(format);
   if constexpr (requires { kind.part; }) {

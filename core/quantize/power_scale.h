@@ -17,18 +17,12 @@ struct PowerBlocks {
   ScaledProduct product = ScaledProduct::exact;
 
   template <class Self, class F> static void keys(Self& s, F& key) {
-    key.always("margin", 0.0);
-    key.always("power_of_two", false);
-    key.always("zero_point", false);
-    key("block", s.block);
-    key("square", s.square);
-    key.always("part", 0);
-    key.always("inner_part", 0);
+    detail::margin_keys(s, key);
+    detail::block_keys(s, key);
     key("scale", s.scale);
     key.ignored("scale_format", kScaleE4m3);
     key("rule", s.rule);
-    key("oracle", s.oracle);
-    key("product", s.product);
+    detail::product_keys(s, key);
   }
   void check(const Format& format) const;
   std::string text() const;
@@ -56,18 +50,12 @@ struct PowerParts {
   ScaledProduct product = ScaledProduct::exact;
 
   template <class Self, class F> static void keys(Self& s, F& key) {
-    key.always("margin", 0.0);
-    key.always("power_of_two", false);
-    key.always("zero_point", false);
-    key("block", s.block);
-    key.always("square", false);
-    key("part", s.part);
-    key("inner_part", s.inner_part);
+    detail::margin_keys(s, key);
+    detail::block_keys(s, key);
     key("scale", s.scale);
     key.ignored("scale_format", kScaleE4m3);
     key("rule", s.rule);
-    key("oracle", s.oracle);
-    key("product", s.product);
+    detail::product_keys(s, key);
   }
   void check(const Format& format) const;
   std::string text() const;

@@ -81,6 +81,34 @@ inline constexpr Format kScaleE4m3 = {.exponent_bits = 4, .mantissa_bits = 3, .b
 
 namespace detail {
 
+// Keys in JSON that several kinds share, in their order. A kind writes what it always has for the options that it lacks.
+template <class Self, class F> void margin_keys(Self& s, F& key) {
+  if constexpr (requires { s.margin; }) {
+    key("margin", s.margin);
+    key("power_of_two", s.power_of_two);
+  } else {
+    key.always("margin", 0.0);
+    key.always("power_of_two", false);
+  }
+  key.always("zero_point", false);
+}
+template <class Self, class F> void block_keys(Self& s, F& key) {
+  key("block", s.block);
+  if constexpr (requires { s.square; }) key("square", s.square);
+  else key.always("square", false);
+  if constexpr (requires { s.part; }) {
+    key("part", s.part);
+    key("inner_part", s.inner_part);
+  } else {
+    key.always("part", 0);
+    key.always("inner_part", 0);
+  }
+}
+template <class Self, class F> void product_keys(Self& s, F& key) {
+  key("oracle", s.oracle);
+  key("product", s.product);
+}
+
 struct Scale;
 struct ScaleSpec;
 // The scales that a search tries for a block with this amax; the first is the one without a search.

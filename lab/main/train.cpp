@@ -283,11 +283,14 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   a.ranks.threads = a.threads;
   share_threads(ranks, a.ranks);
   options.progress = ProgressBar(a.quiet, chosen, ranks.size() > 1 || a.ranks.worker);
-  if (!a.tensorboard.empty())
-    options.progress = [bar = options.progress, board = TensorBoard(a.tensorboard)](const Progress& p) mutable {
+  if (!a.tensorboard.empty()) {
+    TensorBoard board(a.tensorboard);
+    const auto bar = options.progress;
+    options.progress = [bar, board](const Progress& p) mutable {
       board(p);
       if (bar) bar(p);
     };
+  }
   const fs::path saved = fs::path(a.out) / "checkpoints";
   std::error_code none;  // if the folder does not exist; check() reports other errors
   if (options.resume && !a.quiet && fs::directory_iterator(saved, none) == fs::directory_iterator())
