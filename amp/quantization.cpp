@@ -203,6 +203,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
     if (unfolds) continue;
     QuantizedOperand& r = done[o->input] = rounded(*o, *o->tensor, 1, site);
     save_codes(q, *o, r);
+    // what comes takes it as it is: rounded, and with the scale in `done`
     *o = {.tensor = &r.values, .input = o->input, .role = o->role};
   }
   const Tensor bias = call.inputs.size() > 2 && call[2].defined() ? call[2].to(DType::f32) : Tensor();
@@ -298,15 +299,16 @@ void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
 void check_valid(const Quantization& q) {
   for (const auto& [field, quantizer] : kQuantizerFields)
     if (const auto& one = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check_valid(*one); });
-  const auto pair = [](const char* product, const std::optional<Quantizer>& a, const std::optional<Quantizer>& b) {
+  const auto both_or_none = [](const char* product, const std::optional<Quantizer>& a,
+                               const std::optional<Quantizer>& b) {
     if ((a && a->hadamard) != (b && b->hadamard))
       throwf("quantization, {}: the Hadamard transform is of both operands or of none", product);
   };
   if (q.requantize && ((q.forward_x && q.forward_x->hadamard) || (q.forward_w && q.forward_w->hadamard)))
     throw_error("quantization: requantize goes with forward operands that are not transformed");
-  pair("forward", q.forward_x, q.forward_w);
-  pair("dgrad", q.dgrad_dy, q.dgrad_w);
-  pair("wgrad", q.wgrad_x, q.wgrad_dy);
+  both_or_none("forward", q.forward_x, q.forward_w);
+  both_or_none("dgrad", q.dgrad_dy, q.dgrad_w);
+  both_or_none("wgrad", q.wgrad_x, q.wgrad_dy);
   // x and W are staged only in forward, and one history serves both products of a tensor.
   using Field = std::optional<Quantizer>;
   const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
@@ -357,7 +359,8 @@ std::vector<OperandGroup> describe(const Quantization& q) {
     if (!(q.*quantizer)) continue;
     const std::string about = describe(*(q.*quantizer));
     const auto same = std::ranges::find(groups, about, &OperandGroup::quantizer);
-    (same == groups.end() ? groups.emplace_back(OperandGroup{{}, about}) : *same).operands.emplace_back(field);
+    if (same != groups.end()) same->operands.emplace_back(field);
+    else groups.push_back({{field}, about});
   }
   return groups;
 }
