@@ -295,7 +295,8 @@ function lineage() {
   const high = log ? most : Math.min(most, 2 * heights[Math.floor(.8 * (heights.length - 1))]);
   const largest = Math.max(...rows.map(r => Math.abs(r.share)), 1e-30);
   byId("lineage-note").textContent =
-      `Each bar is an op of one step after training: dark is the error it makes itself, light the error that its inputs bring, as means in ulps (the distance to the next number of the result's dtype). ` +
+      "Each bar is an op of one step after training: dark is the error it makes itself, light the error that its " +
+      "inputs bring, as means in ulps (the distance to the next number of the result's dtype). " +
       `Red raises the loss, blue lowers it, grey does neither; an arrow stands on a bar that goes on. The loss is ${
           e.loss.toPrecision(6)}, in f64 ${e.exact_loss.toPrecision(6)}: a difference of ${
           signed(e.loss - e.exact_loss)}, of which own errors explain ${signed(e.explained)}.`;
@@ -675,10 +676,10 @@ function cloud() {
                              fill])
       }));
   const counts = layers.map(l => `${(100 * l.points.length / points.length).toFixed(0)} % ${l.name}`).join(", ");
-  byId("cloud-note").textContent = `A dot is a weight of ${run.recipe} at step ${
-      clouds[0]
-          .step}: to the right how large it is, upwards how large its update should be. Below the line, half the distance to the next number in ${
-      dtypes.join(" or ")}, the update is lost (red); yellow ones arrive in part, blue ones wholly: ${counts}.`;
+  byId("cloud-note").textContent =
+      `A dot is a weight of ${run.recipe} at step ${clouds[0].step}: to the right how large it is, upwards how large ` +
+      `its update should be. Below the line, half the distance to the next number in ${dtypes.join(" or ")}, the ` +
+      `update is lost (red); yellow ones arrive in part, blue ones wholly: ${counts}.`;
   plot(byId("cloud"), {
     height: 380,
     legend: true,
@@ -912,10 +913,10 @@ function whatIf() {
     return;
   }
   byId("what-if-note").textContent =
-      `The numbers of ${run.recipe}, seed ${run.seed}, at step ${
-          run.what_if
-              .step}, rounded to each format without a scale, with the power of two that keeps most of them, and with max / amax, which puts the largest on the format's largest value. ` +
-      "SQNR is signal over noise of rounding, in dB: one more bit of mantissa is worth 6. One scale serves all tensors of a role here.";
+      `The numbers of ${run.recipe}, seed ${run.seed}, at step ${run.what_if.step}, rounded to each format without a ` +
+      "scale, with the power of two that keeps most of them, and with max / amax, which puts the largest on the " +
+      "format's largest value. SQNR is signal over noise of rounding, in dB: one more bit of mantissa is worth 6. " +
+      "One scale serves all tensors of a role here.";
   const fraction = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + " %";
   const db = x => x === null ? "exact" : x.toFixed(1);
   const scaleText = s => s.startsWith("2^") ? power(s.slice(2)) : s;

@@ -51,8 +51,8 @@ class TrialJudge {
  public:
   explicit TrialJudge(const SearchOptions& options) : options_(options) {}
 
-  // Sets the trial's verdict and whether it passes. runs: those of this trial; base: those of fp32, with all seeds. True
-  // if the trial is far from passing, so that more seeds would not help.
+  // Sets the trial's verdict and whether it passes. runs: those of this trial; base: those of fp32, with all seeds.
+  // True if the trial is far from passing, so that more seeds would not help.
   bool judge_trial(Trial& t, const std::vector<Result>& runs, const std::vector<Result>& base) const {
     compare(t, runs, base);
     const bool well = std::ranges::all_of(runs, [](const Result& r) { return r.status == Status::ok; });
