@@ -277,8 +277,8 @@ void DataParallel::check_step() {
   check_same(ranks_, {{fmt::format("their parameters after step {} (a checksum)", steps_), checksum_of(parameters_)}});
 }
 
-// The gradients of a step's shards in buckets. Each bucket has a tree for each held rank and a sum; in those of the last
-// one, which waits for backward, the header fields of the shards come first.
+// The gradients of a step's shards in buckets. Each bucket has a tree for each held rank and a sum; in those of the
+// last one, which waits for backward, the header fields of the shards come first.
 template <class T> struct DataParallel::Buckets {
   DataParallel& all;
   RandomKey key;
