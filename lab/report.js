@@ -202,7 +202,7 @@ const logDepth = (low, high) => v => v === 0 ? 0 : Math.log(Math.abs(v) / low) /
 const zeros = [v => lostText(v).replace(" %", "").replace("< ", "<"), logDepth(.001, 100)];
 const angles = [v => v.toFixed(3), v => logDepth(1e-6, 1)(Math.max(0, 1 - v))];
 // Of a layer: [what it is, how to read it, its number from the rows of the shadow and of "casts", its text, 0 to 1 for
-// its shade].
+// its shade, whether a negative number is a good one].
 const measures = {
   forward: [
     "error of the layer's result", "Relative error against f64 of the last op of the layer's forward.",
@@ -232,7 +232,7 @@ const measures = {
   share: [
     "share of the error in the loss",
     "What the layer's own errors do to the loss, in the loss's units: + (red) raises it, - (blue) lowers it.",
-    rows => rows.reduce((a, r) => a + r.share, 0), v => (v > 0 ? "+" : "") + error(v), logDepth(1e-7, .1)
+    rows => rows.reduce((a, r) => a + r.share, 0), v => (v > 0 ? "+" : "") + error(v), logDepth(1e-7, .1), true
   ],
   ...Object.fromEntries(castRoles.map(
       role => [role,
@@ -245,7 +245,7 @@ const measures = {
 // Layers against recipes.
 function heat() {
   const names = shown();
-  const [, note, of, text, depth] = measures[chosen("heat-measure")];
+  const [, note, of, text, depth, hasGood] = measures[chosen("heat-measure")];
   const runs = names.map(n => shadowed(n) || runsOf(n)[0]);
   const rowsOf = r => r.step_errors ? r.step_errors.rows : [];
   const order = [...new Set(data.runs.flatMap(r => [...rowsOf(r), ...r.casts].map(c => c.layer)))];
@@ -265,7 +265,7 @@ function heat() {
     if (deep > 0)
       shades.push([
         k, i, k + 1, i + 1, `${names[k]}, layer ${l}: ${v}`,
-        v < 0 && note.includes("blue") ? "var(--bar)" : "var(--bad)", .85 * deep
+        v < 0 && hasGood ? "var(--bar)" : "var(--bad)", .85 * deep
       ]);
     // on a deep shade the digits have the page's colour, where that contrasts more
     const deepFrom = matchMedia("(prefers-color-scheme: dark)").matches ? .75 : .88;
