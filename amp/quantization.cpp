@@ -27,6 +27,7 @@ struct ProductOperand {
   const Tensor* tensor = nullptr;
   int input = 0;  // of the call
   Role role = Role::activation;
+  QuantizeFor use = QuantizeFor::evaluation;
   const Quantizer* quantizer = nullptr;  // null: high precision
   std::optional<Tensor> saved = {};      // the scale of what forward saved as codes
 };
@@ -63,14 +64,15 @@ bool seen_in_forward(const ProductOperand& o, Site& site) {
 }
 
 // Forward stages the amaxes of x and w, backward those of dy, each once; x and w are rounded again with the scale of
-// the first time. A checkpointed segment does not record at first.
-QuantizeFor use_of(Role role, const QuantizationState& state) {
+// the first time.
+QuantizeFor use_of(Role role, const QuantizationState& state, bool unrecorded) {
   const RewriteContext& context = rewrite_context();
   const bool error = role == Role::error;
-  if (context.gradient && error) return state.frozen ? QuantizeFor::evaluation : QuantizeFor::one_use;
+  const bool frozen = state.purpose == QuantizationState::Purpose::evaluation;
+  if (context.gradient && error) return frozen ? QuantizeFor::evaluation : QuantizeFor::one_use;
   if (context.gradient || (recomputing() && !error)) return QuantizeFor::later_use;
-  if (recomputing() || !(context.recorded || state.training)) return QuantizeFor::evaluation;
-  return state.frozen ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
+  if (recomputing() || !(context.recorded || unrecorded)) return QuantizeFor::evaluation;
+  return frozen ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
 }
 
 // Rounds an operand along `axis`, unless it was saved as codes.
@@ -79,7 +81,7 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
   if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   const RewriteContext& context = rewrite_context();
   QuantizeOptions options{.axis = axis, .history = &(site.*kHistories[static_cast<int>(o.role)].second), .stats = {}};
-  options.use = use_of(o.role, *site.state);
+  options.use = o.use;
   const bool first = keeps_scale(options.use);
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = rewrite_key();
   CastTally* tally = cast_tally(o.role, site.name);
@@ -201,6 +203,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
     if (unfolds) continue;
     QuantizedOperand& r = done[o->input] = rounded(*o, *o->tensor, 1, site);
     save_codes(q, *o, r);
+    // what comes takes it as it is: rounded, and with the scale in `done`
     *o = {.tensor = &r.values, .input = o->input, .role = o->role};
   }
   const Tensor bias = call.inputs.size() > 2 && call[2].defined() ? call[2].to(DType::f32) : Tensor();
@@ -237,7 +240,7 @@ Outputs in_high_precision(const OpCall& call) {
   return dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
 }
 
-Outputs quantized(QuantizationState& state, const OpCall& call) {
+Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call) {
   RewriteContext& context = rewrite_context();
   if (!context.data) context.data = std::shared_ptr<void>(&state.site(call[1]), [](void*) {});  // the state owns it
   Site& site = *static_cast<Site*>(context.data.get());
@@ -254,6 +257,7 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   const AccumulatorScope accumulator(how);
   ProductOperand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = context.saved_scales[0]};
   ProductOperand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = context.saved_scales[1]};
+  for (ProductOperand* o : {&a, &b}) o->use = use_of(o->role, state, unrecorded);
   a.quantizer = quantizer_of(q, a.role, b.role);
   b.quantizer = quantizer_of(q, b.role, a.role);
   Outputs out;
@@ -295,15 +299,16 @@ void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
 void check_valid(const Quantization& q) {
   for (const auto& [field, quantizer] : kQuantizerFields)
     if (const auto& one = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check_valid(*one); });
-  const auto pair = [](const char* product, const std::optional<Quantizer>& a, const std::optional<Quantizer>& b) {
+  const auto both_or_none = [](const char* product, const std::optional<Quantizer>& a,
+                               const std::optional<Quantizer>& b) {
     if ((a && a->hadamard) != (b && b->hadamard))
       throwf("quantization, {}: the Hadamard transform is of both operands or of none", product);
   };
   if (q.requantize && ((q.forward_x && q.forward_x->hadamard) || (q.forward_w && q.forward_w->hadamard)))
     throw_error("quantization: requantize goes with forward operands that are not transformed");
-  pair("forward", q.forward_x, q.forward_w);
-  pair("dgrad", q.dgrad_dy, q.dgrad_w);
-  pair("wgrad", q.wgrad_x, q.wgrad_dy);
+  both_or_none("forward", q.forward_x, q.forward_w);
+  both_or_none("dgrad", q.dgrad_dy, q.dgrad_w);
+  both_or_none("wgrad", q.wgrad_x, q.wgrad_dy);
   // x and W are staged only in forward, and one history serves both products of a tensor.
   using Field = std::optional<Quantizer>;
   const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
@@ -354,7 +359,8 @@ std::vector<OperandGroup> describe(const Quantization& q) {
     if (!(q.*quantizer)) continue;
     const std::string about = describe(*(q.*quantizer));
     const auto same = std::ranges::find(groups, about, &OperandGroup::quantizer);
-    (same == groups.end() ? groups.emplace_back(OperandGroup{{}, about}) : *same).operands.emplace_back(field);
+    if (same != groups.end()) same->operands.emplace_back(field);
+    else groups.push_back({{field}, about});
   }
   return groups;
 }
@@ -392,17 +398,18 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
 }
 
 void QuantizationState::end_forward() {
-  training = training && held;
+  if (purpose == Purpose::part_of_step) return;
   for (const auto& s : sites_)
-    if (s->quantization && !held) {
+    if (s->quantization) {
       advance(s->x, s->quantization->forward_x);
       advance(s->w, s->quantization->forward_w);
     }
 }
 
 void QuantizationState::end_backward() {
+  if (purpose == Purpose::part_of_step) return;
   for (const auto& s : sites_)
-    if (s->quantization && !held) {
+    if (s->quantization) {
       advance(s->dy, s->quantization->dgrad_dy);
       advance(s->dy, s->quantization->wgrad_dy);
     }
@@ -453,17 +460,17 @@ void QuantizationState::load_state_dict(const StateDict& state) {
   }
 }
 
-void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state) {
+void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state, bool unrecorded) {
+  not_null(state, "quantize_contractions: the state");
   const CastPolicy policy = CastPolicy::rewrite(
-      "quantization", [s = not_null(state, "quantize_contractions: the state")](auto& c) { return quantized(*s, c); });
+      "quantization", [state, unrecorded](const OpCall& call) { return quantized(*state, unrecorded, call); });
   for (const OpId op : kQuantisedOps) table.set(op, policy);
 }
 
 void quantize_region(AutocastOptions& options, const Quantization& quantization,
                      std::shared_ptr<QuantizationState> state) {
   if (!state) state = std::make_shared<QuantizationState>(quantization);
-  quantize_contractions(options.table, state);
-  state->training = grad_enabled();
+  quantize_contractions(options.table, state, grad_enabled());
   options.at_end = [state] { state->end_forward(); };
 }
 

@@ -11,6 +11,7 @@
 // multiply without rounding. Outputs, norms, softmax, losses and attention stay in high precision.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -119,11 +120,14 @@ class QuantizationState : Pinned {
   Site& site(const Tensor& weight);
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
 
-  // Amaxes are staged if gradients are recorded, and in a region with `training` (for segments that are computed
-  // again). Histories take them in at the end of the outermost autocast region (x, w) and of backward (dy).
-  bool training = false;
-  bool frozen = false;  // histories do not change. A RecipeRun sets it while its model is in eval mode
-  bool held = false;    // histories stage amaxes and do not advance; the caller advances them
+  // What the calls that come are for. It decides what they do to the histories.
+  enum class Purpose : std::uint8_t {
+    training,      // they stage amaxes. Histories take these in when the outermost autocast region (x, w) or backward
+                   // (dy) ends
+    part_of_step,  // the same, but the caller advances the histories: a step of several shards, or one that may fail
+    evaluation     // histories do not change. A RecipeRun sets it while its model is in eval mode
+  };
+  Purpose purpose = Purpose::training;
   void end_forward();
   void end_backward();
   // After a forward or backward that threw: histories are as they were before it.
@@ -154,8 +158,10 @@ class QuantizationState : Pinned {
 
 // The products that a recipe quantises. conv2d_backward_input is here as conv_transpose2d.
 inline constexpr OpId kQuantisedOps[] = {OpId::matmul, OpId::linear, OpId::conv2d, OpId::conv2d_backward_input};
-// Sets a table's policies of these ops to quantised rewrites.
-void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state);
+// Sets a table's policies of these ops to quantised rewrites. A call stages amaxes if its gradients are recorded; with
+// `unrecorded` every call does (a checkpointed segment records nothing at first).
+void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state,
+                           bool unrecorded = false);
 // The same for an autocast region, which is one forward for `state`. No state: a new one.
 void quantize_region(AutocastOptions& options, const Quantization& quantization,
                      std::shared_ptr<QuantizationState> state);

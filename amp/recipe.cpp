@@ -257,8 +257,12 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   }
 }
 
-void RecipeRun::freeze_histories() const {
-  if (quantization_) quantization_->frozen = !model_.training();
+void RecipeRun::tell_purpose() const {
+  using Purpose = QuantizationState::Purpose;
+  if (!quantization_) return;
+  Purpose& purpose = quantization_->purpose;
+  if (!model_.training()) purpose = Purpose::evaluation;
+  else if (purpose == Purpose::evaluation) purpose = Purpose::training;
 }
 
 void RecipeRun::check_model() const {
@@ -270,7 +274,7 @@ void RecipeRun::check_model() const {
 
 RecipeScope RecipeRun::scope() const {
   check_model();
-  freeze_histories();
+  tell_purpose();
   return RecipeScope(recipe_, device_, quantization_);
 }
 
@@ -288,13 +292,15 @@ Tensor RecipeRun::forward(const std::function<Tensor()>& loss) const {
 
 Tensor RecipeRun::evaluate(const std::function<Tensor()>& output) const {
   const NoGrad off;
+  std::optional<Scoped<QuantizationState::Purpose>> restored;  // it may be called on the way of a step
+  if (quantization_) restored.emplace(quantization_->purpose, quantization_->purpose);
   return forward(output);
 }
 
 void RecipeRun::backward(const Tensor& loss, autograd::GradOptions options) {
   const MatmulPrecisionScope precision(recipe_.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
   const ResultScope results(recipe_.quantization);
-  freeze_histories();  // the model may have been evaluated since forward
+  tell_purpose();  // the model may have been evaluated since forward
   options.sums = gradient_sums(recipe_);
   autograd::backward({scaler_ ? scaler_->scale(loss) : loss}, {}, std::move(options));
   if (quantization_) quantization_->end_backward();
@@ -323,9 +329,10 @@ optim::StepResult RecipeRun::update() {
 RunStep RecipeRun::step(const std::function<Tensor()>& loss) {
   const BeforeStep before(buffers_, parameters_, BeforeStep::Gradients::added_to, quantization_.get(),
                           default_generator().state());
+  tell_purpose();
   const Tensor value = before.whole([&] {
-    std::optional<Scoped<bool>> held;
-    if (quantization_) held.emplace(quantization_->held, true);
+    std::optional<Scoped<QuantizationState::Purpose>> purpose;
+    if (quantization_) purpose.emplace(quantization_->purpose, QuantizationState::Purpose::part_of_step);
     const Tensor computed = run_forward(loss);
     backward(computed);
     return computed;

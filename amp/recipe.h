@@ -171,7 +171,7 @@ class RecipeRun : Pinned {
   StateDict master_state_dict();  // the model in FP32
 
  private:
-  void freeze_histories() const;
+  void tell_purpose() const;  // to the quantisation: whether the model trains
   void check_model() const;
   Tensor run_forward(const std::function<Tensor()>& loss) const;
 

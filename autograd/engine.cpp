@@ -156,7 +156,7 @@ using Gradients = std::vector<Tensor, PoolAllocator<Tensor>>;
 // Runs the node's rule; converts each gradient to its input's shape, dtype and device.
 Gradients gradients_of(Node& node, Tensor* grads, bool create_graph, bool frees) {
   Gradients results(static_cast<std::size_t>(node.input_count));
-  rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results.data(), create_graph, frees));
+  backward_rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results.data(), create_graph, frees));
   for (int i = 0; i < node.input_count; ++i) {
     const Node::Input& slot = node.input(i);
     Tensor& g = results[static_cast<std::size_t>(i)];
@@ -204,7 +204,7 @@ void Engine::hand_on(Node& node, int input, const Tensor& grad) {
 }
 
 void Engine::run_rule(Node& node, Tensor* grads) {
-  Gradients results = options_.create_graph && rules()[static_cast<int>(node.op)].fused
+  Gradients results = options_.create_graph && backward_rules()[static_cast<int>(node.op)].fused
                           ? fused_gradients(node, grads)
                           : gradients_of(node, grads, options_.create_graph, !options_.retain_graph);
   for (int i = 0; i < node.input_count; ++i) {

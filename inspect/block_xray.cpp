@@ -38,17 +38,17 @@ Tensor as_matrix(const Tensor& x, int axis) {
 
 // A rule for the scales, for one size of blocks. If there are several specs, each block takes the one with the smallest
 // squared error.
-struct Rule {
+struct Candidate {
   std::vector<ScaleSpec> specs;
   XrayRow row;
 };
 
 // `amax` is that of the tensor.
-std::vector<Rule> rules_of(const Quantizer& q, int size, double amax) {
+std::vector<Candidate> candidates_of(const Quantizer& q, int size, double amax) {
   const bool nvfp4 = is_any<Nvfp4Blocks>(q.scaling);
   Quantizer edited = q;
   set_block(edited.scaling, size);
-  std::vector<Rule> all;
+  std::vector<Candidate> all;
   const auto add = [&](std::string_view name) {
     ScaleSpec spec = detail::scale_spec(edited);
     if (is_any<Nvfp4Blocks>(edited.scaling)) set_global(spec, detail::nvfp4_global(amax, spec));
@@ -154,11 +154,11 @@ template <class T> struct Blocks {
   }
 
   // Adds block b, whose elements are finite and not all 0.
-  BlockXray::Block add_to(Rule& rule, std::int64_t b, T amax, double best) {
-    XrayRow& row = rule.row;
-    const float last = 1 / rule.specs[0].global;
-    Scale scale = detail::scale_of(amax, rule.specs[0]);
-    for (const ScaleSpec& spec : rule.specs | std::views::drop(1))
+  BlockXray::Block add_to(Candidate& candidate, std::int64_t b, T amax, double best) {
+    XrayRow& row = candidate.row;
+    const float last = 1 / candidate.specs[0].global;
+    Scale scale = detail::scale_of(amax, candidate.specs[0]);
+    for (const ScaleSpec& spec : candidate.specs | std::views::drop(1))
       if (const Scale s = detail::scale_of(amax, spec); error(b, s, last) < error(b, scale, last)) scale = s;
     const std::int64_t clipped = row.clipped;
     const std::int64_t elements = row.elements;
@@ -320,18 +320,18 @@ const XrayRow& BlockXray::of(std::string_view rule, int block) const {
 namespace {
 
 // Adds all blocks to the rules' rows, and those of the quantizer itself to `all`, one by one.
-template <class T> void measure(Blocks<T> blocks, std::vector<Rule>& rules, BlockXray& all) {
+template <class T> void measure(Blocks<T> blocks, std::vector<Candidate>& candidates, BlockXray& all) {
   if (blocks.size == block_size(blocks.q.scaling)) all.columns = blocks.columns;
   const std::int64_t every = blocks.count() / kMostBlocks + 1;  // row
   for (std::int64_t b = 0; b < blocks.count(); ++b) {
     const T amax = blocks.amax(b);
     const bool measured = amax != 0 && std::isfinite(amax);
     const double best = measured ? blocks.best_error(b, amax) : 0;
-    for (Rule& rule : rules) {
+    for (Candidate& candidate : candidates) {
       BlockXray::Block block;
-      if (measured) block = blocks.add_to(rule, b, amax, best);
-      else ++(amax == 0 ? rule.row.zero_blocks : rule.row.nonfinite_blocks);
-      if (rule.row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
+      if (measured) block = blocks.add_to(candidate, b, amax, best);
+      else ++(amax == 0 ? candidate.row.zero_blocks : candidate.row.nonfinite_blocks);
+      if (candidate.row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
         all.blocks.push_back(block);
     }
   }
@@ -385,11 +385,11 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
       else measure_whole(Blocks<float>{matrix, q, size}, size, others, all);
       continue;
     }
-    std::vector<Rule> rules = rules_of(q, size, most);
-    if (!others) std::erase_if(rules, [](const Rule& r) { return !r.row.runs; });
-    if (matrix.dtype() == DType::f64) measure(Blocks<double>{matrix, q, size}, rules, all);
-    else measure(Blocks<float>{matrix, q, size}, rules, all);
-    for (Rule& rule : rules) all.rows.push_back(std::move(rule.row));
+    std::vector<Candidate> candidates = candidates_of(q, size, most);
+    if (!others) std::erase_if(candidates, [](const Candidate& r) { return !r.row.runs; });
+    if (matrix.dtype() == DType::f64) measure(Blocks<double>{matrix, q, size}, candidates, all);
+    else measure(Blocks<float>{matrix, q, size}, candidates, all);
+    for (Candidate& candidate : candidates) all.rows.push_back(std::move(candidate.row));
   }
   return all;
 }

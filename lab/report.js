@@ -202,7 +202,7 @@ const logDepth = (low, high) => v => v === 0 ? 0 : Math.log(Math.abs(v) / low) /
 const zeros = [v => lostText(v).replace(" %", "").replace("< ", "<"), logDepth(.001, 100)];
 const angles = [v => v.toFixed(3), v => logDepth(1e-6, 1)(Math.max(0, 1 - v))];
 // Of a layer: [what it is, how to read it, its number from the rows of the shadow and of "casts", its text, 0 to 1 for
-// its shade].
+// its shade, whether a negative number is a good one].
 const measures = {
   forward: [
     "error of the layer's result", "Relative error against f64 of the last op of the layer's forward.",
@@ -232,7 +232,7 @@ const measures = {
   share: [
     "share of the error in the loss",
     "What the layer's own errors do to the loss, in the loss's units: + (red) raises it, - (blue) lowers it.",
-    rows => rows.reduce((a, r) => a + r.share, 0), v => (v > 0 ? "+" : "") + error(v), logDepth(1e-7, .1)
+    rows => rows.reduce((a, r) => a + r.share, 0), v => (v > 0 ? "+" : "") + error(v), logDepth(1e-7, .1), true
   ],
   ...Object.fromEntries(castRoles.map(
       role => [role,
@@ -245,7 +245,7 @@ const measures = {
 // Layers against recipes.
 function heat() {
   const names = shown();
-  const [, note, of, text, depth] = measures[chosen("heat-measure")];
+  const [, note, of, text, depth, hasGood] = measures[chosen("heat-measure")];
   const runs = names.map(n => shadowed(n) || runsOf(n)[0]);
   const rowsOf = r => r.step_errors ? r.step_errors.rows : [];
   const order = [...new Set(data.runs.flatMap(r => [...rowsOf(r), ...r.casts].map(c => c.layer)))];
@@ -265,7 +265,7 @@ function heat() {
     if (deep > 0)
       shades.push([
         k, i, k + 1, i + 1, `${names[k]}, layer ${l}: ${v}`,
-        v < 0 && note.includes("blue") ? "var(--bar)" : "var(--bad)", .85 * deep
+        v < 0 && hasGood ? "var(--bar)" : "var(--bad)", .85 * deep
       ]);
     // on a deep shade the digits have the page's colour, where that contrasts more
     const deepFrom = matchMedia("(prefers-color-scheme: dark)").matches ? .75 : .88;
@@ -295,7 +295,8 @@ function lineage() {
   const high = log ? most : Math.min(most, 2 * heights[Math.floor(.8 * (heights.length - 1))]);
   const largest = Math.max(...rows.map(r => Math.abs(r.share)), 1e-30);
   byId("lineage-note").textContent =
-      `Each bar is an op of one step after training: dark is the error it makes itself, light the error that its inputs bring, as means in ulps (the distance to the next number of the result's dtype). ` +
+      "Each bar is an op of one step after training: dark is the error it makes itself, light the error that its " +
+      "inputs bring, as means in ulps (the distance to the next number of the result's dtype). " +
       `Red raises the loss, blue lowers it, grey does neither; an arrow stands on a bar that goes on. The loss is ${
           e.loss.toPrecision(6)}, in f64 ${e.exact_loss.toPrecision(6)}: a difference of ${
           signed(e.loss - e.exact_loss)}, of which own errors explain ${signed(e.explained)}.`;
@@ -675,10 +676,10 @@ function cloud() {
                              fill])
       }));
   const counts = layers.map(l => `${(100 * l.points.length / points.length).toFixed(0)} % ${l.name}`).join(", ");
-  byId("cloud-note").textContent = `A dot is a weight of ${run.recipe} at step ${
-      clouds[0]
-          .step}: to the right how large it is, upwards how large its update should be. Below the line, half the distance to the next number in ${
-      dtypes.join(" or ")}, the update is lost (red); yellow ones arrive in part, blue ones wholly: ${counts}.`;
+  byId("cloud-note").textContent =
+      `A dot is a weight of ${run.recipe} at step ${clouds[0].step}: to the right how large it is, upwards how large ` +
+      `its update should be. Below the line, half the distance to the next number in ${dtypes.join(" or ")}, the ` +
+      `update is lost (red); yellow ones arrive in part, blue ones wholly: ${counts}.`;
   plot(byId("cloud"), {
     height: 380,
     legend: true,
@@ -912,10 +913,10 @@ function whatIf() {
     return;
   }
   byId("what-if-note").textContent =
-      `The numbers of ${run.recipe}, seed ${run.seed}, at step ${
-          run.what_if
-              .step}, rounded to each format without a scale, with the power of two that keeps most of them, and with max / amax, which puts the largest on the format's largest value. ` +
-      "SQNR is signal over noise of rounding, in dB: one more bit of mantissa is worth 6. One scale serves all tensors of a role here.";
+      `The numbers of ${run.recipe}, seed ${run.seed}, at step ${run.what_if.step}, rounded to each format without a ` +
+      "scale, with the power of two that keeps most of them, and with max / amax, which puts the largest on the " +
+      "format's largest value. SQNR is signal over noise of rounding, in dB: one more bit of mantissa is worth 6. " +
+      "One scale serves all tensors of a role here.";
   const fraction = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + " %";
   const db = x => x === null ? "exact" : x.toFixed(1);
   const scaleText = s => s.startsWith("2^") ? power(s.slice(2)) : s;
