@@ -44,7 +44,6 @@ double share(const std::vector<double>& all, double scale, int from, int to) {
   return 100 * count / static_cast<double>(all.size());
 }
 std::string bar(double percent) { return std::string(static_cast<std::size_t>(std::lround(percent)), '#'); }
-
 }  // namespace
 
 int main() {
