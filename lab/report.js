@@ -161,7 +161,7 @@ function findings() {
               f.tried.verdict}`] :
           [];
       const weight =
-          finite(f.undone) ? ` Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
+          finite(f.undone) ? `. Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
       place.append(el("div", {class: "finding"},
                       (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${f.cause}]` + weight, ...cure,
                       ...tried));
