@@ -85,7 +85,8 @@ void show_limits(const Format& f) {
               f.is_signed ? 1 : 0, f.exponent_bits, f.mantissa_bits, f.bias);
   for (const NamedFormat& n : named_formats())
     if (n.format == f) std::printf("  %s\n", std::string(n.about).c_str());
-    else if (n.common && n.format.exponent_bits == f.exponent_bits && n.format.mantissa_bits == f.mantissa_bits)
+    else if (n.common && n.format.is_signed == f.is_signed && n.format.exponent_bits == f.exponent_bits &&
+             n.format.mantissa_bits == f.mantissa_bits)
       std::printf("  (%s has as many bits and reaches %s)\n", std::string(n.name).c_str(),
                   text(n.format.max()).c_str());
   std::printf("  largest value      %s\n", with_power(f.max()).c_str());
