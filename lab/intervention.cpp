@@ -262,7 +262,8 @@ void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model,
   weigh_together(findings, recipe, trials);
   std::ranges::stable_sort(findings, std::less(), order_of);
   drop_weak();
-  if (!findings.empty() && findings[0].precision) weigh_cures(findings[0], recipe, trials);
+  for (inspect::Finding& f : findings)
+    if (f.precision) weigh_cures(f, recipe, trials);
 }
 
 }  // namespace gradual::lab

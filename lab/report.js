@@ -20,7 +20,10 @@ const percent = (x, d) => finite(x) ? num(x, d) + " %" : "–";
 // What the runs are measured by: a share of 0 to 1 reads as percent. A file of an earlier version has the accuracy.
 const metric = (data.runs[0] || {}).metric || {name: "accuracy", unit: "%", better: "higher"};
 const isShare = metric.unit === "%";
-const valueOf = r => (isShare ? 100 : 1) * (metric.name === "accuracy" ? r.test_accuracy : r.test_metric);
+const valueOf = r => {
+  const value = metric.name === "accuracy" ? r.test_accuracy : r.test_metric;
+  return finite(value) ? (isShare ? 100 : 1) * value : NaN;  // null, of a run that diverged, is no 0
+};
 const valueText = x => !finite(x) ? "–" :
     isShare                       ? percent(x, 2) :
                                     String(+x.toPrecision(4)) + (metric.unit ? " " + metric.unit : "");
@@ -161,7 +164,7 @@ function findings() {
               f.tried.verdict}`] :
           [];
       const weight =
-          finite(f.undone) ? ` Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
+          finite(f.undone) ? `. Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
       place.append(el("div", {class: "finding"},
                       (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${f.cause}]` + weight, ...cure,
                       ...tried));
