@@ -63,10 +63,12 @@ void DiffedStep::observe(Side& side, const amp::Recipe& recipe, const MakeModel&
   side.model = make_model();
   side.model->to(options.device);
   side.model->load_state_dict(trained.run().master_state_dict());
-  side.run.emplace(recipe, *side.model, make_optimizer(options.optimizer, options.lr, options.training.rates),
-                   amp::RunOptions{.seed = options.seed});
+  // Another recipe's schedule is where this step has it; its own one comes with the state.
+  const bool own = trained.run().recipe().name == recipe.name;
+  side.run.emplace(own ? recipe : amp::recipe_in_step(recipe, options.step, trained.steps()), *side.model, make_optimizer(options.optimizer, options.lr, options.training.rates),
+                   amp::RunOptions{.seed = options.seed, .steps = trained.steps()});
   // Takes over histories, loss scale and moments, if they are this recipe's own.
-  if (trained.run().recipe().name == recipe.name) side.run->load_state_dict(trained.run().state_dict());
+  if (own) side.run->load_state_dict(trained.run().state_dict());
   side.shadow.emplace(*side.model, &side.run->optimizer(), inspect::ShadowOptions{.attribution = true});
   default_generator().manual_seed(options.seed);
   const ObserverScope scope(*side.shadow);
