@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <sstream>
 #include <variant>
 
@@ -42,16 +43,20 @@ const Quantizer* quantizer_of(const Quantization& q, Role role, Role other) {
 bool by_chance(const std::optional<Quantizer>& q) { return q && q->rounding.mode == RoundingMode::stochastic; }
 // f32 unchanged: nothing to round.
 bool is_identity(const Quantizer& q) {
-  return is_any<NoScale>(q.scaling) && q.format == Format::ieee(8, 23) && !q.hadamard;
+  return is_any<NoScale>(q.scaling) && q.format == Format::ieee(8, 23) && !q.hadamard && !q.center;
 }
 
 // By Role: activation, weight, error.
 constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
     {"x", &Site::x}, {"w", &Site::w}, {"dy", &Site::dy}};
 
+// True if what is rounded is not the operand itself.
+bool changes_numbers(const Quantizer& q) { return q.hadamard || q.center; }
+
 Quantizer untransformed(const Quantizer& quantizer, const Quantization& q) {
   Quantizer plain = quantizer;
   plain.hadamard = false;
+  plain.center = false;
   plain.overflow = q.overflow.value_or(plain.overflow);
   return plain;
 }
@@ -59,7 +64,7 @@ Quantizer untransformed(const Quantizer& quantizer, const Quantization& q) {
 // True if forward has looked for the Inf and NaN of an operand that backward rounds again.
 bool seen_in_forward(const ProductOperand& o, Site& site) {
   const std::optional<Quantizer>& forward = (*site.quantization).*kOperandQuantizers[static_cast<int>(o.role)][0];
-  if (o.role == Role::error || o.quantizer->hadamard || !forward || is_identity(*forward)) return false;
+  if (o.role == Role::error || changes_numbers(*o.quantizer) || !forward || is_identity(*forward)) return false;
   return site.state->hides(untransformed(*forward, *site.quantization));
 }
 
@@ -105,7 +110,7 @@ void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedO
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
   if (q.*kOperandQuantizers[static_cast<int>(o.role)][1] != *o.quantizer || is_identity(*o.quantizer)) return;
   const Format format = detail::rounded_format(*o.quantizer);
-  if (!per_tensor(o.quantizer->scaling) || o.quantizer->hadamard || format.bits() > 16) return;
+  if (!per_tensor(o.quantizer->scaling) || changes_numbers(*o.quantizer) || format.bits() > 16) return;
   // The values are the codes' own: encoding them is exact in any mode.
   QuantizedTensor codes = quantize(v.values, format, {}, Overflow::ieee);
   if (v.scale.defined()) codes.scales = as_strided(v.scale, {1, 1}, {1, 1}, v.scale.offset());
@@ -113,19 +118,27 @@ void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedO
   save_as_codes(o.input, std::move(codes));
 }
 
-// Both operands of a [.., m, k] x [k, n] product that is transformed first, k padded with zeros to groups of 16.
-Tensor transformed(const Tensor& t, int axis, std::uint16_t signs) {
+// Fixed: the transform is random, but the same in every product and run.
+constexpr std::uint16_t kSigns = 0x9d2b;
+
+// The elements of a group that the transform of this size negates.
+std::vector<bool> negated(HadamardSize of) {
+  std::mt19937 bits(kSigns);
+  std::vector<bool> all;
+  for (int i = 0; i < of.size; ++i) all.push_back(of.size == 16 ? (kSigns >> i & 1) != 0 : (bits() & 1) != 0);
+  return all;
+}
+
+// Both operands of a [.., m, k] x [k, n] product that is transformed first, k padded with zeros to whole groups.
+Tensor transformed(const Tensor& t, int axis, HadamardSize of) {
   const Tensor last = t.to(DType::f32).transpose(axis, -1).contiguous();
   const std::int64_t k = last.sizes().back();
-  const std::int64_t extra = (16 - k % 16) % 16;
+  const std::int64_t extra = (of.size - k % of.size) % of.size;
   Shape before = Shape::filled(last.dim(), 0);
   Shape after = before;
   after[last.dim() - 1] = extra;
-  return hadamard16(extra ? pad(last, before, after) : last, signs).transpose(axis, -1);
+  return hadamard(extra ? pad(last, before, after) : last, negated(of)).transpose(axis, -1);
 }
-
-// Fixed: the transform is random, but the same in every product and run.
-constexpr std::uint16_t kSigns = 0x9d2b;
 
 // In place: y is a product's own result.
 Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y.mul_(scale) : y; }
@@ -156,7 +169,7 @@ std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, co
                                                        const ProductOperand& b, int axis_b, Site& site) {
   const bool transforms = a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard;
   const auto operand = [&](const ProductOperand& o, int axis) {
-    return rounded(o, transforms ? transformed(*o.tensor, axis, kSigns) : *o.tensor, axis, site);
+    return rounded(o, transforms ? transformed(*o.tensor, axis, o.quantizer->hadamard) : *o.tensor, axis, site);
   };
   QuantizedOperand x = operand(a, axis_a);
   QuantizedOperand w = operand(b, axis_b);
@@ -165,8 +178,8 @@ std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, co
   return {std::move(x), std::move(w)};
 }
 
-// a [.., m, k] b [.., k, n].
-Tensor product(const Quantization& q, const ProductOperand& a, const ProductOperand& b, Site& site) {
+// a [.., m, k] b [.., k, n], as its quantizers' transforms and roundings say.
+Tensor product_as_is(const Quantization& q, const ProductOperand& a, const ProductOperand& b, Site& site) {
   const auto [x, w] = operands(q, a, -1, b, b.tensor->dim() == 1 ? -1 : -2, site);
   // Row scales have their operand's dims; a product with a vector has one dim less.
   const auto fitting = [](const Tensor& scale, const Tensor& other, int dim) {
@@ -177,8 +190,74 @@ Tensor product(const Quantization& q, const ProductOperand& a, const ProductOper
                     fitting(w.scale, *a.tensor, -2));
 }
 
-Tensor linear_product(const Quantization& q, const ProductOperand& x, const ProductOperand& w, const Tensor& bias,
-                      Site& site) {
+bool centers(const ProductOperand& o) { return o.quantizer && o.quantizer->center && !o.saved; }
+
+// The mean over the samples, f32 and of the operand's dims, 1 along them. `contracted`: the samples lie along the
+// contracted axis (wgrad); else along all other axes.
+Tensor mean_of(const Tensor& t, int axis, bool contracted) {
+  const AccumulatorScope exact(std::nullopt);
+  const int k = wrap_dim(axis, t.dim(), "center");
+  Tensor means = t.to(DType::f32);
+  for (int d = 0; d < t.dim(); ++d)
+    if ((d == k) == contracted) means = mean(means, {d}, true);
+  return means;
+}
+
+// What the means of the operands contribute to their product, computed in f32 by sums. For a = a' + A and b = b' + B,
+// a b = a' b' + A b + a' B.
+struct Centered {
+  ProductOperand a, b;  // without their means
+  Tensor rest;          // A b + a' B; undefined without means
+
+  // a [.., m, k] and b [.., k, n], or with `rows` b [n, k].
+  Centered(const ProductOperand& left, const ProductOperand& right, bool rows) : a(left), b(right) {
+    const bool samples_contracted =
+        left.role != Role::weight && right.role != Role::weight && left.role != right.role;  // wgrad
+    if (left.tensor->dim() < 2 || right.tensor->dim() < 2)
+      throwf("a product of {} and {}: center needs operands of at least two dims", to_string(left.tensor->sizes()),
+             to_string(right.tensor->sizes()));
+    const AccumulatorScope exact(std::nullopt);
+    const Tensor columns = rows ? right.tensor->transpose(-1, -2) : *right.tensor;
+    if (centers(left)) {
+      const Tensor mean = mean_of(*left.tensor, -1, samples_contracted);
+      add(samples_contracted ? mul(mean, sum(columns.to(DType::f32), {-2}, true)) : of_row(mean, columns));
+      numbers_[0] = sub(left.tensor->to(DType::f32), mean);
+      a.tensor = &numbers_[0];
+    }
+    if (centers(right)) {
+      const Tensor mean = mean_of(columns, -2, samples_contracted);
+      const Tensor other = a.tensor->to(DType::f32);
+      add(samples_contracted ? mul(sum(other, {-1}, true), mean)
+                             : of_row(mean.transpose(-1, -2), other.transpose(-1, -2)).transpose(-1, -2));
+      numbers_[1] = sub(columns.to(DType::f32), mean);
+      if (rows) numbers_[1] = numbers_[1].transpose(-1, -2);
+      b.tensor = &numbers_[1];
+    }
+  }
+  Centered(const Centered&) = delete;
+  Centered& operator=(const Centered&) = delete;
+
+ private:
+  // A row [1, k] times [.., k, n] as [.., 1, n], without a contraction, which observers would take for the product.
+  static Tensor of_row(const Tensor& row, const Tensor& columns) {
+    return sum(mul(row.reshape({-1, 1}), columns.to(DType::f32)), {-2}, true);
+  }
+  void add(const Tensor& part) { rest = rest.defined() ? gradual::add(rest, part) : part; }
+
+  Tensor numbers_[2];
+};
+
+// a [.., m, k] b [.., k, n].
+Tensor product(const Quantization& q, const ProductOperand& a, const ProductOperand& b, Site& site) {
+  if (centers(a) || centers(b)) {
+    const Centered parts(a, b, false);
+    return gradual::add(product_as_is(q, parts.a, parts.b, site), parts.rest);
+  }
+  return product_as_is(q, a, b, site);
+}
+
+Tensor linear_as_is(const Quantization& q, const ProductOperand& x, const ProductOperand& w, const Tensor& bias,
+                    Site& site) {
   const auto [a, b] = operands(q, x, -1, w, -1, site);
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
@@ -187,6 +266,13 @@ Tensor linear_product(const Quantization& q, const ProductOperand& x, const Prod
   const Tensor* const values[] = {&a.values, &b.values, &none};
   const Tensor y = multiplied(OpId::linear, TensorRefs(values, 3), x, a.scale, w, columns);
   return added.defined() ? y.add_(added) : y;
+}
+
+Tensor linear_product(const Quantization& q, const ProductOperand& x, const ProductOperand& w, const Tensor& bias,
+                      Site& site) {
+  if (!centers(x) && !centers(w)) return linear_as_is(q, x, w, bias, site);
+  const Centered parts(x, w, true);
+  return gradual::add(linear_as_is(q, parts.a, parts.b, bias, site), parts.rest);
 }
 
 // One scale per tensor commutes with the unfolding: such operands are rounded before it, others after it, as matrices
@@ -264,7 +350,10 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   switch (call.op) {
     case OpId::matmul: out[0] = product(q, a, b, site); break;
     case OpId::linear: out[0] = linear_product(q, a, b, call[2], site); break;
-    default: out[0] = convolution(q, call, a, b, site);
+    default:
+      if (centers(a) || centers(b))
+        throwf("{}: center is for matmul and linear; leave such modules out by `modules`", to_string(call.op));
+      out[0] = convolution(q, call, a, b, site);
   }
   DType high = promote(call[0].dtype(), call[1].dtype());
   if (is_f8(high)) high = DType::f32;
@@ -299,13 +388,14 @@ void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
 void check_valid(const Quantization& q) {
   for (const auto& [field, quantizer] : kQuantizerFields)
     if (const auto& one = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check_valid(*one); });
-  const auto both_or_none = [](const char* product, const std::optional<Quantizer>& a,
-                               const std::optional<Quantizer>& b) {
-    if ((a && a->hadamard) != (b && b->hadamard))
-      throwf("quantization, {}: the Hadamard transform is of both operands or of none", product);
+  const auto both_or_none = [](const char* product, const std::optional<Quantizer>& a, const std::optional<Quantizer>& b) {
+    if ((a ? a->hadamard : HadamardSize()) != (b ? b->hadamard : HadamardSize()))
+      throwf("quantization, {}: the Hadamard transform is of both operands, in one size, or of none", product);
   };
-  if (q.requantize && ((q.forward_x && q.forward_x->hadamard) || (q.forward_w && q.forward_w->hadamard)))
-    throw_error("quantization: requantize goes with forward operands that are not transformed");
+  if (q.requantize && ((q.forward_x && changes_numbers(*q.forward_x)) || (q.forward_w && q.forward_w->hadamard)))
+    throw_error("quantization: requantize goes with forward operands that are not transformed nor centered");
+  for (const auto* weight : {&q.forward_w, &q.dgrad_w})
+    if (*weight && (*weight)->center) throw_error("quantization: center is for x and dy; weights have no samples");
   both_or_none("forward", q.forward_x, q.forward_w);
   both_or_none("dgrad", q.dgrad_dy, q.dgrad_w);
   both_or_none("wgrad", q.wgrad_x, q.wgrad_dy);
@@ -322,10 +412,10 @@ void check_valid(const Quantization& q) {
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
   one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
-    if (*kept && (delayed(*kept) || (*kept)->hadamard))
+    if (*kept && (delayed(*kept) || changes_numbers(**kept)))
       throw_error(
           "quantization: gradients, weights, masters, moments and results take scales from their own "
-          "values: no delayed scaling, no transform");
+          "values: no delayed scaling, no transform, no mean subtracted");
   if (q.accumulator) check_valid(*q.accumulator);
   for (const auto& module : q.modules)
     in_context("quantization, modules, " + module.first, [&] {
@@ -344,6 +434,7 @@ bool hides_nonfinite(const Quantizer& q) {
   const StageScope exact(chain().results, nullptr);
   Quantizer plain = q;
   plain.hadamard = false;
+  plain.center = false;
   for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
     const Tensor t = ones({1, 2});
     t.narrow(1, 0, 1).fill_(bad);

@@ -11,6 +11,7 @@
 // multiply without rounding. Outputs, norms, softmax, losses and attention stay in high precision.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -77,6 +78,7 @@ inline constexpr QuantizerField kQuantizerFields[] = {{"forward_x", &Quantizatio
                                                       {"moment1", &Quantization::moment1},
                                                       {"moment2", &Quantization::moment2},
                                                       {"result", &Quantization::result}};
+inline constexpr std::size_t kOperandFields = 6;  // the first ones, of the operands of products
 // By Role: the quantizers of an operand in its two products, in the order of a training step.
 inline constexpr std::optional<Quantizer> Quantization::*kOperandQuantizers[kRoles][2] = {
     {&Quantization::forward_x, &Quantization::wgrad_x},

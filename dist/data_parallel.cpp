@@ -545,11 +545,14 @@ template <class T> struct DataParallel::Step {
         const Tensor& p = all.parameters_[i].second;
         Tensor gradient = before.gradients()[i];
         if (sums[last][flags + i] > 0) {
-          const bool wide = is_half(p.dtype()) && autograd::gradient_sums(p) == autograd::GradientSums::f32;
+          const autograd::GradientSums how = autograd::gradient_sums(p);
+          const bool wide = is_half(p.dtype()) && how == autograd::GradientSums::f32;
           Tensor fresh = from_data(std::vector<T>(from, from + p.numel()), p.sizes(), {.dtype = dtype_of<T>});
           if (factor.value_or(1) != 1) fresh.mul_(*factor);
           fresh = fresh.to(p.device(), wide ? DType::f32 : p.dtype());
-          gradient = gradient.defined() ? add(gradient, fresh) : fresh;
+          if (!gradient.defined()) gradient = fresh;
+          else if (how == autograd::GradientSums::stochastic) gradient = autograd::add_gradient(gradient, fresh, how);
+          else gradient = add(gradient, fresh);
           gradient.set_category(Category::gradients);
         }
         p.set_grad(gradient);

@@ -285,6 +285,15 @@ function heat() {
 }
 
 // The ops of a step in order, in mean ulps: a bar's dark part is the op's own error, the light part is inherited.
+// Own errors that point one way: of numbers that are all too small or too large, and of a shifted mean.
+function biasText(r) {
+  const sure = (value, half) => finite(value) && Math.abs(value) > (half || 0);
+  return (sure(r.gain, r.gain_interval) ?
+              `\nnumbers ${(100 * Math.abs(r.gain)).toPrecision(2)}% too ${r.gain < 0 ? "small" : "large"}` :
+              "") +
+      (sure(r.bias, r.bias_interval) ? `\nmean shifted by ${signed(r.bias)} of their size` : "");
+}
+
 function lineage() {
   const run = shadowed(chosen("lineage-recipe"));
   const log = chosen("lineage-axis") === "logarithmic";
@@ -313,6 +322,7 @@ function lineage() {
         `${r.phase} ${r.op}${r.product ? " (" + r.product + ")" : ""}${r.layer ? " in " + r.layer : ""}\nown ${
             short(r.local_ulps)} ulps, inherited ${short(inherited(r))}, in all ${short(r.total_ulps)}\nrelative ${
             r.local.toExponential(1)} own, ${r.total.toExponential(1)} in all` +
+        biasText(r) +
         (r.share ? `\nmoves the loss by ${signed(r.share)}` : "");
     const floor = Math.max(low, r.local_ulps);
     own.push([i, low, i + 1, Math.min(high, floor), what, fill, .9]);

@@ -55,10 +55,13 @@ TwinSide::TwinSide(const amp::Recipe& recipe, const MakeModel& make_model, const
   model = make_model();
   model->to(options.device);
   model->load_state_dict(trained.run().master_state_dict());
-  run.emplace(recipe, *model, make_optimizer(options.optimizer, options.lr, options.training.rates),
-              amp::RunOptions{.seed = options.seed});
+  // Another recipe's schedule is where this step has it; its own one comes with the state.
+  const bool own = trained.run().recipe().name == recipe.name;
+  run.emplace(own ? recipe : amp::recipe_in_step(recipe, options.step, trained.steps()), *model,
+              make_optimizer(options.optimizer, options.lr, options.training.rates),
+              amp::RunOptions{.seed = options.seed, .steps = trained.steps()});
   // Takes over histories, loss scale and moments, if they are this recipe's own.
-  if (trained.run().recipe().name == recipe.name) run->load_state_dict(trained.run().state_dict());
+  if (own) run->load_state_dict(trained.run().state_dict());
 }
 
 void TwinSide::observe_loss(const StudyOptions& options, Study& trained) {

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <type_traits>
 #include <variant>
+#include <vector>
 
 #include "../formats/accumulator.h"
 #include "../formats/format_table.h"
@@ -296,6 +298,7 @@ const Quantizer& checked(const Quantizer& q, const char* what, const Tensor& x) 
     throwf("quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's) run on the CPU only",
            to_string(q.format));
   if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard16 yourself", what);
+  if (q.center) throwf("{}: center belongs to a product; subtract the mean yourself", what);
   return q;
 }
 
@@ -424,6 +427,8 @@ void check_valid(const Quantizer& q) {
       throw_error("a format without zero holds scales; it cannot have a scale itself");
     check_valid(q.rounding);
     std::visit([&](const auto& kind) { kind.check(q.format); }, q.scaling);
+    if (q.hadamard && std::ranges::find(kHadamardSizes, q.hadamard.size) == std::end(kHadamardSizes))
+      throwf("a Hadamard transform of size {}; allowed are 16, 32, 64, 128 and 256", q.hadamard.size);
   });
 }
 
@@ -519,18 +524,28 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
   return out;
 }
 
-Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
+Tensor hadamard(const Tensor& x, const std::vector<bool>& negated) {
   const AccumulatorScope exact(std::nullopt);  // a recipe's accumulator does not apply to the transform
-  if (x.dim() < 1 || x.sizes().back() % 16 != 0)
-    throw_error("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
-  float values[16 * 16];
-  for (unsigned i = 0; i < 16; ++i)
-    for (unsigned j = 0; j < 16; ++j)
-      values[i * 16 + j] = (std::popcount(i & j) + (signs >> i & 1)) % 2 != 0 ? -0.25F : 0.25F;
-  const Tensor h = empty({16, 16}, {.device = x.device()});
-  if (x.device().is_cuda()) device::upload(h.raw(), x.device(), values, sizeof values);
-  else std::copy_n(values, 16 * 16, h.data<float>());
-  return matmul(x.reshape({-1, 16}), h).reshape(x.sizes());
+  const auto n = std::ssize(negated);
+  if (std::ranges::find(kHadamardSizes, n) == std::end(kHadamardSizes))
+    throwf("hadamard: of size {}; allowed are 16, 32, 64, 128 and 256", n);
+  if (x.dim() < 1 || x.sizes().back() % n != 0)
+    throwf("hadamard{}: {}: the last dim must be a multiple of {}", n, to_string(x.sizes()), n);
+  const auto size = static_cast<float>(1 / std::sqrt(static_cast<double>(n)));
+  std::vector<float> values;
+  for (std::size_t i = 0; i < negated.size(); ++i)
+    for (std::size_t j = 0; j < negated.size(); ++j)
+      values.push_back((std::popcount(i & j) + negated[i]) % 2 != 0 ? -size : size);
+  const Tensor h = empty({n, n}, {.device = x.device()});
+  if (x.device().is_cuda()) device::upload(h.raw(), x.device(), values.data(), values.size() * sizeof(float));
+  else std::ranges::copy(values, h.data<float>());
+  return matmul(x.reshape({-1, n}), h).reshape(x.sizes());
+}
+
+Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
+  std::vector<bool> negated;
+  for (int i = 0; i < 16; ++i) negated.push_back((signs >> i & 1) != 0);
+  return hadamard(x, negated);
 }
 
 double absmax(const Tensor& x) {

@@ -468,5 +468,86 @@ TEST_CASE("the Hadamard transform is orthogonal: it changes what is rounded, not
   Quantization half = q;
   half.wgrad_x->hadamard = true;
   CHECK(message_of([&] { amp::check_valid(half); }) ==
-        "quantization, wgrad: the Hadamard transform is of both operands or of none");
+        "quantization, wgrad: the Hadamard transform is of both operands, in one size, or of none");
+  half.wgrad_dy->hadamard = 32;
+  CHECK_THROWS_AS(amp::check_valid(half), Error);
+  half.wgrad_dy->hadamard = 24;
+  CHECK(message_of([&] { amp::check_valid(half); }).find("allowed are 16, 32, 64, 128 and 256") != std::string::npos);
+}
+
+TEST_CASE("a Hadamard transform of any size keeps the product, and spreads an outlier over its group") {
+  for (const int size : kHadamardSizes) {
+    CAPTURE(size);
+    const Region fine(same({.format = format("e8m20"), .hadamard = size}));
+    const Tensor x = random({4, 300}, 1);
+    const Tensor w = random({5, 300}, 2);
+    const Tensor y = fine.forward([&] { return linear(x, w); });
+    const Tensor want = matmul(x.to(DType::f64), w.to(DType::f64).t());
+    // As above, with sums of `size` terms in the transform, whose |H| has the norm sqrt(size).
+    const Tensor bound = sqrt(matmul(sum(square(x), {1}, true), sum(square(w), {1}, true).t())).to(DType::f64) *
+                         ((2 * (size * std::sqrt(size) + 8) + 600) * 0x1p-24);
+    CHECK(max(abs(y.to(DType::f64) - want) / bound).item() <= 1);
+
+    std::vector<bool> signs(static_cast<std::size_t>(size), true);
+    const Tensor outlier = zeros({1, size});
+    outlier.narrow(1, 0, 1).fill_(1);
+    const Tensor spread = abs(hadamard(outlier, signs));
+    CHECK(same_bits(spread, full({1, size}, 1 / std::sqrt(static_cast<double>(size)))));
+  }
+}
+
+namespace {
+
+// x without its mean over the samples, and the mean.
+std::pair<Tensor, Tensor> centered(const Tensor& x) {
+  const Tensor mean = x.to(DType::f32).mean({0}, true);
+  return {(x - mean).detach(), mean.detach()};
+}
+
+}  // namespace
+
+TEST_CASE("center: the mean over samples is subtracted before rounding and made up for, in all three products") {
+  Quantization q = same({.format = format("e2m1"), .scaling = PowerBlocks{.block = 8}});
+  q.forward_x->center = q.wgrad_x->center = q.dgrad_dy->center = q.wgrad_dy->center = true;
+  const Region region(q);
+  for (const bool as_matmul : {false, true}) {
+    CAPTURE(as_matmul);
+    const Tensor x = (random({24, 16}, 1) + 3.0).detach().set_requires_grad();
+    const Tensor w = random({10, 16}, 2).set_requires_grad();
+    const Tensor dy = (random({24, 10}, 3) - 2.0).detach();
+    const Tensor y = region.forward([&] { return as_matmul ? matmul(x, w.t()) : linear(x, w); });
+    region.backward(y, dy);
+    AmaxHistory none;
+    const auto [xc, x_mean] = centered(x);
+    const auto [dyc, dy_mean] = centered(dy);
+    const auto f64 = [](const Tensor& t) { return t.detach().to(DType::f64); };
+    const auto product = [&](const Tensor& a, const std::optional<Quantizer>& qa, const Tensor& b,
+                             const std::optional<Quantizer>& qb) {
+      Quantizer left = *qa;
+      Quantizer right = *qb;
+      left.center = right.center = false;
+      return matmul(f64(fake_quantize(a.detach(), left, {.axis = -1})),
+                    f64(fake_quantize(b.detach(), right, {.axis = -2})));
+    };
+    const auto close = [&](const Tensor& got, const Tensor& want) {
+      CHECK(max(abs(f64(got) - want)).item() <= 1e-4 * max(abs(want)).item());
+    };
+    close(y, product(xc, q.forward_x, w.t(), q.forward_w) + matmul(f64(x_mean), f64(w).t()));
+    close(x.grad(), product(dyc, q.dgrad_dy, w, q.dgrad_w) + matmul(f64(dy_mean), f64(w)));
+    close(w.grad(), product(dyc.t(), q.wgrad_dy, xc, q.wgrad_x) + 24.0 * matmul(f64(dy_mean).t(), f64(x_mean)));
+  }
+}
+
+TEST_CASE("center: what it is not for") {
+  Quantization q = same({.format = format("e2m1"), .scaling = TensorScale{}});
+  q.forward_w->center = true;
+  CHECK(message_of([&] { amp::check_valid(q); }).find("weights have no samples") != std::string::npos);
+  q = same({.format = format("e2m1"), .scaling = TensorScale{}});
+  q.forward_x->center = true;
+  const Region region(q);
+  CHECK(message_of([&] {
+          region.forward([] { return conv2d(ones({1, 1, 4, 4}), ones({1, 1, 3, 3})); });
+        }).find("center is for matmul and linear") != std::string::npos);
+  CHECK(message_of([&] { quantize(ones({2, 2}), *q.forward_x); }).find("center belongs to a product") !=
+        std::string::npos);
 }
