@@ -73,11 +73,12 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e, bool large) {
   if (r.quantization) {
     if (any_quantizer(e, l.role, is_coded)) all.push_back(cures::wide_scales(r));
     if (large && any_quantizer(e, l.role, is_floor)) all.push_back(cures::rceil(r));
-    all.insert(all.end(), {cures::signed_format(r, l.role), cures::scales(r)});
+    const Cure own_amax = cures::scales(r);
+    all.insert(all.end(), {cures::signed_format(r, l.role), own_amax});
     for (const int size : {32, 8, 4}) {
       if (large) continue;
       all.push_back(cures::smaller_blocks(r, size));
-      all.push_back(cures::finer_scales(r, l.role, size));
+      all.push_back(cures::finer_scales(own_amax.recipe, l.role, size));
     }
     if (is_gradient(l.role)) {
       constexpr int kSmall = 8;

@@ -24,8 +24,7 @@ constexpr double kInTraining = 0.5;           // of the difference of test losse
 constexpr double kClearErrors = 4;            // standard errors of a difference of training losses that is clear
 constexpr double kLeastGap = 0.002;           // of fp32's training loss
 constexpr double kCures = 0.5;                // a cure undoes at least so much
-constexpr double kCuresAll = 0.95;            // of the failure: more is not told apart
-constexpr double kMostOfIt = 0.8;             // of what exact numbers undo
+constexpr double kCuresAll = 0.98;            // of the failure: more is not told apart
 constexpr std::int64_t kMoreTrials = 5;       // that the budget leaves room for: of cures, of causes together
 constexpr double kClearlyTheProgram = 1.5;    // the severity of findings that rounding cannot explain
 constexpr double kDoesHarm = 0.1;             // a share of the failure below this is no cause
@@ -200,7 +199,7 @@ int order_of(const inspect::Finding& f) {
   return 9 - static_cast<int>(std::lround(8 * *f.undone));
 }
 
-// Two findings of one loss: where other scales undo most of what exact numbers do, the scales are its cause.
+// Two findings of one loss: where other scales undo half of what exact numbers do, the scales are its cause.
 void weigh_scales(std::vector<inspect::Finding>& findings) {
   for (inspect::Finding& f : findings) {
     const auto is_loss = [&f](const inspect::Finding& g) {
@@ -209,7 +208,7 @@ void weigh_scales(std::vector<inspect::Finding>& findings) {
     const bool scales = f.cause == inspect::Cause::delayed_scale || f.cause == inspect::Cause::scale_range;
     if (!scales || !f.undone || !f.exact.empty()) continue;
     const auto lost = std::ranges::find_if(findings, is_loss);
-    if (lost != findings.end() && *f.undone >= kMostOfIt * *lost->undone) f.undone = std::max(*f.undone, *lost->undone);
+    if (lost != findings.end() && *f.undone >= kCures * *lost->undone) f.undone = std::max(*f.undone, *lost->undone);
   }
 }
 
