@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
 #include "judge_bounds.h"
 #include "judge_ops.h"
@@ -124,7 +125,9 @@ std::vector<Tensor> StepBounds::of_sum(const pt2::Step& step, const ValueTensors
       continue;
     }
     const Tensor carried = sub(of(moved, id), of(sums, id));
-    bounds.push_back(add(add(mul(of(sums, id), gamma), carried), add(mul(abs(y), 2 * units.store), units.least)));
+    const Tensor bound = add(mul(of(sums, id), gamma), carried);
+    const Tensor stored = add(mul(abs(y), 2 * units.store), units.least);
+    bounds.push_back(where(isfinite(y), add(bound, stored), 0));  // the logarithm of 0 times a number
   }
   return bounds;
 }

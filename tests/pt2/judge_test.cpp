@@ -3,6 +3,7 @@
 #include <gradual/gradual.h>
 #include <gradual/lab/judge.h>
 #include <gradual/lab/judge_attention.h>
+#include <gradual/lab/judge_bounds.h>
 #include <gradual/lab/judge_losses.h>
 #include <gradual/lab/judge_norms.h>
 #include <gradual/lab/judge_orders.h>
@@ -376,10 +377,12 @@ TEST_CASE("a bound of softmax stays finite and explains masks of the least numbe
   CHECK(all[4] < 1e-30);
 }
 
-TEST_CASE("attention that is written out, with a mask of the least number, is explained without records between") {
-  const pt2::Program program = program_of("attention");
-  const StateDict record = lab::record_step(program, given_of("attention"));
-  CHECK(first_name(lab::judge(program, record)) == "");
+TEST_CASE("a change that overflowed is no 0: it leaves open every value") {
+  const double inf = std::numeric_limits<double>::infinity();
+  const double nan = std::nan("");
+  const auto f64 = [](const std::vector<double>& v) { return from_data(v, {5}, {.dtype = DType::f64}); };
+  const Tensor away = lab::distance(f64({inf, nan, inf, 1, -inf}), f64({0.5, 0.5, inf, 3, nan}));
+  CHECK(testing::values(away) == std::vector<double>{inf, inf, 0, 2, 0});
 }
 
 TEST_CASE(
