@@ -19,6 +19,7 @@
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
 #include "block_scales.h"
+#include "quantize_part.h"
 #include "quantizer_call.h"
 #include "quantizer_kernels.h"
 
@@ -144,10 +145,10 @@ Range range_of(const Tensor& x) { return x.dtype() == DType::f64 ? range_as<doub
 
 bool on_gpu(const Rows& x) { return x.x.device().is_cuda(); }
 
-// ScaleGrid::whole of scales from x's amax.
-Tensor whole_scale(const Rows& x, const ScaleSpec& spec) {
+// ScaleGrid::whole of scales from an amax.
+Tensor whole_scale(const Rows& x, const Tensor& amax, const ScaleSpec& spec) {
   Tensor scale = empty({2}, {.device = x.x.device()});
-  device::whole_scale(absmax_tensor(x.x), spec, scale);
+  device::whole_scale(amax, spec, scale);
   return scale;
 }
 
@@ -157,7 +158,7 @@ void set_scales(const FixedScale& kind, const Rows&, const QuantizeOptions&, Gri
   g.one = inverted(static_cast<float>(kind.value));
 }
 void set_scales(const TensorScale&, const Rows& x, const QuantizeOptions&, Grid& g) {
-  if (on_gpu(x)) g.whole = whole_scale(x, g.spec);
+  if (on_gpu(x)) g.whole = whole_scale(x, absmax_tensor(x.x), g.spec);
   else g.one = current_scale(amax_of(x.x), g.spec);
 }
 void set_scales(const TensorRange&, const Rows& x, const QuantizeOptions&, Grid& g) {
@@ -180,9 +181,9 @@ void set_scales(const DelayedScale& kind, const Rows& x, const QuantizeOptions& 
   g.one = inverted(o.use == QuantizeFor::later_use ? o.history->used : o.history->scale);
   if (stages) o.history->stage(amax_of(x.x));
 }
-void set_scales(const Nvfp4Blocks&, const Rows& x, const QuantizeOptions&, Grid& g) {
-  if (on_gpu(x)) g.whole = whole_scale(x, g.spec);
-  else set_global(g.spec, nvfp4_global(amax_of(x.x), g.spec));
+void set_tensor_scale(const Rows& x, const Tensor& amax, Grid& g) {
+  if (on_gpu(x)) g.whole = whole_scale(x, amax.defined() ? amax : absmax_tensor(x.x), g.spec);
+  else set_global(g.spec, nvfp4_global(amax.defined() ? amax.item<double>() : amax_of(x.x), g.spec));
 }
 template <class Kind>
   requires(Kind::kUnit != ScaleUnit::tensor)
@@ -206,7 +207,7 @@ template <class Kind> void set_blocks(const Kind& kind, const Rows& x, Grid& g) 
   if (!tiles && x.k % kind.block == 0) g.k = kind.block;
 }
 
-Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
+Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o, const PartOf& part) {
   Grid g;
   g.k = x.k;
   g.spec = scale_spec(q);
@@ -218,7 +219,8 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
         g.fixed = Kind::kUnit == ScaleUnit::tensor;
         if constexpr (Kind::kUnit == ScaleUnit::row) g.block_rows = 1;
         if constexpr (Kind::kUnit == ScaleUnit::block) set_blocks(kind, x, g);
-        set_scales(kind, x, o, g);
+        if constexpr (std::is_same_v<Kind, Nvfp4Blocks>) set_tensor_scale(x, part.amax, g);
+        else set_scales(kind, x, o, g);
       },
       q.scaling);
   return g;
@@ -303,6 +305,7 @@ const Quantizer& checked(const Quantizer& q, const char* what, const Tensor& x) 
 struct Call {
   const Quantizer& q;
   const QuantizeOptions& o;
+  PartOf part;
   Rows x;
   Grid g;
   Rounder rounder{rounded_format(q), q.rounding, q.overflow, o.key};
@@ -315,8 +318,9 @@ struct Call {
   bool wide = doubles || (exact && (counts_products || !f32_suffices(rounder)));
   bool stays_wide = doubles && !scaled;
 
-  Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options)
-      : q(checked(quantizer, what, t)), o(options), x(t, axis), g(make_grid(x, q, o)) {}
+  Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options,
+       const PartOf& of = {})
+      : q(checked(quantizer, what, t)), o(options), part(of), x(t, axis), g(make_grid(x, q, o, part)) {}
 
   // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but not yet rounded and
   // counted. Chunks are whole rows of blocks. If the grid is fixed, they are any range, and `scales` has one entry.
@@ -381,9 +385,10 @@ struct Call {
     }
     for_scaled([&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
                             CastStats stats) {
-      if (stays_wide) return rounder.round(from, out.data<T>() + first, n, first, stats);
+      const std::int64_t number = part.first_element + first;
+      if (stays_wide) return rounder.round(from, out.data<T>() + first, n, number, stats);
       float* const to = out.data<float>() + first;
-      round_scaled(rounder, from, to, n, first, stats, g, scales, false);
+      round_scaled(rounder, from, to, n, number, stats, g, scales, false);
       if (apart) std::ranges::transform(scales, row_scales->data<float>() + first / x.k, &Scale::inverse);
       else if (!g.fixed || (all && g.one.inverse != 1))
         unscale(to, n, g, scales, all ? g.spec.global_inverse : 1, fits_f32(q));
@@ -501,9 +506,15 @@ Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions&
 }
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
+  return quantize_part(x, q, o, {});
+}
+
+QuantizedOperand quantize_part(const Tensor& x, const Quantizer& q, const QuantizeOptions& o, const PartOf& part) {
+  if (part.first_element && x.device().is_cuda())
+    throwf("quantize_part: element {} is the first of a part; GPUs number elements from 0", part.first_element);
   const int axis = wrap_dim(o.axis, x.dim(), "quantize");
   const bool any = per_tensor(q.scaling) && q.rounding.mode != RoundingMode::stochastic;  // random words: by axis
-  const detail::Call c("quantize_operand", x, any && x.device().is_cpu() ? detail::fastest_axis(x) : axis, q, o);
+  const detail::Call c("quantize_operand", x, any && x.device().is_cpu() ? detail::fastest_axis(x) : axis, q, o, part);
   QuantizedOperand out;
   out.values = c.values(false, &out.scale);
   if (out.scale.defined()) {
