@@ -94,14 +94,14 @@ void look_at(const ProductOperand& o, const Tensor& t, const Quantizer& plain, Q
 bool stays(const ProductOperand& o) { return o.saved || !o.quantizer || is_identity(*o.quantizer); }
 
 // Rounds an operand along `axis`, unless it was saved as codes.
-QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site) {
+QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site, const PartOf& layout = {}) {
   if (o.saved) return {t, *o.saved};
   if (stays(o)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   const RewriteContext& context = rewrite_context();
   QuantizeOptions options = rounding_of(o, axis, site);
   const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
   look_at(o, t, plain, options.use, site);
-  QuantizedOperand result = quantize_operand(t, plain, options);
+  QuantizedOperand result = quantize_part(t, plain, options, layout);
   if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
   // the same codes
   options.use = QuantizeFor::later_use;
@@ -253,8 +253,9 @@ Tensor row_scale(OpId op, const Tensor& scale) {
   return op == OpId::conv2d_backward_weight ? scale.reshape({-1, 1, 1, 1}) : scale.reshape({-1, 1, 1});
 }
 
-// Multiplies by an operand that is rounded as windows.
-Tensor by_windows(const ConvSite& c, const ProductOperand& o, const Tensor& first, const Tensor& second) {
+// Multiplies by an operand that is rounded as windows. `scale`: that of an operand before it, [] or one for each row.
+Tensor by_windows(const ConvSite& c, const ProductOperand& o, const Tensor& first, const Tensor& second,
+                  const Tensor& scale) {
   const Quantizer plain = untransformed(*o.quantizer, *c.site.quantization);
   look_at(o, *o.tensor, plain, use_of(o.role, *c.site.state), c.site);
   const Tensor amax = is_any<Nvfp4Blocks>(plain.scaling) ? absmax_tensor(*o.tensor) : Tensor();
@@ -267,7 +268,9 @@ Tensor by_windows(const ConvSite& c, const ProductOperand& o, const Tensor& firs
     const Tensor& windows = o.input == 0 ? a : b;
     const PartOf of{.first_element = part.first * windows.size(axis), .amax = amax};
     const QuantizedOperand r = quantize_part(windows, plain, options, of);
-    return scaled(o.input == 0 ? matmul(r.values, b) : matmul(a, r.values), r.scale);
+    const Tensor y = o.input == 0 ? matmul(r.values, b) : matmul(a, r.values);
+    const bool rows = scale.defined() && scale.dim() > 0;
+    return scaled(scaled(y, rows ? scale.narrow(0, part.group * y.size(0), y.size(0)).flatten(1) : scale), r.scale);
   };
   OutSpec spec[kMaxOutputs];
   columns().infer[static_cast<int>(c.call.op)](c.call, spec);
@@ -284,7 +287,7 @@ QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const Pr
   const OpId op = c.call.op;
   if (within) {
     const bool plain = stays(o) || (per_tensor(o.quantizer->scaling) && !o.quantizer->hadamard);
-    QuantizedOperand r = rounded(o, t, plain ? 1 : c.axis.dims[o.input], c.site);
+    QuantizedOperand r = rounded(o, t, plain ? 1 : c.axis.dims[o.input], c.site, {.same_layout = !plain});
     save_codes(q, o, r);
     return r;
   }
@@ -326,7 +329,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
     return conv2d(*a.tensor, *b.tensor, bias, c.attrs);
   Tensor y;
   if (by_window) {
-    y = by_windows(c, *by_window, *a.tensor, *b.tensor);
+    y = by_windows(c, *by_window, *a.tensor, *b.tensor, std::exchange(done[0].scale, {}));
   } else {
     const Tensor none;
     const Tensor* refs[] = {a.tensor, b.tensor, &none};

@@ -7,7 +7,9 @@
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "../formats/accumulator.h"
 #include "../formats/format_table.h"
@@ -16,6 +18,7 @@
 #include "../support/multiversion.h"
 #include "../support/parallel.h"
 #include "../support/throwf.h"
+#include "../support/transpose.h"
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
 #include "block_scales.h"
@@ -56,6 +59,20 @@ struct Rows {
     in_order = is_contiguous(sizes, strides);
   }
 
+  // Whether x's elements fill a range of memory, in any order.
+  bool is_dense() const {
+    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // strides and sizes
+    for (int d = 0; d < x.dim(); ++d)
+      if (x.sizes()[d] != 1) dims.emplace_back(x.strides()[d], x.sizes()[d]);
+    std::ranges::sort(dims);
+    std::int64_t filled = 1;
+    for (const auto& [step, size] : dims) {
+      if (step != filled) return false;
+      filled *= size;
+    }
+    return true;
+  }
+
   // Elements [first, first + n) in the order [rows, k] as T (float or double): in place if they are T in that order,
   // else in `scratch`, which is allocated on demand.
   template <class T> const T* load(std::int64_t first, std::int64_t n, std::optional<Scratch>& scratch) const {
@@ -78,6 +95,8 @@ struct Rows {
       const std::int64_t whole = count < k ? 1 : std::min({kTogether, (n - done) / k, adjacent - row % adjacent});
       if (x.dtype() != dtype_of<T>)
         for (std::int64_t r = 0; r < whole; ++r) copy(at + r, stride, done + r * k, count);
+      else if constexpr (std::is_same_v<T, float>)
+        transpose(static_cast<const float*>(x.raw()) + at, stride, buffer + done, k, whole, count);
       else
         for (std::int64_t j = 0; j < count; ++j)
           for (std::int64_t r = 0; r < whole; ++r)
@@ -85,6 +104,21 @@ struct Rows {
       done += whole * count;
     }
     return buffer;
+  }
+
+  // Writes elements [first, first + n), whole rows, to `to`, which has x's layout.
+  void store(const float* values, std::int64_t first, std::int64_t n, float* to) const {
+    const std::int64_t adjacent = sizes.size() > 1 && strides.end()[-2] == 1 ? sizes.end()[-2] : 1;
+    for (std::int64_t row = first / k; n > 0;) {
+      std::int64_t at = 0;
+      std::int64_t rest = row;
+      for (int d = sizes.size() - 2; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
+      const std::int64_t together = std::min({n / k, adjacent - row % adjacent, kTogether});
+      transpose(values, k, to + at, stride, k, together);
+      values += together * k;
+      row += together;
+      n -= together * k;
+    }
   }
 
   // Calls f(first, n) for chunks that are whole multiples of `unit` elements, and of 4, so that codes of any width fill
@@ -324,7 +358,7 @@ struct Call {
 
   // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but not yet rounded and
   // counted. Chunks are whole rows of blocks. If the grid is fixed, they are any range, and `scales` has one entry.
-  template <class F> void for_scaled(const F& body) const {
+  template <class F> void for_scaled(const F& body, bool whole_rows = false) const {
     const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
       std::optional<Scratch> scratch;
       const T* source = x.load<T>(first, n, scratch);
@@ -341,18 +375,21 @@ struct Call {
       body(first, n, values, std::span(scales), stats);
     };
     std::mutex mutex;
-    x.chunks(g.fixed ? 1 : g.block_rows * g.k, [&](std::int64_t first, std::int64_t n) {
-      CastCounts counts;
-      std::optional<ExponentHistogram> exponents;
-      if (o.stats.exponents) exponents.emplace();
-      const CastStats mine{o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr};
-      if (wide) chunk(std::type_identity<double>(), first, n, mine);
-      else chunk(std::type_identity<float>(), first, n, mine);
-      if (!o.stats.counts && !exponents) return;
-      const std::lock_guard lock(mutex);
-      if (o.stats.counts) *o.stats.counts += counts;
-      if (exponents) *o.stats.exponents += *exponents;
-    });
+    x.chunks(whole_rows ? g.block_rows * x.k
+             : g.fixed  ? 1
+                        : g.block_rows * g.k,
+             [&](std::int64_t first, std::int64_t n) {
+               CastCounts counts;
+               std::optional<ExponentHistogram> exponents;
+               if (o.stats.exponents) exponents.emplace();
+               const CastStats mine{o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr};
+               if (wide) chunk(std::type_identity<double>(), first, n, mine);
+               else chunk(std::type_identity<float>(), first, n, mine);
+               if (!o.stats.counts && !exponents) return;
+               const std::lock_guard lock(mutex);
+               if (o.stats.counts) *o.stats.counts += counts;
+               if (exponents) *o.stats.exponents += *exponents;
+             });
   }
 
   device::RoundingPass pass() const {
@@ -371,7 +408,10 @@ struct Call {
   // tensor or of rows. Without `all`, those of rows are written to *row_scales.
   Tensor values(bool all, Tensor* row_scales) const {
     const Device device = x.x.device();
-    const Tensor out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
+    const bool as_given = part.same_layout && !x.in_order && device.is_cpu() && !stays_wide && x.is_dense();
+    Tensor out;
+    if (as_given) out = as_strided(empty({x.rows * x.k}), x.x.sizes(), x.x.strides(), 0);
+    else out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
     const bool apart = unit_of(q.scaling) == ScaleUnit::row && !all;
     if (apart) *row_scales = empty({x.rows, 1}, {.device = device});
     if (device.is_cuda()) {
@@ -383,17 +423,22 @@ struct Call {
       device::round_scaled(gpu);
       return x.shaped_like(out);
     }
-    for_scaled([&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
-                            CastStats stats) {
-      const std::int64_t number = part.first_element + first;
-      if (stays_wide) return rounder.round(from, out.data<T>() + first, n, number, stats);
-      float* const to = out.data<float>() + first;
-      round_scaled(rounder, from, to, n, number, stats, g, scales, false);
-      if (apart) std::ranges::transform(scales, row_scales->data<float>() + first / x.k, &Scale::inverse);
-      else if (!g.fixed || (all && g.one.inverse != 1))
-        unscale(to, n, g, scales, all ? g.spec.global_inverse : 1, fits_f32(q));
-    });
-    return x.shaped_like(out);
+    for_scaled(
+        [&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
+                     CastStats stats) {
+          const std::int64_t number = part.first_element + first;
+          if (stays_wide) return rounder.round(from, out.data<T>() + first, n, number, stats);
+          std::optional<Scratch> rows;
+          float* const to = as_given ? rows.emplace(static_cast<std::size_t>(n) * sizeof(float)).template as<float>()
+                                     : out.data<float>() + first;
+          round_scaled(rounder, from, to, n, number, stats, g, scales, false);
+          if (apart) std::ranges::transform(scales, row_scales->data<float>() + first / x.k, &Scale::inverse);
+          else if (!g.fixed || (all && g.one.inverse != 1))
+            unscale(to, n, g, scales, all ? g.spec.global_inverse : 1, fits_f32(q));
+          if (as_given) x.store(to, first, n, static_cast<float*>(out.raw()));
+        },
+        as_given);
+    return as_given ? out : x.shaped_like(out);
   }
 
   // The format of QuantizedTensor::scales.
