@@ -260,6 +260,19 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o, cons
   return g;
 }
 
+// times_to_odd() by a power of two and its inverse, in f32: only results below 2^-126 or beyond f32 are inexact.
+inline float power_to_odd(float x, float by, float inverse) {
+  const float near = x * by;
+  const float back = std::fabs(near * inverse);
+  const float given = std::fabs(x);
+  const auto too_far = static_cast<std::uint32_t>(back > given);
+  const std::uint32_t inexact = too_far | static_cast<std::uint32_t>(back < given);
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(near) - too_far) | inexact);
+}
+bool is_power(const Scale& s) {
+  return (std::bit_cast<std::uint32_t>(s.forward) & 0x7fffff) == 0 && s.forward > 0 && s.forward * s.inverse == 1;
+}
+
 // Multiplies n elements, whole rows of the grid, by their scales. to_odd: rounds inexact products to odd. `from` may be
 // `to`.
 template <class T>
@@ -267,6 +280,14 @@ void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<con
   vectorized([=, &g] {
     for_runs(n, g, [=](std::int64_t block, std::int64_t begin, std::int64_t end) {
       const float by = scales[static_cast<std::size_t>(block)].forward;
+      const float inverse = scales[static_cast<std::size_t>(block)].inverse;
+      if constexpr (std::is_same_v<T, float>) {
+        if (to_odd && is_power(scales[static_cast<std::size_t>(block)])) {
+#pragma omp simd
+          for (std::int64_t i = begin; i < end; ++i) to[i] = power_to_odd(from[i], by, inverse);
+          return;
+        }
+      }
       if (to_odd) {
 #pragma omp simd
         for (std::int64_t i = begin; i < end; ++i) to[i] = times_to_odd(from[i], by);
