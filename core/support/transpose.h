@@ -13,7 +13,7 @@ inline void transpose(const float* from, std::int64_t from_step, float* to, std:
                       std::int64_t columns) {
   using Four [[gnu::vector_size(16)]] = float;
   constexpr std::int64_t kSide = 4;
-  constexpr std::int64_t kLine = 16;
+  constexpr std::int64_t kLines = 64;  // four cache lines, so that processors read ahead
   const std::int64_t whole_rows = rows - rows % kSide;
   const std::int64_t whole_columns = columns - columns % kSide;
   const auto square = [=](std::int64_t r, std::int64_t c) {
@@ -28,9 +28,9 @@ inline void transpose(const float* from, std::int64_t from_step, float* to, std:
         __builtin_shufflevector(high, next_high, 0, 1, 4, 5), __builtin_shufflevector(high, next_high, 2, 3, 6, 7)};
     for (std::int64_t i = 0; i < kSide; ++i) std::memcpy(to + (r + i) * to_step + c, &out[i], sizeof(Four));
   };
-  for (std::int64_t line = 0; line < whole_rows; line += kLine)
+  for (std::int64_t lines = 0; lines < whole_rows; lines += kLines)
     for (std::int64_t c = 0; c < whole_columns; c += kSide)
-      for (std::int64_t r = line; r < std::min(line + kLine, whole_rows); r += kSide) square(r, c);
+      for (std::int64_t r = lines; r < std::min(lines + kLines, whole_rows); r += kSide) square(r, c);
   for (std::int64_t c = whole_columns; c < columns; ++c)
     for (std::int64_t r = 0; r < whole_rows; ++r) to[r * to_step + c] = from[c * from_step + r];
   for (std::int64_t r = whole_rows; r < rows; ++r)
