@@ -322,6 +322,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
     QuantizedOperand& r = done[o->input];
     r = rounded_once(c, q, *o, within);
     o->tensor = &r.values;
+    turned[o->input] = {};
   }
   const Tensor bias = call.inputs.size() > 2 && call[2].defined() ? call[2].to(DType::f32) : Tensor();
   const bool unscaled = !done[0].scale.defined() && !done[1].scale.defined();

@@ -29,7 +29,7 @@
 namespace gradual::detail {
 namespace {
 
-constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
+constexpr std::int64_t kChunk = 4 * 1024;          // elements that a thread takes at a time, about: L1 holds them
 constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
 constexpr std::int64_t kTogether = 16;             // rows of a transposition: the floats of a cache line
 
