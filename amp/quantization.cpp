@@ -13,6 +13,7 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/f8_operands.h"
 #include "../core/ops/ops.h"
+#include "../core/quantize/quantize_part.h"
 #include "../core/quantize/quantizer_kernels.h"
 #include "../core/support/throwf.h"
 #include "cast_stats.h"
@@ -80,23 +81,34 @@ QuantizeFor use_of(Role role, const QuantizationState& state, bool unrecorded) {
   return frozen ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
 }
 
-// Rounds an operand along `axis`, unless it was saved as codes.
-QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site) {
-  if (o.saved) return {t, *o.saved};
-  if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
-  const RewriteContext& context = rewrite_context();
+// The options of an operand's rounding along `axis`.
+QuantizeOptions rounding_of(const ProductOperand& o, int axis, Site& site) {
   QuantizeOptions options{.axis = axis, .history = &(site.*kHistories[static_cast<int>(o.role)].second), .stats = {}};
   options.use = o.use;
-  const bool first = keeps_scale(options.use);
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = rewrite_key();
-  CastTally* tally = cast_tally(o.role, site.name);
-  if (tally) {
+  if (CastTally* const tally = cast_tally(o.role, site.name)) {
     options.stats = {&tally->counts, &tally->exponents};
     options.scaled_exponents = true;
   }
+  return options;
+}
+
+void look_at(const ProductOperand& o, const Tensor& t, const Quantizer& plain, QuantizeFor use, Site& site) {
+  if (keeps_scale(use) || (rewrite_context().gradient && !seen_in_forward(o, site))) site.state->look_at(t, plain);
+}
+
+// Nothing to round.
+bool stays(const ProductOperand& o) { return o.saved || !o.quantizer || is_identity(*o.quantizer); }
+
+// Rounds an operand along `axis`, unless it was saved as codes.
+QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site, const PartOf& layout = {}) {
+  if (o.saved) return {t, *o.saved};
+  if (stays(o)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
+  const RewriteContext& context = rewrite_context();
+  QuantizeOptions options = rounding_of(o, axis, site);
   const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
-  if (first || (context.gradient && !seen_in_forward(o, site))) site.state->look_at(t, plain);
-  QuantizedOperand result = quantize_operand(t, plain, options);
+  look_at(o, t, plain, options.use, site);
+  QuantizedOperand result = quantize_part(t, plain, options, layout);
   if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
   // the same codes
   options.use = QuantizeFor::later_use;
@@ -275,41 +287,142 @@ Tensor linear_product(const Quantization& q, const ProductOperand& x, const Prod
   return gradual::add(linear_as_is(q, parts.a, parts.b, bias, site), parts.rest);
 }
 
-// One scale per tensor commutes with the unfolding: such operands are rounded before it, others after it, as matrices
-// per group.
+// A product of a convolution, whose contracted axis has the taps of the kernel outside and one dim of both operands
+// innermost (core/ops/conv_by_gemm.h). Where blocks lie within that dim, or a tensor has one scale, rounding commutes
+// with unfolding: the operand is rounded once and the ordinary convolution multiplies it. Other blocks lie across taps
+// and are rounded as rows of the product.
+struct ConvSite {
+  const OpCall& call;
+  const ConvAttrs& attrs;
+  ConvAxis axis;
+  Site& site;
+};
+
+// Whether an operand's blocks lie within the innermost dim.
+bool lies_within(const Quantizer& q, std::int64_t innermost) {
+  if (per_tensor(q.scaling)) return true;
+  return unit_of(q.scaling) == ScaleUnit::block && !has_tiles(q.scaling) && innermost % block_size(q.scaling) == 0;
+}
+
+// The operand with groups of this size along its innermost dim transformed. Zeros fill the last group.
+Tensor transformed_within(const Tensor& t, int dim, std::int64_t groups, HadamardSize of) {
+  const Tensor last = t.transpose(dim, -1);
+  Shape sizes = last.sizes();
+  sizes[3] = groups;
+  sizes.push_back(t.size(dim) / groups);
+  const Tensor done = transformed(last.reshape(sizes), -1, of);
+  sizes.erase(4);
+  sizes[3] = groups * done.size(4);
+  return done.reshape(sizes).transpose(dim, -1);
+}
+
+// Rounds the rows [groups m, k] of the operand that is not unfolded. Tiles lie within a group.
+QuantizedOperand rounded_rows(const ProductOperand& o, const Tensor& rows, std::int64_t groups, Site& site) {
+  const std::int64_t m = rows.size(0) / groups;
+  if (!has_tiles(o.quantizer->scaling) || m % block_size(o.quantizer->scaling) == 0) groups = 1;
+  const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
+  const Tensor amax = groups > 1 && is_any<Nvfp4Blocks>(plain.scaling) ? absmax_tensor(rows) : Tensor();
+  QuantizedOperand all;
+  std::vector<Tensor> values;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const Tensor part = groups == 1 ? rows : rows.narrow(0, g * m, m);
+    const QuantizeOptions options = rounding_of(o, 1, site);
+    look_at(o, part, plain, options.use, site);
+    all = quantize_part(part, plain, options, {.amax = amax});
+    values.push_back(all.values);
+  }
+  if (groups > 1) all.values = cat(values, 0);
+  return all;
+}
+
+// The scales of these rows, as they multiply the result.
+Tensor row_scale(OpId op, const Tensor& scale) {
+  if (!scale.defined() || scale.dim() == 0) return scale;
+  return op == OpId::conv2d_backward_weight ? scale.reshape({-1, 1, 1, 1}) : scale.reshape({-1, 1, 1});
+}
+
+// Multiplies by an operand that is rounded as windows. `scale`: that of an operand before it, [] or one for each row.
+Tensor by_windows(const ConvSite& c, const ProductOperand& o, const Tensor& first, const Tensor& second,
+                  const Tensor& scale) {
+  const Quantizer plain = untransformed(*o.quantizer, *c.site.quantization);
+  look_at(o, *o.tensor, plain, o.use, c.site);
+  const Tensor amax = is_any<Nvfp4Blocks>(plain.scaling) ? absmax_tensor(*o.tensor) : Tensor();
+  const int axis = o.input == 0 ? 1 : 0;
+  QuantizeOptions options;
+  std::int64_t group = -1;
+  const auto product = [&](const Tensor& a, const Tensor& b, const ConvPart& part) {
+    if (part.group != group) options = rounding_of(o, axis, c.site);
+    group = part.group;
+    const Tensor& windows = o.input == 0 ? a : b;
+    const PartOf of{.first_element = part.first * windows.size(axis), .amax = amax};
+    const QuantizedOperand r = quantize_part(windows, plain, options, of);
+    const Tensor y = o.input == 0 ? matmul(r.values, b) : matmul(a, r.values);
+    const bool rows = scale.defined() && scale.dim() > 0;
+    return scaled(scaled(y, rows ? scale.narrow(0, part.group * y.size(0), y.size(0)).flatten(1) : scale), r.scale);
+  };
+  OutSpec spec[kMaxOutputs];
+  columns().infer[static_cast<int>(c.call.op)](c.call, spec);
+  // Tiles and the words of stochastic sums depend on the place in the product. GPUs have memory for whole windows.
+  const std::optional<Accumulator>& how = current_accumulator();
+  const bool by_place = has_tiles(plain.scaling) || (how && how->rounding.mode == RoundingMode::stochastic);
+  return conv_by_products(c.call.op, first, second, c.attrs, spec[0].sizes, product,
+                          by_place || !first.device().is_cpu() ? 0 : kConvPart);
+}
+
+// Rounds an operand that is not left to its windows.
+QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const ProductOperand& o, bool within) {
+  const Tensor& t = *o.tensor;
+  const OpId op = c.call.op;
+  if (within) {
+    const bool plain = stays(o) || (per_tensor(o.quantizer->scaling) && !o.quantizer->hadamard);
+    QuantizedOperand r = rounded(o, t, plain ? 1 : c.axis.dims[o.input], c.site, {.same_layout = !plain});
+    save_codes(q, o, r);
+    return r;
+  }
+  QuantizedOperand r = rounded_rows(o, conv_rows(op, t, c.attrs.groups), c.attrs.groups, c.site);
+  r.values = from_conv_rows(op, r.values, t.sizes(), c.attrs.groups);
+  r.scale = row_scale(op, r.scale);
+  return r;
+}
+
 Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
-  const auto& attrs = call.get<ConvAttrs>();
+  const ConvSite c{call, call.get<ConvAttrs>(), conv_axis(call.op), site};
+  const bool transforms = !stays(a) && !stays(b) && a.quantizer->hadamard && b.quantizer->hadamard;
+  Tensor turned[2];
   QuantizedOperand done[2];
-  bool whole = true;
+  const ProductOperand* by_window = nullptr;
   for (ProductOperand* o : {&a, &b}) {
-    const bool unfolds = !o->saved && o->quantizer && (!per_tensor(o->quantizer->scaling) || o->quantizer->hadamard);
-    if (unfolds && q.requantize && !rewrite_context().gradient)
-      throw_error("requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor");
-    whole = whole && !unfolds;
-    if (unfolds) continue;
-    QuantizedOperand& r = done[o->input] = rounded(*o, *o->tensor, 1, site);
-    save_codes(q, *o, r);
-    // what comes takes it as it is: rounded, and with the scale in `done`
-    *o = {.tensor = &r.values, .input = o->input, .role = o->role};
+    const int dim = c.axis.dims[o->input];
+    // the groups that the dim has
+    const bool grouped = call.op == OpId::conv2d_backward_input || (call.op == OpId::conv2d && o->input == 0);
+    const std::int64_t groups = grouped ? c.attrs.groups : 1;
+    if (transforms) turned[o->input] = transformed_within(*o->tensor, dim, groups, o->quantizer->hadamard);
+    if (transforms) o->tensor = &turned[o->input];
+    const bool within = stays(*o) || lies_within(*o->quantizer, o->tensor->size(dim) / groups);
+    if (!within && q.requantize && !rewrite_context().gradient)
+      throw_error(
+          "requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor or its blocks "
+          "divide the channels");
+    if (!within && o->input == c.axis.windows) {
+      by_window = o;
+      continue;
+    }
+    QuantizedOperand& r = done[o->input];
+    r = rounded_once(c, q, *o, within);
+    o->tensor = &r.values;
+    turned[o->input] = {};
   }
   const Tensor bias = call.inputs.size() > 2 && call[2].defined() ? call[2].to(DType::f32) : Tensor();
   const bool unscaled = !done[0].scale.defined() && !done[1].scale.defined();
-  if (whole && unscaled && call.op == OpId::conv2d && a.tensor->dtype() == DType::f32)
-    return conv2d(*a.tensor, *b.tensor, bias, attrs);
+  if (!by_window && unscaled && call.op == OpId::conv2d && a.tensor->dtype() == DType::f32)
+    return conv2d(*a.tensor, *b.tensor, bias, c.attrs);
   Tensor y;
-  if (!whole) {
-    OutSpec spec[kMaxOutputs];
-    columns().infer[static_cast<int>(call.op)](call, spec);
-    y = conv_by_products(call.op, *a.tensor, *b.tensor, attrs, spec[0].sizes,
-                         [&](const Tensor& ta, const Tensor& tb, std::int64_t) {
-                           a.tensor = &ta;
-                           b.tensor = &tb;
-                           return product(q, a, b, site);
-                         });
+  if (by_window) {
+    y = by_windows(c, *by_window, *a.tensor, *b.tensor, std::exchange(done[0].scale, {}));
   } else {
     const Tensor none;
     const Tensor* refs[] = {a.tensor, b.tensor, &none};
-    y = dispatch(call.op, TensorRefs(refs, call.inputs.size()), attrs, call.where)[0];
+    y = dispatch(call.op, TensorRefs(refs, call.inputs.size()), c.attrs, call.where)[0];
   }
   y = scaled(scaled(y, done[0].scale), done[1].scale);
   return bias.defined() ? y.add_(bias.to(y.dtype()).reshape({-1, 1, 1})) : y;
@@ -388,7 +501,8 @@ void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
 void check_valid(const Quantization& q) {
   for (const auto& [field, quantizer] : kQuantizerFields)
     if (const auto& one = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check_valid(*one); });
-  const auto both_or_none = [](const char* product, const std::optional<Quantizer>& a, const std::optional<Quantizer>& b) {
+  const auto both_or_none = [](const char* product, const std::optional<Quantizer>& a,
+                               const std::optional<Quantizer>& b) {
     if ((a ? a->hadamard : HadamardSize()) != (b ? b->hadamard : HadamardSize()))
       throwf("quantization, {}: the Hadamard transform is of both operands, in one size, or of none", product);
   };

@@ -55,7 +55,7 @@ struct Quantization {
   // gradient becomes the largest value; saturate_finite hands it on. A loss scale's check sees both (hidden operands).
   std::optional<Overflow> overflow = {};
   // Backward rounds x and W again from forward's codes instead of from the originals, as on hardware that keeps 8 bits.
-  // Not for convolutions whose scales differ along the contracted axis: these have no codes of x.
+  // Not for convolutions that round windows (blocks that do not divide the channels): these have no codes of x.
   bool requantize = false;
   bool save_codes = true;  // save operands with one scale per tensor as codes for backward (no second derivatives)
 
