@@ -65,7 +65,8 @@ void DiffedStep::observe(Side& side, const amp::Recipe& recipe, const MakeModel&
   side.model->load_state_dict(trained.run().master_state_dict());
   // Another recipe's schedule is where this step has it; its own one comes with the state.
   const bool own = trained.run().recipe().name == recipe.name;
-  side.run.emplace(own ? recipe : amp::recipe_in_step(recipe, options.step, trained.steps()), *side.model, make_optimizer(options.optimizer, options.lr, options.training.rates),
+  side.run.emplace(own ? recipe : amp::recipe_in_step(recipe, options.step, trained.steps()), *side.model,
+                   make_optimizer(options.optimizer, options.lr, options.training.rates),
                    amp::RunOptions{.seed = options.seed, .steps = trained.steps()});
   // Takes over histories, loss scale and moments, if they are this recipe's own.
   if (own) side.run->load_state_dict(trained.run().state_dict());
