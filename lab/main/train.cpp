@@ -41,8 +41,8 @@ std::string sums_text(const amp::Recipe& r) {
 std::string phase_text(const amp::Phase& p) {
   const std::string when =
       p.last > 0 ? fmt::format("in the last {:g}% of the steps", 100 * p.last) : fmt::format("from step {} on", p.from);
-  return fmt::format("{}: {} as {}", when, p.modules.empty() ? "operands" : fmt::format("{}", fmt::join(p.modules, ", ")),
-                     p.recipe);
+  return fmt::format("{}: {} as {}", when,
+                     p.modules.empty() ? "operands" : fmt::format("{}", fmt::join(p.modules, ", ")), p.recipe);
 }
 
 void list_recipes(const std::vector<amp::Recipe>& recipes) {

@@ -673,6 +673,7 @@ TEST_CASE("center: what it is not for") {
   CHECK(message_of([&] {
           region.forward([] { return conv2d(ones({1, 1, 4, 4}), ones({1, 1, 3, 3})); });
         }).find("center is for matmul and linear") != std::string::npos);
-  CHECK(message_of([&] { quantize(ones({2, 2}), *q.forward_x); }).find("center belongs to a product") !=
-        std::string::npos);
+  CHECK(message_of([&] {
+          quantize(ones({2, 2}), *q.forward_x);
+        }).find("center belongs to a product") != std::string::npos);
 }
