@@ -25,6 +25,7 @@ constexpr double kClearErrors = 4;            // standard errors of a difference
 constexpr double kLeastGap = 0.002;           // of fp32's training loss
 constexpr double kCures = 0.5;                // a cure undoes at least so much
 constexpr double kCuresAll = 0.98;            // of the failure: more is not told apart
+constexpr double kGeneric = 0.3;              // that a generic cure must undo more than one of the mechanism
 constexpr std::int64_t kMoreTrials = 5;       // that the budget leaves room for: of cures, of causes together
 constexpr double kClearlyTheProgram = 1.5;    // the severity of findings that rounding cannot explain
 constexpr double kDoesHarm = 0.1;             // a share of the failure below this is no cause
@@ -191,12 +192,14 @@ Change change_of(const inspect::Finding& f, const amp::Recipe& recipe) {
 }
 
 // Findings that trials bear out come first, then those without a trial, then those whose undoing changes nothing.
-// Clear findings that blame the program explain more than any trial of the recipe.
+// Clear findings that blame the program explain more than any trial of the recipe. A trial of a generic cure is evidence
+// for the place alone.
 int order_of(const inspect::Finding& f) {
   if (!f.precision && f.severity >= kClearlyTheProgram) return 0;
   if (!f.precision || !f.undone) return 10;
   if (*f.undone < kDoesHarm) return 20;
-  return 9 - static_cast<int>(std::lround(8 * *f.undone));
+  const bool generic = f.exact.empty() && !f.cures.empty() && f.cures[0].generic;
+  return 9 - static_cast<int>(std::lround(8 * std::max(0.0, *f.undone - (generic ? kGeneric : 0))));
 }
 
 // Two findings of one loss: where other scales undo half of what exact numbers do, the scales are its cause.
@@ -240,7 +243,6 @@ void weigh_together(std::vector<inspect::Finding>& findings, const amp::Recipe& 
 // The place of a cure that undoes this share of the failure: those that undo all are equal, so that the smallest edit
 // comes first. A generic cure must undo clearly more than one of the mechanism.
 double place_of(const inspect::Cure& cure, const std::optional<double>& share) {
-  constexpr double kGeneric = 0.3;
   constexpr double kUntried = 2;
   constexpr double kHelpsNot = 3;
   if (!share) return kUntried;
