@@ -192,8 +192,8 @@ Change change_of(const inspect::Finding& f, const amp::Recipe& recipe) {
 }
 
 // Findings that trials bear out come first, then those without a trial, then those whose undoing changes nothing.
-// Clear findings that blame the program explain more than any trial of the recipe. A trial of a generic cure is evidence
-// for the place alone.
+// Clear findings that blame the program explain more than any trial of the recipe. A trial of a generic cure is
+// evidence for the place alone.
 int order_of(const inspect::Finding& f) {
   if (!f.precision && f.severity >= kClearlyTheProgram) return 0;
   if (!f.precision || !f.undone) return 10;

@@ -4,8 +4,8 @@
 //   std::puts(to_string(twins).c_str());
 //
 // Both give probabilities p of the classes of each choice: a sample's class, or the next token at a position. In
-// reinforcement learning the sampler's draws train the learner, and p_learner(y) / p_sampler(y) is the importance weight
-// of a draw y. These figures are expectations over the sampler's probabilities, so they have no noise of sampling.
+// reinforcement learning the sampler's draws train the learner: p_learner(y) / p_sampler(y) is the importance weight of
+// a draw y. These figures are expectations over the sampler's probabilities, so they have no noise of sampling.
 #pragma once
 
 #include <cstdint>

@@ -397,8 +397,8 @@ TEST_CASE("convolutions are the products of their windows: blocks run along K of
 
 namespace {
 
-// conv2d and its gradients by quantisation q with sums in f64, once as amp computes them and once as products of windows
-// that are rounded as rows: [y, dx, dw, ..].
+// conv2d and its gradients by quantisation q with sums in f64, once as amp computes them and once as products of
+// windows that are rounded as rows: [y, dx, dw, ..].
 std::vector<Tensor> both_ways(Quantization q, const Conv& v) {
   q.accumulator = Accumulator{.f64 = true};
   const Region region(q);
