@@ -72,7 +72,9 @@ std::vector<Candidate> candidates_of(const Quantizer& q, int size, double amax) 
   return all;
 }
 
+// Numbers that are not finite after rounding have no error that adds up.
 void add_error(XrayRow& row, double from, double error) {
+  if (!std::isfinite(error)) return;
   row.error_sum += error;
   row.along += error * from;
   row.along_squares += error * from * (error * from);

@@ -206,7 +206,7 @@ double constant_metric(const Objective& o, const data::Dataset& test) {
   if (o.metric.function || o.loss.is_output() || !test.fields.empty() || test.size() == 0) return kUnknown;
   const std::string& metric = o.metric.name;
   // A loss of the user may be of classes too: integers are no 0 and 1 of logits.
-  const bool of_numbers = test.targets.is_floating() || test.targets.dim() != 1;
+  const bool of_numbers = test.targets.is_floating() || (test.targets.dim() != 1 && test.classes <= 2);
   const bool of_classes = o.loss.function && !of_numbers && (metric == "accuracy" || metric == "top5");
   if (is_of_classes(o.loss) || of_classes) return of_constant_class(metric, shares_of(test.targets));
   const Tensor y = test.targets.to(DType::f64);

@@ -310,7 +310,7 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   if (options.resume && !a.quiet && fs::directory_iterator(saved, none) == fs::directory_iterator())
     say(stderr, "--resume: nothing is saved in {}; every run starts from the beginning\n", a.out);
   options.note = [&](const std::string& text) {
-    if (!a.quiet) say(stderr, "--resume: {}\n", text);
+    if (!a.quiet) say(stderr, "{}\n", text);
   };
   options.started = [&] {
     if (own_folder) set_latest(a.out);

@@ -14,6 +14,8 @@
 #include "../../autograd/grad_mode.h"
 #include "../../core/ops/conv_by_gemm.h"
 #include "../../core/quantize/quantize_part.h"
+#include "../../nn/linear.h"
+#include "../../optim/sgd.h"
 #include "support.h"
 
 using namespace gradual;
@@ -411,7 +413,7 @@ std::vector<Tensor> both_ways(Quantization q, const Conv& v) {
   const AccumulatorScope sums(q.accumulator);
   const auto by_rows = [&](OpId op, const Tensor& a, const Quantizer& qa, const Tensor& b, const Quantizer& qb,
                            const Shape& out, const Size2& size) {
-    const auto product = [&](const Tensor& rows, const Tensor& columns, const ConvPart&) {
+    const auto rounded_product = [&](const Tensor& rows, const Tensor& columns, const ConvPart&) {
       const QuantizedOperand r = quantize_part(rows, qa, {.axis = 1}, {.amax = absmax_tensor(a)});
       const QuantizedOperand c = quantize_part(columns, qb, {.axis = 0}, {.amax = absmax_tensor(b)});
       Tensor product = matmul(r.values, c.values);
@@ -421,7 +423,7 @@ std::vector<Tensor> both_ways(Quantization q, const Conv& v) {
     };
     ConvAttrs attrs = v.attrs;
     attrs.size = size;
-    return conv_by_products(op, a.detach(), b.detach(), attrs, out, product, 0);
+    return conv_by_products(op, a.detach(), b.detach(), attrs, out, rounded_product, 0);
   };
   return {y.detach(),
           x.grad(),
@@ -661,6 +663,18 @@ TEST_CASE("center: the mean over samples is subtracted before rounding and made 
     close(x.grad(), product(dyc, q.dgrad_dy, w, q.dgrad_w) + matmul(f64(dy_mean), f64(w)));
     close(w.grad(), product(dyc.t(), q.wgrad_dy, xc, q.wgrad_x) + 24.0 * matmul(f64(dy_mean).t(), f64(x_mean)));
   }
+}
+
+TEST_CASE("center: no samples have no mean, and their gradients are 0") {
+  default_generator().manual_seed(1);
+  struct Layer : nn::Module {
+    nn::Linear& fc = register_module("fc", nn::Linear(32, 8));
+    Tensor forward(const Tensor& x) override { return fc(x); }
+  };
+  const auto layer = std::make_shared<Layer>();
+  amp::RecipeRun run(amp::recipe("mxfp4-centered"), *layer, optim::SGDOptions{.lr = 0.1});
+  run.backward(run.forward([&] { return (*layer)(zeros({0, 32})).sum(); }));
+  for (const float g : layer->fc.weight.grad().to_vector<float>()) CHECK(g == 0);
 }
 
 TEST_CASE("center: what it is not for") {
