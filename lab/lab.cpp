@@ -104,7 +104,7 @@ void note_other_settings(const Results& before, const amp::Recipe& recipe, std::
                          const LabData& data) {
   for (const Result& b : before)
     if (is_finished(b, recipe, seed, options, data))
-      options.note("--resume: the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
+      options.note("the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
                    ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options)));
 }
 
