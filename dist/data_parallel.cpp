@@ -331,7 +331,7 @@ template <class T> struct DataParallel::Buckets {
     ++next;
   }
 
-  // What the shard's backward has not closed, but for the last bucket.
+  // Closes the buckets that the shard's backward left open. The last bucket stays open.
   void close_rest(const Shard& shard) {
     while (next < last) close(shard);
   }

@@ -1,4 +1,5 @@
-// What other orders of summation give: the spread that rounding has in practice, beside the bounds over all orders.
+// Results under other orders of summation. They show how far rounding spreads in practice; the bounds hold for all
+// orders.
 #pragma once
 
 #include <optional>
