@@ -202,16 +202,17 @@ int order_of(const inspect::Finding& f) {
   return 9 - static_cast<int>(std::lround(8 * std::max(0.0, *f.undone - (generic ? kGeneric : 0))));
 }
 
-// Two findings of one loss: where other scales undo half of what exact numbers do, the scales are its cause.
-void weigh_scales(std::vector<inspect::Finding>& findings) {
-  for (inspect::Finding& f : findings) {
+// Two findings of one loss: where other scales undo half of what exact numbers do, the scales are its cause and come
+// before it.
+void put_scales_first(std::vector<inspect::Finding>& findings) {
+  for (auto f = findings.begin(); f != findings.end(); ++f) {
     const auto is_loss = [&f](const inspect::Finding& g) {
-      return !g.exact.empty() && g.site == f.site && g.phase == f.phase && g.severity == f.severity && g.undone;
+      return !g.exact.empty() && g.site == f->site && g.phase == f->phase && g.severity == f->severity && g.undone;
     };
-    const bool scales = f.cause == inspect::Cause::delayed_scale || f.cause == inspect::Cause::scale_range;
-    if (!scales || !f.undone || !f.exact.empty()) continue;
-    const auto lost = std::ranges::find_if(findings, is_loss);
-    if (lost != findings.end() && *f.undone >= kCures * *lost->undone) f.undone = std::max(*f.undone, *lost->undone);
+    const bool scales = f->cause == inspect::Cause::delayed_scale || f->cause == inspect::Cause::scale_range;
+    if (!scales || !f->undone || !f->exact.empty()) continue;
+    const auto lost = std::find_if(findings.begin(), f, is_loss);
+    if (lost != f && *f->undone >= kCures * *lost->undone) std::rotate(lost, f, f + 1);
   }
 }
 
@@ -286,9 +287,9 @@ void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model,
     if (!f.precision || (f.exact.empty() && f.cures.empty())) continue;
     f.undone = trials.undone(change_of(f, recipe));
   }
-  weigh_scales(findings);
   weigh_together(findings, recipe, trials);
   std::ranges::stable_sort(findings, std::less(), order_of);
+  put_scales_first(findings);
   drop_weak();
   for (inspect::Finding& f : findings)
     if (f.precision) weigh_cures(f, recipe, trials);
