@@ -16,8 +16,7 @@ struct Net : nn::Module {
   Tensor forward(const Tensor& x) override { return last(relu(hidden(flatten(x, 1)))); }
 };
 
-// Trains on the same 256 digits in each step. Returns the magnitudes of the last step's gradients in f64, without
-// zeros.
+// Trains on the same 256 digits. Returns the magnitudes of the last step's gradients in f64, without zeros.
 std::vector<double> gradients(int steps) {
   manual_seed(1);
   Net net;
