@@ -34,8 +34,8 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   message(STATUS "gradual: no CMAKE_BUILD_TYPE; compiled with -O3. Debug is for stepping through it.")
 endif()
 
-# ccache: paths relative to the top and no hash of the working directory, so that several checkouts share hits.
-# (Debug information then may name another checkout's folder. It is the source's text that matters.)
+# ccache: paths relative to the top and no hash of the working directory, so that several checkouts share hits. Debug
+# information holds that directory, and a debugger looks there for the sources: builds for debugging hash it.
 set(GRADUAL_FOUND_CCACHE OFF)
 if(GRADUAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(GRADUAL_CCACHE_PROGRAM ccache)
@@ -47,7 +47,11 @@ if(GRADUAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     if(NOT "$ENV{CCACHE_SLOPPINESS}" STREQUAL "")
       string(APPEND sloppiness ",$ENV{CCACHE_SLOPPINESS}")
     endif()
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=${sloppiness}
+    set(shared CCACHE_NOHASHDIR=1)
+    if(CMAKE_BUILD_TYPE MATCHES "Deb")
+      set(shared "")
+    endif()
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env ${shared} CCACHE_SLOPPINESS=${sloppiness}
         CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${GRADUAL_CCACHE_PROGRAM})
   endif()
 endif()

@@ -1,5 +1,6 @@
 # In gdb: follows docs/a-training-step.md. The page links functions as [`function`](../file). The program enters each of
 # them after the one before it, and it is defined in that file.
+import os.path
 import re
 
 import gdb
@@ -12,13 +13,14 @@ way = [(name, file) for name, file in links if name != file]
 def entered(name, file):
     """Runs on to the next call of the function; what is wrong, or an empty text."""
     try:
-        stop = gdb.Breakpoint(source=file, function=name)
+        # gdb compares the end of a path as the compiler was given it, which may hold "..": the file's name is enough here
+        stop = gdb.Breakpoint(source=os.path.basename(file), function=name)
     except gdb.error as error:
         return str(error)
     gdb.execute("continue" if gdb.selected_inferior().pid else "run", to_string=True)
     running = gdb.selected_inferior().pid != 0
     hit = running and stop.hit_count > 0
-    found = gdb.newest_frame().find_sal().symtab.fullname() if hit else ""
+    found = os.path.normpath(gdb.newest_frame().find_sal().symtab.fullname()) if hit else ""
     stop.delete()
     if not hit:
         return "not entered after the function before it"

@@ -189,7 +189,8 @@ TEST_CASE("a run whose steps were all skipped says so") {
   CHECK(losses[losses.size() - 2] == results[1].curve.loss.back());
 }
 
-TEST_CASE("the digits' networks under 8 bits come within a point of fp32; under 4 bits they train") {
+TEST_CASE("the digits' networks under 8 bits come within a point of fp32; under 4 bits they train" *
+          doctest::test_suite("long")) {
   const ThreadsScope scope(1);  // the same bits; many small ops cost more in waiting than they gain
   const auto digits = lab::data_for("digits");
   const auto accuracy = [&](bool cnn, const std::string& recipe) {

@@ -162,7 +162,7 @@ TEST_CASE("unknown losses and metrics, and pairs that do not fit, are named") {
   CHECK(said({}, {}).empty());
 }
 
-TEST_CASE("the built-in tasks learn, and a coarse format is worse in their metric") {
+TEST_CASE("the built-in tasks learn, and a coarse format is worse in their metric" * doctest::test_suite("slow")) {
   const auto run = [](const char* spec, const std::vector<std::string>& names, int epochs, int seeds = 1) {
     const lab::LabData data = lab::data_for(spec);
     const data::Dataset train = data.load(0).train;

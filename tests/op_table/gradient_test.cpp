@@ -246,7 +246,7 @@ int check_same_bits(Device device) {
   return checks;
 }
 
-TEST_CASE("gradients have the same bits under create_graph and under observers") {
+TEST_CASE("gradients have the same bits under create_graph and under observers" * doctest::test_suite("slow")) {
   for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     const int checks = check_same_bits(Device::cpu());

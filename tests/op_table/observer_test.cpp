@@ -42,6 +42,12 @@ Bits bits(const Row& row, const Sample& sample, Device device) {
   return all;
 }
 
+// How many samples of a row are compared: on a GPU, whose emulator takes minutes for all of them, the first of each
+// dtype. What observers do to a call lies before its kernel and is the same for all samples.
+std::size_t samples_compared(Device device, std::size_t all) {
+  return device.is_cuda() ? std::min<std::size_t>(all, 1) : all;
+}
+
 void check_rows(Device device) {
   int compared = 0;
   std::int64_t lines = 0;
@@ -50,7 +56,9 @@ void check_rows(Device device) {
   for (const Row* row : rows_under_test()) {
     for (const DType dtype : row->dtypes) {
       if (!row->samples || (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)) continue;
-      for (const Sample& sample : samples_of(*row, dtype)) {
+      const std::vector<Sample> samples = samples_of(*row, dtype);
+      for (std::size_t i = 0; i < samples_compared(device, samples.size()); ++i) {
+        const Sample& sample = samples[i];
         const Bits alone = bits(*row, sample, device);
         const std::string where = describe(*row, sample, sample.inputs, to_string(device));
         {
@@ -64,7 +72,7 @@ void check_rows(Device device) {
     }
   }
   if (std::getenv("GRADUAL_TEST_OP")) return;
-  CHECK(compared > 500);
+  CHECK(compared > (device.is_cuda() ? 200 : 500));
   CHECK(lines > 2 * compared);
 }
 
