@@ -143,14 +143,113 @@ float add_group(const Spec& spec, const float* factors, std::int64_t step, const
   }
   return _mm512_reduce_max_ps(most[0]);
 }
+
+// factor * term + sum rounded to odd, from `near`, the same rounded to nearest. The product is exact in f64, TwoSum
+// (Knuth, TAOCP 2, 4.2.2) gives the error of adding it in f64, and the difference between that sum and `near` is exact.
+[[gnu::target("avx2,fma")]] inline __m256 sum_to_odd(__m256 factor, __m256 term, __m256 sum, __m256 near) {
+  __m256i parts[2];
+  for (int half = 0; half < 2; ++half) {
+    const auto wide = [half](__m256 x) __attribute__((target("avx2,fma"))) {
+      return _mm256_cvtps_pd(half ? _mm256_extractf128_ps(x, 1) : _mm256_castps256_ps128(x));
+    };
+    const __m256d old = wide(sum);
+    const __m256d product = _mm256_mul_pd(wide(factor), wide(term));
+    const __m256d total = _mm256_add_pd(old, product);
+    const __m256d of_product = _mm256_sub_pd(total, old);
+    const __m256d rest =
+        _mm256_add_pd(_mm256_sub_pd(old, _mm256_sub_pd(total, of_product)), _mm256_sub_pd(product, of_product));
+    const __m256d error = _mm256_add_pd(_mm256_sub_pd(total, wide(near)), rest);
+    const __m256d inexact = _mm256_cmp_pd(error, _mm256_setzero_pd(), _CMP_NEQ_UQ);
+    // bit 0: near is not exact; the sign: it lies farther from zero than the exact sum
+    const __m256d beyond = _mm256_and_pd(_mm256_xor_pd(error, wide(near)), _mm256_set1_pd(-0.0));
+    const __m256i is_odd = _mm256_and_si256(_mm256_castpd_si256(inexact), _mm256_set1_epi64x(1));
+    parts[half] = _mm256_or_si256(is_odd, _mm256_castpd_si256(_mm256_and_pd(inexact, beyond)));
+  }
+  const __m256 low = _mm256_castsi256_ps(parts[0]);
+  const __m256 high = _mm256_castsi256_ps(parts[1]);
+  const auto joined = [&](__m256 x) __attribute__((target("avx2,fma"))) {  // pairs of 64 bits in the order of the lanes
+    return _mm256_permute4x64_epi64(_mm256_castps_si256(x), 0xd8);
+  };
+  const __m256i inexact = joined(_mm256_shuffle_ps(low, high, 0x88));
+  const __m256i too_far = _mm256_srli_epi32(joined(_mm256_shuffle_ps(low, high, 0xdd)), 31);
+  return _mm256_castsi256_ps(_mm256_or_si256(_mm256_sub_epi32(_mm256_castps_si256(near), too_far), inexact));
+}
+
+// As add_floats(), without rounding by the instruction. A sum rounded to nearest in f32 and then in the format is the
+// exact sum rounded once, unless f32's lies half way between two numbers of the format: such sums are rounded to odd in
+// f32 first. `tiny`: half of the format's last place may be below f32's normal numbers; where it is, sums other than
+// zero count as half way.
+template <bool tiny>
+[[gnu::target("avx2,fma")]] float add_floats_avx2(const Spec& s, const float* factors, std::int64_t step,
+                                                  const float* terms, std::int64_t count, const std::uint32_t*,
+                                                  float* sums, std::int64_t) {
+  constexpr int kLanes = 8;
+  constexpr int kVectors = 4;
+  const int dropped = s.shift - 29;  // bits of f32 that the format lacks
+  const __m256i lowest = _mm256_set1_epi32((s.min_exponent - 1023 + 127) << 23);
+  const __m256i further = _mm256_set1_epi32((dropped << 23) + (1 << 22));
+  const __m256i to_half = _mm256_set1_epi32((24 - dropped) << 23);  // from a sum's power of two to half its last place
+  const __m256i exponents = _mm256_set1_epi32(0x7f800000);
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  const __m256 zero = _mm256_setzero_ps();
+  const __m256i all = _mm256_set1_epi32(-1);
+  const auto power_of = [&](__m256 x) __attribute__((target("avx2,fma"))) {
+    return _mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(x), exponents), lowest);
+  };
+  const auto rounded = [&](__m256 x, __m256i power) __attribute__((target("avx2,fma"))) {
+    const __m256 aligner = _mm256_castsi256_ps(_mm256_adds_epi16(power, further));  // saturates to NaN
+    return _mm256_sub_ps(_mm256_add_ps(x, aligner), aligner);
+  };
+  __m256 most = zero;
+  for (std::int64_t at = 0; at < kCols; at += kVectors * kLanes) {
+    __m256 sum[kVectors];
+    for (int v = 0; v < kVectors; ++v) sum[v] = _mm256_loadu_ps(sums + at + v * kLanes);
+    for (std::int64_t p = 0; p < count; ++p) {
+      const __m256 factor = _mm256_set1_ps(factors[p * step]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        const __m256 term = _mm256_loadu_ps(terms + p * kCols + at + v * kLanes);
+        __m256 near = _mm256_fmadd_ps(factor, term, sum[v]);
+        const __m256i power = power_of(near);
+        __m256 result = rounded(near, power);
+        const __m256i moved = _mm256_castps_si256(_mm256_andnot_ps(sign, _mm256_sub_ps(near, result)));
+        __m256i doubtful = _mm256_cmpeq_epi32(moved, _mm256_sub_epi32(power, to_half));
+        if constexpr (tiny) {
+          const __m256i is_zero = _mm256_castps_si256(_mm256_cmp_ps(near, zero, _CMP_EQ_OQ));
+          const __m256i is_safe = _mm256_or_si256(is_zero, _mm256_cmpgt_epi32(power, to_half));
+          doubtful = _mm256_or_si256(doubtful, _mm256_andnot_si256(is_safe, all));
+        }
+        if (!_mm256_testz_si256(doubtful, doubtful)) {
+          near = sum_to_odd(factor, term, sum[v], near);
+          result = rounded(near, power_of(near));
+        }
+        sum[v] = _mm256_or_ps(result, _mm256_and_ps(near, sign));  // keeps the sign of a zero
+        most = _mm256_max_ps(most, _mm256_andnot_ps(sign, sum[v]));
+      }
+    }
+    for (int v = 0; v < kVectors; ++v) _mm256_storeu_ps(sums + at + v * kLanes, sum[v]);
+  }
+  alignas(32) float largest[kLanes];
+  _mm256_store_ps(largest, most);
+  return *std::max_element(largest, largest + kLanes);
+}
 #else
 constexpr Add<float> add_floats = nullptr;
+template <bool tiny> constexpr Add<float> add_floats_avx2 = nullptr;
 #endif
 
-// Whether add_floats() gives the sums, unless one is beyond the format's range.
+// The one that this processor has; for accumulators that in_floats() accepts.
+Add<float> float_adder(const Spec& spec) {
+  if (cpu_isa() >= CpuIsa::avx512) return add_floats;
+  // the smallest normal number's last place, halved, against f32's smallest normal number
+  const bool tiny = spec.min_exponent - 1023 - (52 - spec.shift) - 1 < -126;
+  return tiny ? add_floats_avx2<true> : add_floats_avx2<false>;
+}
+
+// Whether add_floats() and add_floats_avx2() give the sums, unless one is beyond the format's range.
 bool in_floats(const Accumulator& how) {
   const Format& f = how.format;
-  return cpu_isa() >= CpuIsa::avx512 && how.rounding == Rounding() && !how.f64 && how.group == 0 &&
+  return cpu_isa() >= CpuIsa::avx2 && how.rounding == Rounding() && !how.f64 && how.group == 0 &&
          f.mantissa_bits >= 1 && f.mantissa_bits <= 21 && f.subnormals && f.has_negative_zero;
 }
 
@@ -270,7 +369,7 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
   Accumulator chunks = how;
   chunks.group = 0;
   const Adders<double> doubles{adder(how), adder(chunks), f32};
-  const Adder<float> own{doubles.chunk.spec, add_floats};
+  const Adder<float> own{doubles.chunk.spec, float_adder(doubles.chunk.spec)};
   const Adders<float> floats{own, own, {{}, add_rounded<kPlain, float>}};
   RoundedProduct p{g, 1};
   const bool by_chance = how.rounding.mode == stochastic;  // numbers elements along the rows
