@@ -15,7 +15,9 @@ namespace {
 // Adds the exponents and, with as_if, the counts of a cast.
 void add_values(const Tensor& t, std::optional<DType> as_if, CastTally& tally) {
   const NoGrad off;
-  const StageScope quiet(chain().observe, nullptr), exact(chain().results, nullptr);  // not a part of the run
+  // not a part of the run
+  const StageScope quiet(chain().observe, nullptr);
+  const StageScope exact(chain().results, nullptr);
   const std::vector<float> values = t.detach().to_vector<float>();
   const auto n = static_cast<std::int64_t>(values.size());
   tally.exponents.add(values.data(), n);

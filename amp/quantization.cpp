@@ -24,7 +24,7 @@ namespace {
 
 using Site = QuantizationState::Site;
 
-// One operand of a product: its role, its quantizer and its amax history.
+// One operand of a product. Its amax history is in the product's Site.
 struct ProductOperand {
   const Tensor* tensor = nullptr;
   int input = 0;  // of the call
@@ -676,7 +676,8 @@ StateDict QuantizationState::state_dict() const {
 
 void QuantizationState::load_state_dict(const StateDict& state) {
   std::istringstream names(state.text("sites"));
-  for (const auto& s : sites_) s->x = s->w = s->dy = {};
+  for (const auto& s : sites_)
+    for (const auto& [name, history] : kHistories) (*s).*history = {};
   int number = 0;
   for (std::string name; std::getline(names, name);) {
     Site& site = find(name);

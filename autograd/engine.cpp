@@ -103,7 +103,8 @@ bool Engine::put_slice(Node& node, const SliceAttrs& a, const Tensor& grad) {
   if (options_.create_graph || !waiting_for(input.edge).write_slice(input, a, grad, sums)) return false;
   if (!report_ && GradientObserver::installed.empty()) return true;
   // for the observer alone, not a part of backward
-  const StageScope unseen(chain().observe, nullptr), exact(chain().results, nullptr);
+  const StageScope unseen(chain().observe, nullptr);
+  const StageScope exact(chain().results, nullptr);
   hand_on(node, 0, call_row(OpId::slice_backward, a, grad)[0]);
   return true;
 }

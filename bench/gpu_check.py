@@ -172,7 +172,7 @@ def markdown(report):
             f"compute capability {gpu['compute_cap']}, {gpu['memory.total']}.\n\n| stage | status | seconds |\n|---|---|---|\n")
     for stage in report["stages"]:
         text += f"| {stage['stage']} | {stage['status']} | {stage.get('seconds', '')} |\n"
-    for name in ("seed", "lab"):
+    for name in ("seed", "lab", "gradients"):
         if report.get(name):
             text += f"\n## {report[name]['title']}\n\n```\n{report[name]['text'].strip()}\n```\n"
     for kind in ("models_table", "ops_table"):
@@ -203,6 +203,11 @@ def main():
                                           "--out", check.built("gpu-lab")])
     report["lab"] = lab and {"title": "The lab: digits, 3 epochs", "text": lab}
     benchmarks(check, args.quick)
+    gain = check.run("gradients of weight and bias in one op", [
+        sys.executable, os.path.join(HERE, "compare", "separate_gradients.py"),
+        check.built("bench", "compare", "gradual-compare")], least=60)
+    report["gradients"] = gain and {"title": "A step with two ops for the gradients of weight and bias, divided by one",
+                                    "text": gain}
     for tool in ("memcheck", "racecheck", "synccheck"):
         sanitize(check, tool)
     check.write()

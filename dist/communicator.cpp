@@ -60,7 +60,8 @@ std::vector<std::string> Communicator::all_gather(const std::string& own) {
   std::vector<std::size_t> lengths(ranks);
   all_gather(&length, sizeof length, lengths.data());
   const std::size_t longest = std::ranges::max(lengths);
-  std::string padded = own, all(longest * ranks, '\0');
+  std::string padded = own;
+  std::string all(longest * ranks, '\0');
   padded.resize(longest);
   all_gather(padded.data(), longest, all.data());
   std::vector<std::string> texts;

@@ -414,6 +414,69 @@ template <class T> struct DataParallel::Buckets {
   }
 };
 
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+
+// Exchanges the gradients of the parameters and the numbers in the buffers with those that are kept.
+static void swap_tensors(std::vector<Tensor>& kept, const NamedTensors& parameters, const NamedTensors& buffers) {
+  const NoGrad off;
+  auto mine = kept.begin();
+  for (const auto& [name, p] : parameters) {
+    const Tensor now = p.grad();
+    p.set_grad(std::exchange(*mine++, now));
+  }
+  for (const auto& [name, b] : buffers) {
+    const Tensor now = b.detach().clone();
+    b.copy_(std::exchange(*mine++, now));
+  }
+}
+
+// The sum over all shards of a tensor that each brings, of which these are the ones of this rank's, from shard `first`.
+static Tensor sum_over_shards(Communicator& ranks, int shards, std::int64_t first, const std::vector<Tensor>& own) {
+  const NoGrad off;
+  TreeSum<double> tree;
+  int k = static_cast<int>(first);
+  for (const Tensor& t : own) tree.add(0, k++, on_host<double>(t).to_vector<double>());
+  return like(own[0], sum_shards(ranks, shards, std::move(tree)).data());
+}
+
+static data::Batch part_of(const data::Batch& batch, Range samples) {
+  data::Batch part{rows(batch.inputs, samples), rows(batch.targets, samples)};
+  for (const auto& [field, values] : batch.fields) part.fields.emplace_back(field, rows(values, samples));
+  return part;
+}
+
+// What a buffer's numbers gained in a shard, times the shard's share of the batch.
+template <class T>
+static void append_gains(std::vector<T>& out, const Tensor& buffer, const Tensor& before, double share) {
+  const Tensor now = on_host<T>(buffer);
+  const Tensor then = on_host<T>(before);
+  for (std::int64_t k = 0; k < now.numel(); ++k)
+    out.push_back(static_cast<T>(share) * (now.template data<T>()[k] - then.template data<T>()[k]));
+}
+// Writes a buffer's numbers from before the step and what they gained, rounded in a buffer of integers. A buffer that
+// gained nothing is not written.
+template <class T> static void add_gains(const Tensor& buffer, const Tensor& before, std::vector<T> gains) {
+  if (std::ranges::all_of(gains, [](T gain) { return gain == 0; })) return;
+  if (!buffer.is_floating())
+    for (T& g : gains) g = std::round(g);
+  buffer.copy_(add(before, like(buffer, gains.data())));
+}
+
+// A parameter's gradient from before the step, which may be undefined, and factor * sum.
+template <class T>
+static Tensor added(const Tensor& earlier, const Tensor& parameter, std::vector<T> sum, double factor) {
+  const autograd::GradientSums how = autograd::gradient_sums(parameter);
+  const bool wide = is_half(parameter.dtype()) && how == autograd::GradientSums::f32;
+  Tensor fresh = from_data(std::move(sum), parameter.sizes(), {.dtype = dtype_of<T>});
+  if (factor != 1) fresh.mul_(factor);
+  Tensor gradient = fresh.to(parameter.device(), wide ? DType::f32 : parameter.dtype());
+  if (earlier.defined() && how == autograd::GradientSums::stochastic)
+    gradient = autograd::add_gradient(earlier, gradient, how);
+  else if (earlier.defined()) gradient = add(earlier, gradient);
+  gradient.set_category(Category::gradients);
+  return gradient;
+}
+
 // One backward over all shards of all ranks.
 template <class T> struct DataParallel::Step {
   DataParallel& all;
@@ -440,12 +503,8 @@ template <class T> struct DataParallel::Step {
     counted[1] = static_cast<T>(shard.divisor.counted - static_cast<double>(counted[0]));
     const double share = shard.share;
     for (const auto& [name, p] : all.parameters_) out.push_back(p.grad().defined() ? 1 : 0);
-    for (std::size_t i = 0; i < before.buffers().size(); ++i) {
-      const Tensor now = on_host<T>(all.buffers_[i].second);
-      const Tensor then = on_host<T>(before.buffers()[i]);
-      for (std::int64_t k = 0; k < now.numel(); ++k)
-        out.push_back(static_cast<T>(share) * (now.template data<T>()[k] - then.template data<T>()[k]));
-    }
+    for (std::size_t i = 0; i < before.buffers().size(); ++i)
+      append_gains(out, all.buffers_[i].second, before.buffers()[i], share);
     return out;
   }
 
@@ -459,9 +518,7 @@ template <class T> struct DataParallel::Step {
       Generator generator = generator_of(key, k);
       const GeneratorScope scope(generator);
       const Range here{samples.first - batch.first, samples.last - batch.first};
-      data::Batch part{rows(batch.inputs, here), rows(batch.targets, here)};
-      for (const auto& [field, values] : batch.fields) part.fields.emplace_back(field, rows(values, here));
-      weights.weigh(shard, loss_of(part));
+      weights.weigh(shard, loss_of(part_of(batch, here)));
       const Tensor seed = seed_of(shard);
       buckets.run_backward(shard, seed);
     }
@@ -495,24 +552,9 @@ template <class T> struct DataParallel::Step {
     beginning.insert(beginning.end(), before.buffers().begin(), before.buffers().end());
     // of the shards that wait
     std::vector<std::vector<Tensor>> waiting(static_cast<std::size_t>(own.size()), beginning);
-    const auto swap = [&](int i) {
-      const NoGrad off;
-      auto mine = waiting[static_cast<std::size_t>(i)].begin();
-      for (const auto& [name, p] : all.parameters_) {
-        const Tensor now = p.grad();
-        p.set_grad(std::exchange(*mine++, now));
-      }
-      for (const auto& [name, b] : all.buffers_) {
-        const Tensor now = b.detach().clone();
-        b.copy_(std::exchange(*mine++, now));
-      }
-    };
+    const auto swap = [&](int i) { swap_tensors(waiting[static_cast<std::size_t>(i)], all.parameters_, all.buffers_); };
     const auto join = [&](const std::vector<Tensor>& brought) {
-      const NoGrad off;
-      TreeSum<double> tree;
-      int k = static_cast<int>(own.first);
-      for (const Tensor& t : brought) tree.add(0, k++, on_host<double>(t).to_vector<double>());
-      return like(brought[0], sum_shards(all.ranks_, all.shards_, std::move(tree)).data());
+      return sum_over_shards(all.ranks_, all.shards_, own.first, brought);
     };
     const auto run = [&](int i, const Meet& meet) {
       Shard shard = weights.shard(own.first + i);
@@ -524,6 +566,8 @@ template <class T> struct DataParallel::Step {
     };
     in_lockstep(static_cast<int>(own.size()), run, join, swap);
   }
+
+  // Buffers gain what they gained in all shards, and parameters get the sum of the shards' gradients.
   void give_back() const {
     const NoGrad off;
     const std::size_t last = buckets.last;
@@ -533,30 +577,17 @@ template <class T> struct DataParallel::Step {
     const T* from = sums[last].data() + flags + all.parameters_.size();
     for (std::size_t i = 0; i < before.buffers().size(); ++i) {
       const Tensor& b = all.buffers_[i].second;
-      const bool changed = std::any_of(from, from + b.numel(), [](T gain) { return gain != 0; });
-      std::vector<T> gains(from, from + b.numel());
-      if (!b.is_floating())
-        for (T& g : gains) g = std::round(g);
-      if (changed) b.copy_(add(before.buffers()[i], like(b, gains.data())));
+      add_gains(b, before.buffers()[i], std::vector<T>(from, from + b.numel()));
       from += b.numel();
     }
     for (std::size_t bucket = 0; bucket <= last; ++bucket) {
       from = sums[bucket].data() + (bucket == last ? all.about_ : 0);
       for (const std::size_t i : all.buckets_[bucket]) {
         const Tensor& p = all.parameters_[i].second;
-        Tensor gradient = before.gradients()[i];
-        if (sums[last][flags + i] > 0) {
-          const autograd::GradientSums how = autograd::gradient_sums(p);
-          const bool wide = is_half(p.dtype()) && how == autograd::GradientSums::f32;
-          Tensor fresh = from_data(std::vector<T>(from, from + p.numel()), p.sizes(), {.dtype = dtype_of<T>});
-          if (factor.value_or(1) != 1) fresh.mul_(*factor);
-          fresh = fresh.to(p.device(), wide ? DType::f32 : p.dtype());
-          if (!gradient.defined()) gradient = fresh;
-          else if (how == autograd::GradientSums::stochastic) gradient = autograd::add_gradient(gradient, fresh, how);
-          else gradient = add(gradient, fresh);
-          gradient.set_category(Category::gradients);
-        }
-        p.set_grad(gradient);
+        const Tensor earlier = before.gradients()[i];
+        const bool has_gradient = sums[last][flags + i] > 0;
+        std::vector<T> sum(from, from + p.numel());
+        p.set_grad(has_gradient ? added(earlier, p, std::move(sum), factor.value_or(1)) : earlier);
         from += p.numel();
       }
     }

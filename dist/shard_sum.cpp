@@ -39,7 +39,8 @@ template <class T> std::vector<T> sum_shards(Communicator& ranks, int shards, Tr
 
   TreeSum<T> tree;
   for (auto& node : all) tree.add(node.level, node.index, std::move(node.values));
-  std::vector<T> part = tree.total(), sum(static_cast<std::size_t>(n));
+  std::vector<T> part = tree.total();
+  std::vector<T> sum(static_cast<std::size_t>(n));
   sent.clear();
   received.clear();
   for (int p = 0; p < ranks.size(); ++p) {

@@ -98,7 +98,8 @@ void diagnose_fp16() {
 void shadow_of_fp8() {
   const amp::Recipe recipe = amp::recipe("fp8-current");
   std::printf("\n3. The shadow of a step in %s: every op once more in f64\n\n", recipe.name.c_str());
-  Training alone(recipe), seen(recipe);
+  Training alone(recipe);
+  Training seen(recipe);
   alone.train(0, 40);
   seen.train(0, 40);
   inspect::Shadow shadow(seen.net, &seen.run.optimizer(), {.attribution = true});

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <variant>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -53,18 +55,32 @@ void merge(Json& to, const Json& patch) {
     for (const auto& [key, value] : patch.items()) merge(to[key], value);
 }
 
+// The recipe as JSON; none if a rewrite of it is code, which JSON cannot hold.
+std::optional<std::string> json_of(const Recipe& r) {
+  try {
+    return amp::to_json(r);
+  } catch (const Error&) { return {}; }
+}
+
+bool is_valid(const Recipe& r) try {
+  check_valid(r);
+  return true;
+} catch (const Error&) { return false; }
+
 }  // namespace
 
 namespace cures {
 
 std::vector<Cure> valid(const Recipe& from, const std::vector<Cure>& all) {
   std::vector<Cure> kept;
-  for (const Cure& c : all) try {
-      check_valid(c.recipe);
-      const auto same = [&c](const Recipe& r) { return amp::to_json(c.recipe) == amp::to_json(r); };
-      const bool known = std::ranges::any_of(kept, same, &Cure::recipe);
-      if (!same(from) && !known) kept.push_back(c);
-    } catch (const Error&) { continue; }
+  std::vector<std::optional<std::string>> known = {json_of(from)};
+  if (!known[0]) return {};
+  for (const Cure& c : all) {
+    const std::optional<std::string> text = json_of(c.recipe);
+    if (!text || !is_valid(c.recipe) || std::ranges::find(known, text) != known.end()) continue;
+    known.push_back(text);
+    kept.push_back(c);
+  }
   return kept;
 }
 

@@ -98,7 +98,8 @@ amp::RunStep observed_step(Collector::Impl& pass, amp::RecipeRun& run, const std
   BatchWatch batch(run.model());
   std::optional<amp::RunStep> done;
   {
-    const ObserverScope one(seen.ledger), two(batch);
+    const ObserverScope one(seen.ledger);
+    const ObserverScope two(batch);
     done = run.step(loss);
   }
   seen.finite_batch = batch.finite;

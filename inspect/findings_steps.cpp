@@ -58,7 +58,7 @@ Cause underflow_of(const LedgerRow& r) {
   return reduces(r) ? Cause::reduction_underflow : Cause::activation_underflow;
 }
 
-// An observed step and the evidence from its run.
+// An observed step and the evidence from its run, with what the rules ask of its rows.
 struct Look {
   const ObservedStep& s;
   const Evidence& e;
@@ -107,6 +107,11 @@ struct Look {
       if (is_users(outer) && is_within(r, outer)) return outer.op + ": ";
     return "";
   }
+};
+
+// Edits of the recipe that may cure what a row shows.
+struct Remedies {
+  const Look& look;
 
   // The simple ops of a row's layer in forward, each once: those among `rows`.
   static std::vector<std::string> simple_ops(const LedgerRow& r, const Rows& rows) {
@@ -121,7 +126,7 @@ struct Look {
   // Cures for a row, the smallest first: a smaller loss scale, its own op in f32, the simple ops of the layer that led
   // to it, all simple ops of the layer, bf16.
   std::vector<Cure> cures_of(const LedgerRow& r) const {
-    const amp::Recipe& own = *e.recipe;
+    const amp::Recipe& own = *look.e.recipe;
     if (is_quantised(r)) return {cures::scales(own), cures::layer_in_f32(own, r.module), cures::fp8(own)};
     std::vector<Cure> all;
     const bool forward = r.phase == Phase::forward;
@@ -133,9 +138,9 @@ struct Look {
     const std::vector<std::string> itself = forward ? simple_ops(r, {&r}) : std::vector<std::string>{};
     if (!itself.empty()) all.push_back(cures::ops_in_f32(own, itself));
     Rows rows;
-    for (const LedgerRow& x : s.ledger.rows()) rows.push_back(&x);
+    for (const LedgerRow& x : look.s.ledger.rows()) rows.push_back(&x);
     const std::vector<std::string> whole = simple_ops(r, rows);
-    rows = way(r);
+    rows = look.way(r);
     rows.push_back(&r);
     std::vector<std::string> before = simple_ops(r, rows);
     // The gradient of a simple op in f16 leaves the range where that op's result does.
@@ -151,27 +156,11 @@ struct Look {
     if (r.to == DType::f16) all.push_back(cures::bf16(own));
     return all;
   }
+};
 
-  Finding of_optimizer(const LedgerRow& r) const {
-    const bool adam = r.state.size() == 2;
-    const bool eps = adam && r.eps_is_zero && r.state[1].zeros > 0;
-    const bool moment = adam && !r.state[1].finite();
-    Cause cause = Cause::update_overflow;
-    if (moment) cause = Cause::second_moment;
-    if (eps) cause = Cause::adam_eps;
-    // No rounding of the state or of the arithmetic can be the cause in f32.
-    if (!is_half(r.from) && !is_half(r.state_dtype)) cause = Cause::arithmetic;
-    Finding f =
-        finding(r, cause, {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", r.site(), to_string(r.from));
-    if (eps)
-      f.sentence = fmt::format("{}: {} of its second moments and eps {} are 0 in {}", r.site(),
-                               percent(share(r.state[1].zeros, r.state[1].elements)), r.eps, to_string(r.from));
-    else if (moment)
-      f.sentence = fmt::format("{}: its second moment, a square of the gradient, overflows {}: {}", r.site(),
-                               to_string(r.state_dtype), lost(r.state[1]));
-    if (!r.numbers.finite()) f.sentence += fmt::format(", and in {} {}", r.parameter, lost(r.numbers));
-    return f;
-  }
+// NaN or Inf of numbers within the dtype's range: an argument of the op became 0 or negative before.
+struct ArgumentRule {
+  const Look& look;
 
   // The operand whose 0 makes NaN or Inf of an op: the divisor, or the argument of a log, a root, a power. -1: any.
   static int divisor_of(const LedgerRow& r) {
@@ -194,88 +183,118 @@ struct Look {
     const LedgerRow* first = nullptr;
     const LedgerRow* most = nullptr;  // of those that round to 0
     const auto rounds_many = [](const LedgerRow& x) { return lost_share(x.counts) > kManyVanish; };
-    while (at >= 0 && row(at).numbers.zeros > 0) {
-      const LedgerRow& x = row(at);
+    while (at >= 0 && look.row(at).numbers.zeros > 0) {
+      const LedgerRow& x = look.row(at);
       first = &x;
       if (underflows(&x) && (!most || rounds_many(x) || lost_share(x.counts) > lost_share(most->counts))) most = &x;
       at = -1;
       for (const std::int64_t before : x.operands)
-        if (before >= 0 && before < x.number && row(before).numbers.zeros > 0) at = std::max(at, before);
+        if (before >= 0 && before < x.number && look.row(before).numbers.zeros > 0) at = std::max(at, before);
     }
     return most ? most : first;
   }
 
-  // A row that makes NaN or Inf although nothing exceeds the dtype, because an argument became 0 or negative before.
-  Found of_argument(const LedgerRow& r) const {
+  Found of(const LedgerRow& r) const {
+    const Remedies remedies{look};
     const LedgerRow* const made = maker_of_zero(r);
     const LedgerRow* zero = made && underflows(made) ? made : nullptr;
     const LedgerRow* difference = nullptr;
-    for (const LedgerRow* x : way(r)) {
+    for (const LedgerRow* x : look.way(r)) {
       if (is_low(*x) && x->id == OpId::sub) difference = x;
       if (!made && underflows(x) && !(zero && lost_share(zero->counts) > kManyVanish)) zero = x;
     }
     if (zero)
-      return finding(*zero, underflow_of(*zero), cures_of(*zero),
-                     "{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them", zero->site(),
-                     percent(lost_share(zero->counts)), to_string(zero->to), r.site());
+      return look.finding(*zero, underflow_of(*zero), remedies.cures_of(*zero),
+                          "{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them", zero->site(),
+                          percent(lost_share(zero->counts)), to_string(zero->to), r.site());
     if (made && !is_low(*made))
-      return finding(*made, Cause::arithmetic, {}, "{}: {} of its results are 0 in {}, and {} makes NaN or Inf of them",
-                     made->site(), percent(share(made->numbers.zeros, made->numbers.elements)), to_string(made->to),
-                     r.site());
+      return look.finding(*made, Cause::arithmetic, {},
+                          "{}: {} of its results are 0 in {}, and {} makes NaN or Inf of them", made->site(),
+                          percent(share(made->numbers.zeros, made->numbers.elements)), to_string(made->to), r.site());
     if (!difference || r.numbers.nan == 0 || r.kind != OpKind::Transcendental) return {};
-    return finding(*difference, Cause::cancellation, cures_of(*difference),
-                   "{}: the terms agree in all bits of {}, and {} makes NaN of what is left", difference->site(),
-                   to_string(difference->to), r.site());
+    return look.finding(*difference, Cause::cancellation, remedies.cures_of(*difference),
+                        "{}: the terms agree in all bits of {}, and {} makes NaN of what is left", difference->site(),
+                        to_string(difference->to), r.site());
+  }
+};
+
+// What a row shows that makes, reads or loses numbers.
+struct RowRules {
+  const Look& look;
+  const ObservedStep& s = look.s;
+  const Evidence& e = look.e;
+
+  Finding of_optimizer(const LedgerRow& r) const {
+    const bool adam = r.state.size() == 2;
+    const bool eps = adam && r.eps_is_zero && r.state[1].zeros > 0;
+    const bool moment = adam && !r.state[1].finite();
+    Cause cause = Cause::update_overflow;
+    if (moment) cause = Cause::second_moment;
+    if (eps) cause = Cause::adam_eps;
+    // No rounding of the state or of the arithmetic can be the cause in f32.
+    if (!is_half(r.from) && !is_half(r.state_dtype)) cause = Cause::arithmetic;
+    Finding f =
+        look.finding(r, cause, {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", r.site(), to_string(r.from));
+    if (eps)
+      f.sentence = fmt::format("{}: {} of its second moments and eps {} are 0 in {}", r.site(),
+                               percent(share(r.state[1].zeros, r.state[1].elements)), r.eps, to_string(r.from));
+    else if (moment)
+      f.sentence = fmt::format("{}: its second moment, a square of the gradient, overflows {}: {}", r.site(),
+                               to_string(r.state_dtype), lost(r.state[1]));
+    if (!r.numbers.finite()) f.sentence += fmt::format(", and in {} {}", r.parameter, lost(r.numbers));
+    return f;
   }
 
   // A row that makes NaN or Inf from finite numbers.
   Finding of_maker(const LedgerRow& r) const {
     if (r.phase == Phase::optimizer && !r.parameter.empty()) return of_optimizer(r);
-    const std::string function = function_of(r);
+    const std::string function = look.function_of(r);
     const std::string beyond =
         fmt::format("{} gives numbers beyond {}: {}", r.site(),
                     is_quantised(r) ? "the format of its operands" : to_string(r.to), lost(r.numbers));
     if (r.nonfinite_number)
-      return finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", function, r.site());
+      return look.finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", function, r.site());
     const auto inner = std::ranges::find_if(s.ledger.rows(), [&r](const LedgerRow& x) {
       return r.kind == OpKind::Custom && x.kind != OpKind::Custom && !x.finite() && !x.nonfinite_inputs &&
-             is_within(x, r);
+             Look::is_within(x, r);
     });
     const bool inside = inner != s.ledger.rows().end();
     if (inside && !inner->accumulator.empty())
-      return finding(*inner, Cause::accumulator, {cures::f32_sums(*e.recipe)},
-                     "{}: the sums leave the range of the accumulator {}: {}", inner->site(), inner->accumulator,
-                     lost(inner->numbers));
+      return look.finding(*inner, Cause::accumulator, {cures::f32_sums(*e.recipe)},
+                          "{}: the sums leave the range of the accumulator {}: {}", inner->site(), inner->accumulator,
+                          lost(inner->numbers));
     if (is_users(r))
       return inside ? of_maker(*inner)
-                    : finding(r, Cause::bug, {}, "{}: of finite inputs {}", r.site(), lost(r.numbers));
+                    : look.finding(r, Cause::bug, {}, "{}: of finite inputs {}", r.site(), lost(r.numbers));
     if (!is_low(r)) {
       // f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
-      if (e.fp32_fails && s.step == 0 && !function.empty()) return finding(r, Cause::bug, {}, "{}{}", function, beyond);
+      if (e.fp32_fails && s.step == 0 && !function.empty())
+        return look.finding(r, Cause::bug, {}, "{}{}", function, beyond);
       const bool fast = all_updates(e).ratio() > kFast && s.step > 0;
-      if (const Found made = fast ? Found() : of_argument(r)) return *made;
-      return finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}", beyond,
-                     fast ? "; updates are as large as the weights" : "");
+      if (const Found made = fast ? Found() : ArgumentRule{look}.of(r)) return *made;
+      return look.finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}",
+                          beyond, fast ? "; updates are as large as the weights" : "");
     }
     if (r.counts.overflow == 0 && !is_quantised(r))
-      if (Found f = of_argument(r)) return *f;
+      if (Found f = ArgumentRule{look}.of(r)) return *f;
     const bool weight = r.id == OpId::cast && !r.parameter.empty() && r.phase != Phase::backward;
     // A mask with a number: no edit of the recipe is as small as another number.
     const bool mask = (r.id == OpId::where || r.id == OpId::fill_ || r.id == OpId::pad) && r.counts.overflow > 0;
     const std::string finite = mask ? fmt::format("; a mask of -{:.4g} stays finite", format_of(r.to).max() / 2) : "";
-    return finding(r, weight ? Cause::weight_overflow : overflow_of(r), cures_of(r), "{}{}", beyond, finite);
+    return look.finding(r, weight ? Cause::weight_overflow : overflow_of(r), Remedies{look}.cures_of(r), "{}{}", beyond,
+                        finite);
   }
 
   // A row that reads a NaN or Inf which no op made.
   Finding of_reader(const LedgerRow& r) const {
     const std::string& bad = s.bad_tensor;
     if (bad.find("running_") != std::string::npos)
-      return finding(r, Cause::batch_statistics, {cures::norms_in_f32(*e.recipe)},
-                     "{} is not finite, and evaluation uses it", bad);
+      return look.finding(r, Cause::batch_statistics, {cures::norms_in_f32(*e.recipe)},
+                          "{} is not finite, and evaluation uses it", bad);
     if (!bad.empty()) {
       const bool born = e.first_in_fp32 && e.first_in_fp32->bad_tensor.empty();
-      Finding f = finding(r, born ? Cause::weight_overflow : Cause::data, {cures::bf16(*e.recipe)},
-                          "{} is not finite before this step", bad);
+      Finding f = look.finding(r, born ? Cause::weight_overflow : Cause::data, {cures::bf16(*e.recipe)},
+                               "{} is not finite before this step", bad);
       f.site = bad;
       return f;
     }
@@ -283,26 +302,27 @@ struct Look {
     if (r.phase == Phase::optimizer && is_half(r.state_dtype) && !std::ranges::all_of(r.state, &Numbers::finite))
       return of_optimizer(r);
     if (!s.finite_batch)
-      return finding(r, Cause::data, {}, "the batch holds NaN or Inf: {} is the first op that reads it", r.site());
+      return look.finding(r, Cause::data, {}, "the batch holds NaN or Inf: {} is the first op that reads it", r.site());
     if (r.numbers.nan == 0) {
-      Finding f = finding(r, Cause::arithmetic, {}, "{}: a mask of Inf reaches the loss", r.site());
+      Finding f = look.finding(r, Cause::arithmetic, {}, "{}: a mask of Inf reaches the loss", r.site());
       f.precision = false;
       return f;
     }
-    return finding(r, Cause::bug, {}, "{}{} reads NaN or Inf that no op made: code that writes memory itself",
-                   function_of(r), r.site());
+    return look.finding(r, Cause::bug, {}, "{}{} reads NaN or Inf that no op made: code that writes memory itself",
+                        look.function_of(r), r.site());
   }
 
   // A tensor of zeros made from inputs that are not all 0: a bug unless rounding explains it.
   Found of_zero(const LedgerRow& r) const {
     const double least = r.id == OpId::cast && is_half(r.to) ? format_of(r.to).min_positive() : 0;
-    const double largest = row(r.reads[0]).numbers.largest;
-    const std::string function = is_users(r) ? r.op : function_of(r);
+    const double largest = look.row(r.reads[0]).numbers.largest;
+    const std::string function = is_users(r) ? r.op : look.function_of(r);
     const bool in_range = least > 0 && largest >= 2 * least;
-    const bool rounded = underflows(&r) || r.source == Source::quantizer || std::ranges::any_of(way(r), underflows);
+    const bool rounded =
+        underflows(&r) || r.source == Source::quantizer || std::ranges::any_of(look.way(r), underflows);
     if (!in_range && (function.empty() || rounded)) return {};
-    return finding(r, Cause::bug, {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}", function_of(r),
-                   r.site(), largest);
+    return look.finding(r, Cause::bug, {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}",
+                        look.function_of(r), r.site(), largest);
   }
 };
 
@@ -322,8 +342,9 @@ Found of_nonfinite(const ObservedStep& s, const Evidence& e) {
       from = o;
   if (!from) return {};
   const Look look{s, e};
-  if (!s.bad_tensor.empty()) return look.of_reader(bad.empty() ? *from : *bad.front());
-  return from->nonfinite_inputs ? look.of_reader(*from) : look.of_maker(*from);
+  const RowRules rules{look};
+  if (!s.bad_tensor.empty()) return rules.of_reader(bad.empty() ? *from : *bad.front());
+  return from->nonfinite_inputs ? rules.of_reader(*from) : rules.of_maker(*from);
 }
 
 Found of_skips(const Evidence& e) {
@@ -353,7 +374,7 @@ Found of_zeros(const Evidence& e) {
     for (const LedgerRow& r : (*s)->ledger.rows()) {
       if (!is_zero(r) || r.phase == Phase::optimizer || r.kind == OpKind::InPlace || r.reads.empty()) continue;
       if (std::ranges::any_of(r.reads, [&look](std::int64_t i) { return is_zero(look.row(i)); })) continue;
-      Found f = s == &e.first ? look.of_zero(r) : Found();
+      Found f = s == &e.first ? RowRules{look}.of_zero(r) : Found();
       if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0 && !may_read_zeros(r))
         f = look.finding(r, Cause::dead_units, {}, "{} gives 0 for every input: nothing before it learns", r.site());
       if (!f) continue;
@@ -386,7 +407,7 @@ Found of_overflow(const Evidence& e) {
       }
   }
   if (!worst) return {};
-  Finding f = look.of_maker(*worst);
+  Finding f = RowRules{look}.of_maker(*worst);
   f.severity = 1 + most;
   return f;
 }
@@ -399,7 +420,8 @@ Found of_moments(const Evidence& e) {
     return share(r.lost_moments, r.state[1].elements) > kManyLost ? static_cast<double>(r.lost_moments) : 0;
   });
   if (!s) return {};
-  Finding f = Look{*s, e}.of_optimizer(*worst);
+  const Look look{*s, e};
+  Finding f = RowRules{look}.of_optimizer(*worst);
   f.cause = Cause::second_moment;
   f.precision = true;
   if (worst->state[1].finite() || coded)

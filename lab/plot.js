@@ -123,28 +123,56 @@ const shapes = {
                                      text))
 };
 
+// The rows of a legend between left and right: each a list of [layer, where its entry begins].
+function legendRows(layers, left, right) {
+  const rows = [];
+  let end = Infinity;  // of the last row
+  for (const layer of layers) {
+    const wide = 34 + 7.2 * layer.name.length;
+    if (end + wide >= right) {
+      rows.push([]);
+      end = left;
+    }
+    rows[rows.length - 1].push([layer, end]);
+    end += wide;
+  }
+  return rows;
+}
+
+// The last row stands at the bottom.
+function drawLegend(svg, rows, bottom) {
+  rows.forEach((row, i) => row.forEach(([layer, at]) => {
+    const level = bottom - 18 * (rows.length - 1 - i);
+    svg.append(el("line", {
+      x1: at,
+      x2: at + 18,
+      y1: level - 4,
+      y2: level - 4,
+      stroke: layer.color,
+      "stroke-width": 3,
+      "stroke-dasharray": layer.dash || "none"
+    }));
+    svg.append(el("text", {x: at + 24, y: level, "text-anchor": "start"}, layer.name));
+  }));
+}
+
 let charts = 0;
 // Draws layers {kind, name, color, points} into a place that is empty, or whose last drawing it replaces. Layers with a
 // name and `legend` are listed below. An SVG is as wide as its place, so that text keeps its size on a phone.
 function plot(place, {x, y, layers, height, minWidth = 260, legend = false, bottom = 0}) {
   if (place.querySelector(":scope > svg")) place.querySelector(":scope > svg").remove();
   const longest = names => Math.max(...names.map(n => n.length));
-  const left = y.names ? Math.min(210, 18 + 7 * longest(y.names)) : y.hidden ? 8 : 56;
+  let left = y.hidden ? 8 : 56;
+  if (y.names) left = Math.min(210, 18 + 7 * longest(y.names));
   const right = y.right || 12;
   const width = Math.max(minWidth, place.clientWidth - 18);
   const tilted = x.names && (width - left - right) / x.names.length < 8 * longest(x.names);
-  const top = x.names ? (tilted ? 14 + 4.6 * longest(x.names) : 24) : y.label ? 26 : 10;
-  const rows = [];  // of the legend
-  for (const l of legend ? layers.filter(l => l.name && l.kind === "line") : []) {
-    const wide = 34 + 7.2 * l.name.length;
-    const row = rows[rows.length - 1];
-    if (row && row.end + wide < width - 8) {
-      row.push([l, row.end]);
-      row.end += wide;
-    } else
-      rows.push(Object.assign([[l, left]], {end: left + wide}));
-  }
-  const below = (x.hidden || x.names ? 6 : x.label ? 40 : 24) + 18 * rows.length + bottom;
+  let top = y.label ? 26 : 10;
+  if (x.names) top = tilted ? 14 + 4.6 * longest(x.names) : 24;
+  const rows = legendRows(legend ? layers.filter(l => l.name && l.kind === "line") : [], left, width - 8);
+  let below = 18 * rows.length + bottom;
+  if (x.hidden || x.names) below += 6;
+  else below += x.label ? 40 : 24;
   const all = height || top + below + (y.row || 30) * y.names.length;
   const c = {width, height: all, left, right: width - right, top, bottom: all - below};
   const svg =
@@ -179,19 +207,7 @@ function plot(place, {x, y, layers, height, minWidth = 260, legend = false, bott
       el("clipPath", {id: clip}, el("rect", {x: c.left, y: 0, width: width - c.left, height: c.bottom + .5 + bottom})),
       inside);
   for (const l of layers) inside.append(...shapes[l.kind](l, sx, sy, c));
-  rows.forEach((row, i) => row.forEach(([l, at]) => {
-    const level = all - 8 - 18 * (rows.length - 1 - i);
-    svg.append(el("line", {
-      x1: at,
-      x2: at + 18,
-      y1: level - 4,
-      y2: level - 4,
-      stroke: l.color,
-      "stroke-width": 3,
-      "stroke-dasharray": l.dash || "none"
-    }));
-    text(at + 24, level, "start", l.name);
-  }));
+  drawLegend(svg, rows, all - 8);
   place.append(svg);
   svg.layers = layers;
   return {svg, x: sx, y: sy, ...c};
@@ -203,6 +219,14 @@ const overSteps = {
   charts: new Map(),
   redraw() {}
 };
+// [name, value] of the lines that have begun and not ended at a step, the largest value first.
+function valuesAt(step, layers) {
+  const lines = layers.filter(
+      l => l.kind === "line" && l.name && l.points.length && l.points[0][0] <= step &&
+          step <= l.points[l.points.length - 1][0]);
+  const nearest = l => l.points.reduce((a, b) => Math.abs(b[0] - step) < Math.abs(a[0] - step) ? b : a);
+  return lines.map(l => [l.name, nearest(l)[1]]).sort((a, b) => b[1] - a[1]);
+}
 function plotSteps(place, spec) {
   const ends = spec.layers.filter(l => l.kind === "line").flatMap(l => l.points.map(p => p[0]));
   const [low, high] = overSteps.zoom || [0, Math.max(1, ...ends)];
@@ -224,21 +248,9 @@ function plotSteps(place, spec) {
     for (const o of overSteps.charts.values())
       for (const [k, v] of [["x1", o.chart.x(step)], ["x2", o.chart.x(step)], ["display", "inline"]])
         o.upright.setAttribute(k, v);
-    const values = spec.layers
-                       .filter(
-                           l => l.kind === "line" && l.name && l.points.length && l.points[0][0] <= step &&
-                               step <= l.points[l.points.length - 1][0])
-                       .map(l => {
-                         const nearest =
-                             l.points.reduce((a, b) => Math.abs(b[0] - step) < Math.abs(a[0] - step) ? b : a);
-                         return [l.name, nearest[1]];
-                       });
-    showTip(
-        event,
-        `step ${step}\n` +
-            values.sort((a, b) => b[1] - a[1])
-                .map(([n, v]) => `${spec.y.format ? spec.y.format(v) : +v.toPrecision(4)}  ${n}`)
-                .join("\n"));
+    const text = v => spec.y.format ? spec.y.format(v) : +v.toPrecision(4);
+    const values = valuesAt(step, spec.layers).map(([name, value]) => `${text(value)}  ${name}`);
+    showTip(event, `step ${step}\n` + values.join("\n"));
     if (from === null) return;
     const a = chart.x(Math.min(from, step));
     const b = chart.x(Math.max(from, step));
@@ -318,9 +330,10 @@ function figureSvg(figure) {
 }
 // The numbers of a figure: a row for each point.
 function figureCsv(figure) {
-  const quoted = v => v === undefined || v === null ? "" :
-      /[",\n]/.test(v)                              ? `"${String(v).replace(/"/g, '""')}"` :
-                                                      String(v);
+  const quoted = v => {
+    if (v === undefined || v === null) return "";
+    return /[",\n]/.test(v) ? `"${String(v).replace(/"/g, '""')}"` : String(v);
+  };
   const rows = [["panel", "kind", "series", "x", "y", "to_x", "to_y", "text"]];
   for (const svg of figure.querySelectorAll("svg")) {
     const title = svg.parentElement.querySelector("h3");
@@ -338,8 +351,9 @@ function download(name, type, content) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1e4);
 }
 function savePng(figure) {
-  const svg = figureSvg(figure), image = new Image(),
-        canvas = el("canvas", {width: 2 * svg.getAttribute("width"), height: 2 * svg.getAttribute("height")});
+  const svg = figureSvg(figure);
+  const image = new Image();
+  const canvas = el("canvas", {width: 2 * svg.getAttribute("width"), height: 2 * svg.getAttribute("height")});
   image.onload = () => {
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     canvas.toBlob(blob => download(figure.id + ".png", "image/png", blob));

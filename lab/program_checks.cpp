@@ -129,9 +129,10 @@ class Trials {
   double constant_ = 0;
 };
 
-// Of the initial model's loss on the first samples.
-inspect::GradientCheck gradients_of(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
-                                    const Options& options, bool wide) {
+// The initial model's gradients of the loss on the first samples, against differences of the loss. None if the model or
+// the loss refuses the dtype. wide: in f64, else as the model is.
+std::optional<inspect::GradientCheck> checked_gradients(const MakeModel& make_model, const LabData& data,
+                                                        std::uint64_t seed, const Options& options, bool wide) try {
   Generator generator(seed);
   const GeneratorScope scope(generator);
   const Objective objective = objective_of(data, options.loss, options.metric);
@@ -148,15 +149,17 @@ inspect::GradientCheck gradients_of(const MakeModel& make_model, const LabData& 
   for (auto& [field, values] : batch.fields) values = values.to(options.device);
   return inspect::check_gradients(
       *model, [&] { return lab::loss_of(objective.loss, outputs_of(*model, batch, !objective.loss.is_output())); });
-}
+} catch (const Error&) { return {}; }
 
-// A function that takes no f64 is checked in f32.
-std::optional<inspect::GradientCheck> gradients(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
-                                                const Options& options) {
-  for (const bool wide : {true, false}) try {
-      return gradients_of(make_model, data, seed, options, wide);
-    } catch (const Error&) { continue; }
-  return {};
+// How alike the targets of near samples are, as the end of a sentence.
+std::string text_of(const NearestTargets& near) {
+  if (near.of_classes)
+    return fmt::format("; the nearest sample has the same target in {:.1f}% of the cases, a random one in {:.1f}%",
+                       100 * near.nearest, 100 * near.random);
+  return fmt::format(
+      "; the target of the nearest sample differs by {:.3g} (mean square), that of a random one by "
+      "{:.3g}",
+      near.nearest, near.random);
 }
 
 // The experiments on one run.
@@ -187,7 +190,8 @@ class Checks {
   }
 
   bool gradient_is_wrong() {
-    const std::optional<inspect::GradientCheck> check = gradients(make_model_, data_, seed_, options_);
+    std::optional<inspect::GradientCheck> check = checked_gradients(make_model_, data_, seed_, options_, true);
+    if (!check) check = checked_gradients(make_model_, data_, seed_, options_, false);  // a function takes no f64
     if (!check) return false;
     if (const std::optional<Finding> wrong = inspect::finding_of(*check)) {
       found_.findings.push_back(*wrong);
@@ -292,16 +296,7 @@ class Checks {
         fmt::format("the loss ends at {:.3g}, where a constant answer gives {:.3g}; targets that are a random function "
                     "of the same inputs are learned to {:.3g} in {} steps",
                     mean_of_last_part(run_.curve.loss, run_.steps), trials_.constant(), trial->loss, trials_.steps()));
-    if (!near) return;
-    std::string& text = found_.findings.back().sentence;
-    if (near->of_classes)
-      text += fmt::format("; the nearest sample has the same target in {:.1f}% of the cases, a random one in {:.1f}%",
-                          100 * near->nearest, 100 * near->random);
-    else
-      text += fmt::format(
-          "; the target of the nearest sample differs by {:.3g} (mean square), that of a random one by "
-          "{:.3g}",
-          near->nearest, near->random);
+    if (near) found_.findings.back().sentence += text_of(*near);
   }
 
   const MakeModel& make_model_;

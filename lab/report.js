@@ -24,17 +24,24 @@ const valueOf = r => {
   const value = metric.name === "accuracy" ? r.test_accuracy : r.test_metric;
   return finite(value) ? (isShare ? 100 : 1) * value : NaN;  // null, of a run that diverged, is no 0
 };
-const valueText = x => !finite(x) ? "–" :
-    isShare                       ? percent(x, 2) :
-                                    String(+x.toPrecision(4)) + (metric.unit ? " " + metric.unit : "");
-// A share that is lost: 0 stands for none alone.
-const lostText = x => x === 0 ? "0 %" : x < 5e-4 ? "< 0.001 %" : percent(x, 3);
+function valueText(value) {
+  if (!finite(value)) return "–";
+  if (isShare) return percent(value, 2);
+  return String(+value.toPrecision(4)) + (metric.unit ? " " + metric.unit : "");
+}
+// A share that is lost, in percent. "0 %" stands for none at all; a tiny share is not rounded to it.
+function lostText(share) {
+  if (share === 0) return "0 %";
+  return share < 5e-4 ? "< 0.001 %" : percent(share, 3);
+}
 // 2 to the power of e; e may be a fraction.
 const power = e => "2" + String(e).replace(/[-.0-9]/g, c => ({"-": "⁻", ".": "·"})[c] || "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]);
 const powerOf = v => power(+Math.log2(v).toPrecision(4));
-const short = v => v === 0                   ? "0" :
-    Math.abs(v) >= 1e4 || Math.abs(v) < 1e-3 ? v.toExponential(0) :
-                                               String(+v.toPrecision(3));
+function short(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  return size >= 1e4 || size < 1e-3 ? value.toExponential(0) : String(+value.toPrecision(3));
+}
 const signed = v => (v > 0 ? "+" : "") + short(v);
 const castRoles = ["activation", "weight", "error", "weight gradient"];
 const cells = (tag, texts) => texts.map(t => t instanceof Element ? t : el(tag, {}, t));
@@ -48,6 +55,12 @@ const layerText = layer => {
   return text.length <= 26 ? text : layer;
 };
 
+// The order of two cells of a column: texts come before numbers.
+function ascending(a, b) {
+  if (typeof a !== typeof b) return typeof a === "number" ? 1 : -1;
+  if (a === b) return 0;
+  return a < b ? -1 : 1;
+}
 // A click on a column's title sorts by it: by numbers where there are some.
 function sortable(table) {
   const value = (row, i) => {
@@ -59,8 +72,8 @@ function sortable(table) {
     const down = th.getAttribute("aria-sort") !== "descending";
     for (const other of table.rows[0].cells) other.removeAttribute("aria-sort");
     th.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? 1 : -1;
-    table.append(...[...table.rows].slice(1).sort((a, b) => (down ? -1 : 1) * order(value(a, i), value(b, i))));
+    const sign = down ? -1 : 1;
+    table.append(...[...table.rows].slice(1).sort((a, b) => sign * ascending(value(a, i), value(b, i))));
   }));
 }
 
@@ -80,9 +93,9 @@ function clipped(runs) {
   const worst = runs.flatMap(r => r.casts)
                     .filter(c => c.role === "activation" || c.role === "weight")
                     .sort((a, b) => b.overflow_percent - a.overflow_percent)[0];
-  return !worst              ? "–" :
-      worst.overflow_percent ? `${lostText(worst.overflow_percent)} (${worst.role} of ${worst.layer || "no layer"})` :
-                               "0 %";
+  if (!worst) return "–";
+  if (!worst.overflow_percent) return lostText(0);
+  return `${lostText(worst.overflow_percent)} (${worst.role} of ${worst.layer || "no layer"})`;
 }
 
 // Of a run that has something to explain, or was not judged to the end.
@@ -175,15 +188,14 @@ function findings() {
 
 // The run of a recipe whose step has a shadow.
 const shadowed = name => runsOf(name).find(r => r.step_errors);
-// The backward products of a layer by role: the last one gives the weight gradient, one before it the layer's error.
+// The row of a layer's backward product: role is "wgrad" (the weight's gradient) or "dgrad" (the input's gradient). If
+// no row names its product, the last one gives the weight's gradient, and the one before it the input's.
 function product(rows, role) {
+  const nameOfOp = role === "wgrad" ? /backward_weight/ : /backward_input/;
   const products = rows.filter(r => r.phase === "backward" && (r.product || /matmul|conv|linear/.test(r.op)));
-  const named =
-      products.find(r => r.product === role || (role === "wgrad" ? /backward_weight/ : /backward_input/).test(r.op));
-  return named ||
-      (products.some(r => r.product || /backward_/.test(r.op)) ? undefined :
-           role === "wgrad"                                    ? products[products.length - 1] :
-                                                                 products[products.length - 2]);
+  const named = products.find(r => r.product === role || nameOfOp.test(r.op));
+  if (named || products.some(r => r.product || /backward_/.test(r.op))) return named;
+  return products[products.length - (role === "wgrad" ? 1 : 2)];
 }
 const lastForward = rows => rows.filter(r => r.phase === "forward").pop();
 const errorOf = f => rows => {
@@ -237,12 +249,7 @@ const measures = {
     "What the layer's own errors do to the loss, in the loss's units: + (red) raises it, - (blue) lowers it.",
     rows => rows.reduce((a, r) => a + r.share, 0), v => (v > 0 ? "+" : "") + error(v), logDepth(1e-7, .1), true
   ],
-  ...Object.fromEntries(castRoles.map(
-      role => [role,
-               [
-                 {error: "errors", activation: "activations", weight: "weights"}[role] || "weight gradients", lost,
-                 castOf(role), ...zeros
-               ]].map((v, i) => i ? [v[0] + " that become zero, %", ...v.slice(1)] : v)))
+  ...Object.fromEntries(castRoles.map(role => [role, [`${role}s that become zero, %`, lost, castOf(role), ...zeros]]))
 };
 
 // Layers against recipes.
@@ -256,6 +263,10 @@ function heat() {
     const rows = rowsOf(run).filter(r => r.layer === layer);
     const casts = run.casts.filter(c => c.layer === layer);
     return rows.length + casts.length ? of(rows, casts) : undefined;
+  };
+  const numberText = v => {
+    if (!finite(v)) return "–";
+    return v === 0 ? "0" : text(v);
   };
   const layers = order.filter(l => runs.some(r => value(r, l)));
   byId("heat-note").textContent =
@@ -272,7 +283,7 @@ function heat() {
       ]);
     // on a deep shade the digits have the page's colour, where that contrasts more
     const deepFrom = matchMedia("(prefers-color-scheme: dark)").matches ? .75 : .88;
-    texts.push([k + .5, i + .5, , , finite(v) ? (v === 0 ? "0" : text(v)) : "–", , deep > deepFrom ? "var(--bg)" : ""]);
+    texts.push([k + .5, i + .5, , , numberText(v), , deep > deepFrom ? "var(--bg)" : ""]);
   }));
   plot(byId("heat"), {
     x: {names},
@@ -317,7 +328,8 @@ function lineage() {
   const cut = [];
   const low = log ? 1e-3 : 0;
   rows.forEach((r, i) => {
-    const fill = Math.abs(r.share) < 1e-3 * largest ? "var(--muted)" : r.share > 0 ? "var(--bad)" : "var(--bar)";
+    let fill = "var(--muted)";
+    if (Math.abs(r.share) >= 1e-3 * largest) fill = r.share > 0 ? "var(--bad)" : "var(--bar)";
     const what =
         `${r.phase} ${r.op}${r.product ? " (" + r.product + ")" : ""}${r.layer ? " in " + r.layer : ""}\nown ${
             short(r.local_ulps)} ulps, inherited ${short(inherited(r))}, in all ${short(r.total_ulps)}\nrelative ${
@@ -427,15 +439,18 @@ function loss() {
   if (!values.length) return byId("loss").replaceChildren();
   const log = view === "logarithmic";
   const least = values.find(v => v > 0) || 1e-3;
-  const high = difference ?
-      1.2 * Math.max(...values.map(Math.abs).sort((a, b) => a - b).slice(0, Math.ceil(.85 * values.length))) || 1 :
-      1.05 * values[values.length - 1];
+  let low = log ? least / 1.2 : 0;
+  let high = 1.05 * values[values.length - 1];
+  if (difference) {
+    // The axis holds all but the largest differences, those of a curve that leaves.
+    const sizes = values.map(Math.abs).sort((a, b) => a - b).slice(0, Math.ceil(.85 * values.length));
+    high = 1.2 * Math.max(...sizes) || 1;
+    low = -high;
+  }
   plotSteps(byId("loss"), {
     height: 380,
     y: {
-      low: difference ? -high :
-          log         ? least / 1.2 :
-                        0,
+      low,
       high,
       log: log && 10,
       label: difference ? "loss minus fp32's" : "training loss",
@@ -460,13 +475,17 @@ function plainMetric() {
   const low = from - margin;
   const high = to + margin;
   const at = v => Math.min(high, Math.max(low, v));
+  const beyond = v => {  // the end of the axis that a number lies beyond
+    if (v < low) return "‹ ";
+    return v > high ? "› " : "";
+  };
   names.forEach((name, i) => {
     const values = runsOf(name).map(valueOf).filter(finite);
     const m = mean(values);
     values.forEach(v => dots.push([at(v), i + .5, , , `${name}: ${valueText(v)}`, color(name)]));
     if (finite(m))
       bars.push([at(m), i + .2, at(m) + .004 * (high - low), i + .8, `${name}: mean ${valueText(m)}`, color(name)]);
-    texts.push([high, i + .5, , , (m < low ? "‹ " : m > high ? "› " : "") + valueText(m), "start"]);
+    texts.push([high, i + .5, , , beyond(m) + valueText(m), "start"]);
   });
   const c = plot(byId("accuracy"), {
     x: {low, high, label: `${metric.name} on the test data, ${metric.better} is better`, format: short, grid: true},
@@ -706,6 +725,79 @@ function cloud() {
   });
 }
 
+// What a format does with the exponents between low and high: [from, to, what, colour].
+function zonesOf(format, low, high) {
+  const within = e => Math.max(low, Math.min(high, e));
+  const zones = [
+    [low, format.zero_below_exponent, "to zero", "var(--lost)"],
+    [format.zero_below_exponent, format.min_normal_exponent, "subnormal", "var(--sub)"],
+    [format.max_exponent + 1, high, "too large", "var(--lost)"]
+  ];
+  return zones.map(([from, to, ...more]) => [within(from), within(to), ...more]).filter(([from, to]) => to > from);
+}
+// The same as upright lines, for charts of several formats.
+function limitsOf(format, color, low, high) {
+  const limits = [
+    [format.zero_below_exponent, "below it zero"], [format.min_normal_exponent, "below it subnormal"],
+    [format.max_exponent + 1, "from here on too large"]
+  ];
+  const points = limits.filter(([e]) => e > low && e < high).map(([e, what]) => [e, , , , `${format.name}: ${what}`]);
+  return {kind: "marks", name: format.name, color, points};
+}
+
+// The exponents of the elements of some roles in a recipe's runs, from their histograms. lost: see share().
+function histogram(panel, hs, lost) {
+  const h = hs[0];
+  const counts = h.counts.map((_, i) => hs.reduce((a, other) => a + other.counts[i], 0));
+  const total = counts.reduce((a, b) => a + b, 0);
+  const formats = [...new Map(hs.flatMap(h => h.formats).map(f => [f.name, f])).values()];
+  const one = formats.length === 1;
+  panel.append(
+      el("p", {},
+         `${h.as_if ? "as if in " : ""}${formats.map(f => f.name).join(", ") || "no format"}: ${
+             lostText(lost.underflow)} to zero, ${lostText(lost.overflow)} too large`));
+  const used = counts.map((v, i) => v ? i + h.first_exponent : NaN).filter(finite);
+  const zero = Math.min(...formats.map(f => f.zero_below_exponent), 0);
+  const low = Math.max(-60, Math.min(...used, zero < -60 ? -40 : -34));
+  const high = Math.min(40, Math.max(...used, 17)) + 1;
+  const top = Math.sqrt(Math.max(1, ...counts));
+  const f = formats[0] || {zero_below_exponent: low, min_normal_exponent: low, max_exponent: high};
+  const zones = one ? zonesOf(f, low, high) : [];
+  const fillOf = exponent => {
+    if (one && exponent < f.zero_below_exponent) return "var(--bad)";
+    return one && exponent < f.min_normal_exponent ? "var(--bar2)" : "var(--bar)";
+  };
+  const bars = counts.map((v, i) => [i + h.first_exponent, v]).filter(([e, v]) => v && e >= low && e < high);
+  plot(panel, {
+    height: 176,
+    x: {
+      low,
+      high,
+      ticks: Array.from({length: 9}, (_, i) => 16 * (i - 4)).filter(t => t >= low && t <= high),
+      format: power
+    },
+    y: {low: 0, high: 1.16 * top, hidden: true},
+    layers: [
+      {kind: "bars", name: "zone", points: zones.map(([a, b, , fill]) => [a, 0, b, 1.16 * top, , fill])}, {
+        kind: "bars",
+        name: "elements",
+        gap: .5,
+        points: bars.map(
+            ([e, v]) =>
+                [e, 0, e + 1, Math.sqrt(v), `${power(e)} to ${power(e + 1)}: ${(100 * v / total).toPrecision(3)} %`,
+                 fillOf(e)])
+      },
+      {
+        kind: "texts",
+        name: "zone",
+        points: zones.filter(([a, b, text]) => (b - a) / (high - low) * panel.clientWidth > 8.5 * text.length)
+                    .map(([a, b, text]) => [(a + b) / 2, 1.1 * top, , , text])
+      },
+      ...(one ? [] : formats.map((f, i) => limitsOf(f, colorOf(i), low, high)))
+    ]
+  });
+}
+
 function histograms() {
   const place = byId("histograms");
   const role = chosen("role");
@@ -720,70 +812,7 @@ function histograms() {
       panel.append(el("p", {}, nothingIn(lost)));
       continue;
     }
-    const h = hs[0];
-    const counts = h.counts.map((_, i) => hs.reduce((a, other) => a + other.counts[i], 0));
-    const total = counts.reduce((a, b) => a + b, 0);
-    const formats = [...new Map(hs.flatMap(h => h.formats).map(f => [f.name, f])).values()];
-    const one = formats.length === 1;
-    panel.append(
-        el("p", {},
-           `${h.as_if ? "as if in " : ""}${formats.map(f => f.name).join(", ") || "no format"}: ${
-               lostText(lost.underflow)} to zero, ${lostText(lost.overflow)} too large`));
-    const used = counts.map((v, i) => v ? i + h.first_exponent : NaN).filter(finite);
-    const zero = Math.min(...formats.map(f => f.zero_below_exponent), 0);
-    const low = Math.max(-60, Math.min(...used, zero < -60 ? -40 : -34));
-    const high = Math.min(40, Math.max(...used, 17)) + 1;
-    const top = Math.sqrt(Math.max(1, ...counts));
-    const within = e => Math.max(low, Math.min(high, e));
-    const f = formats[0] || {zero_below_exponent: low, min_normal_exponent: low, max_exponent: high};
-    const zones =
-        [
-          [low, f.zero_below_exponent, "to zero", "var(--lost)"],
-          [f.zero_below_exponent, f.min_normal_exponent, "subnormal", "var(--sub)"],
-          [f.max_exponent + 1, high, "too large", "var(--lost)"]
-        ].map(([a, b, ...more]) => [within(a), within(b), ...more])
-            .filter(([a, b]) => b > a && one);
-    const bars = counts.map((v, i) => [i + h.first_exponent, v]).filter(([e, v]) => v && e >= low && e < high);
-    plot(panel, {
-      height: 176,
-      x: {
-        low,
-        high,
-        ticks: Array.from({length: 9}, (_, i) => 16 * (i - 4)).filter(t => t >= low && t <= high),
-        format: power
-      },
-      y: {low: 0, high: 1.16 * top, hidden: true},
-      layers: [
-        {kind: "bars", name: "zone", points: zones.map(([a, b, , fill]) => [a, 0, b, 1.16 * top, , fill])}, {
-          kind: "bars",
-          name: "elements",
-          gap: .5,
-          points: bars.map(
-              ([e, v]) =>
-                  [e, 0, e + 1, Math.sqrt(v), `${power(e)} to ${power(e + 1)}: ${(100 * v / total).toPrecision(3)} %`,
-                   one && e < f.zero_below_exponent     ? "var(--bad)" :
-                       one && e < f.min_normal_exponent ? "var(--bar2)" :
-                                                          "var(--bar)"])
-        },
-        {
-          kind: "texts",
-          name: "zone",
-          points: zones.filter(([a, b, text]) => (b - a) / (high - low) * panel.clientWidth > 8.5 * text.length)
-                      .map(([a, b, text]) => [(a + b) / 2, 1.1 * top, , , text])
-        },
-        ...(one ? [] : formats.map((f, i) => ({
-                                     kind: "marks",
-                                     name: f.name,
-                                     color: colorOf(i),
-                                     points: [
-                                       [f.zero_below_exponent, "below it zero"],
-                                       [f.min_normal_exponent, "below it subnormal"],
-                                       [f.max_exponent + 1, "from here on too large"]
-                                     ].filter(([e]) => e > low && e < high)
-                                                 .map(([e, what]) => [e, , , , `${f.name}: ${what}`])
-                                   })))
-      ]
-    });
+    histogram(panel, hs, lost);
   }
 }
 
@@ -791,10 +820,8 @@ function histograms() {
 function nothingIn(lost) {
   if (!lost.elements) return "nothing is rounded here";
   if (!lost.overflow && !lost.nan) return `all of ${lost.elements} elements are zero`;
-  `all of ${lost.elements} elements are zero, Inf or NaN: ${lostText(lost.overflow)} overflow${
-      lost.nan ? `;
-return ${lost.nan} NaN` :
-                 ""}`;
+  const nan = lost.nan ? `, ${lost.nan} NaN` : "";
+  return `all of ${lost.elements} elements are zero, Inf or NaN: ${lostText(lost.overflow)} overflow${nan}`;
 }
 
 // A pixel for each block of an operand.
@@ -942,16 +969,13 @@ function whatIf() {
             [f.format, fraction(f.unscaled.underflow), fraction(f.unscaled.subnormal), fraction(f.unscaled.overflow),
              db(f.unscaled.sqnr_db), scaleText(f.best.scale), fraction(f.best.underflow), fraction(f.best.overflow),
              db(f.best.sqnr_db), scaleText(f.amax.scale), db(f.amax.sqnr_db)]);
-    const about =
-        `${role.elements} elements, ${role.zeros ? fraction(role.zeros / role.elements) : "none"} of them zero${
-            role.not_finite ? `;
-const  ${role.not_finite} not finite` :
-                              ""}; the others from ${role.amin.toPrecision(3)} to ${role.amax.toPrecision(3)}. ` +
-        (role.role === "weights" ?
-             "" :
-             `As gradients in f16 they would take the loss scale ${
-                 scaleText(role.loss_scale)}: the largest power of two at which none is too large, less ${
-                 role.headroom} for headroom.`);
+    const zeros = role.zeros ? fraction(role.zeros / role.elements) : "none";
+    const notFinite = role.not_finite ? `, ${role.not_finite} not finite` : "";
+    const range = `the others from ${role.amin.toPrecision(3)} to ${role.amax.toPrecision(3)}`;
+    const lossScale = `As gradients in f16 they would take the loss scale ${scaleText(role.loss_scale)}: the largest ` +
+        `power of two at which none is too large, less ${role.headroom} for headroom.`;
+    const about = `${role.elements} elements, ${zeros} of them zero${notFinite}; ${range}. ` +
+        (role.role === "weights" ? "" : lossScale);
     byId("what-if").append(
         el("h3", {}, role.role), el("p", {class: "note"}, about),
         el("div", {class: "scroll"},
@@ -990,7 +1014,8 @@ const hideUnless = (there, ...ids) => {
     for (const id of ids) byId(id).style.display = "none";
 };
 
-function start() {
+// What was compared, on which machine.
+function describe() {
   const first = data.runs[0] || {};
   const seeds = new Set(data.runs.map(r => r.seed)).size;
   const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
@@ -1009,7 +1034,11 @@ function start() {
       JSON.stringify(recipes.map(name => runsOf(name)[0].definition).filter(d => d), null, 2);
   byId("footer").textContent =
       `Gradual ${data.version}. ` + Object.entries(data.machine).map(([k, v]) => `${k}: ${v}`).join(", ");
-  byId("legend").replaceChildren(...recipes.map((name, i) => {
+}
+
+// Buttons that hide recipes.
+function legend() {
+  byId("legend").replaceChildren(...recipes.map(name => {
     const style = {
       none: `background:${color(name)}`,
       "8 4": `border-color:${color(name)}`,
@@ -1025,6 +1054,9 @@ function start() {
     });
     return b;
   }));
+}
+
+function menus() {
   const worstFirst = names => names.filter(n => n !== "fp32")
                                   .sort(
                                       (a, b) => (metric.better === "lower" ? -1 : 1) *
@@ -1053,14 +1085,10 @@ function start() {
   hideUnless(studied.length, "lineage-section");
   hideUnless(withUpdates.length, "meter-section");
   hideUnless(withBlocks.length, "blocks-section");
-  byId("metric-title").textContent = `Test ${metric.name}`;
-  hideUnless((data.pairs || []).length, "pairs-section");
-  summary();
-  pairs();
-  findings();
-  whatIf();
-  draw();
-  addTools();
+}
+
+// The page for #figure=ID has one figure alone, for gradual-lab figure.
+function showFigureAlone() {
   const alone = /^#figure=([a-z]+)$/.exec(location.hash);
   const figure = alone && byId(alone[1]);
   if (!figure || !figure.offsetWidth) return;
@@ -1069,6 +1097,21 @@ function start() {
   document.head.append(el(
       "style", {}, `@page { size: ${width}px ${height}px; margin: 0 } body { margin: 0 } svg { width: ${width}px; }`));
   document.body.replaceChildren(svg);
+}
+
+function start() {
+  describe();
+  legend();
+  menus();
+  byId("metric-title").textContent = `Test ${metric.name}`;
+  hideUnless((data.pairs || []).length, "pairs-section");
+  summary();
+  pairs();
+  findings();
+  whatIf();
+  draw();
+  addTools();
+  showFigureAlone();
 }
 // Paper has no clicks.
 addEventListener("beforeprint", () => {

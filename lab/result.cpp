@@ -7,6 +7,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "../core/files/json_text.h"
@@ -406,6 +407,11 @@ Json document(const std::vector<Result>& results, bool with_curves) {
   return {{"runs", runs}, {"machine", machine()}, {"version", GRADUAL_VERSION}};
 }
 
+// The order of the sums of `terms` products in an accumulator; none for the name of another version.
+std::optional<Json> points_of_emulated(const std::string& name, int terms) try {
+  return points_of(inspect::tree_of(accumulator(name), terms));
+} catch (const Error&) { return {}; }
+
 // The order of sums as points to draw: of this machine's products, and of the recipes' accumulators.
 Json sums(const std::vector<Result>& results) {
   constexpr int kTerms = 32;
@@ -425,10 +431,9 @@ Json sums(const std::vector<Result>& results) {
   }
   if (names.empty()) names.insert("fp16-acc/chunk=8");
   Json trees = here;
-  for (const std::string& name : names) try {
-      trees.push_back(
-          {{"name", "emulated " + name}, {"points", points_of(inspect::tree_of(accumulator(name), kTerms))}});
-    } catch (const Error&) {}  // of another version
+  for (const std::string& name : names)
+    if (const std::optional<Json> points = points_of_emulated(name, kTerms))
+      trees.push_back({{"name", "emulated " + name}, {"points", *points}});
   return trees;
 }
 

@@ -129,7 +129,8 @@ void Run::observe_errors(Result& result) {
   inspect::Shadow shadow(*model_, &run_->optimizer(), {.attribution = true});
   inspect::XrayObserver blocks(*model_, false);
   {
-    const ObserverScope one(shadow), two(blocks);
+    const ObserverScope one(shadow);
+    const ObserverScope two(blocks);
     run_->step([&] { return loss_of(batch); });
   }
   result.errors = step_errors(shadow, steps_);

@@ -3,6 +3,7 @@
 #include <gradual/amp/precision_observer.h>
 #include <gradual/amp/recipe.h>
 #include <gradual/core/ops/compute_mode.h>
+#include <gradual/core/ops/fusions.h>
 #include <gradual/core/ops/ops.h>
 #include <gradual/lab/models.h>
 #include <gradual/nn/activation.h>
@@ -123,6 +124,7 @@ class Training : public Job {
     x_ = x_.to(device());
     for (const Json& variant : spec.value("variant", Json::array()))
       if (variant == "channels_last") x_ = channels_last(x_);
+      else if (variant == "separate_gradients") separate_gradients_ = true;
       else throw std::invalid_argument("no variant '" + variant.get<std::string>() + "' here");
   }
 
@@ -137,11 +139,11 @@ class Training : public Job {
     optimizer_->zero_grad();
     loss_ = forward();
     if (scaler_) {
-      scaler_->scale(loss_).backward();
+      backward(scaler_->scale(loss_));
       scaler_->step(*optimizer_);
       scaler_->update();
     } else {
-      loss_.backward();
+      backward(loss_);
       optimizer_->step();
     }
   }
@@ -153,6 +155,12 @@ class Training : public Job {
   }
 
  private:
+  // With separate_gradients the gradients of a linear layer's weight and bias are two ops on a GPU, too.
+  void backward(const Tensor& loss) const {
+    std::optional<UnfusedScope> separate;
+    if (separate_gradients_) separate.emplace();
+    loss.backward();
+  }
   Tensor forward() {
     std::optional<amp::Autocast> scope;
     if (dtype_) scope.emplace(amp::AutocastOptions{.dtype = dtype_, .device = device()});
@@ -165,6 +173,7 @@ class Training : public Job {
   std::optional<amp::RecipeRun> run_;  // in place of the optimizer
   amp::CastStatsTable casts_;
   bool counts_ = false;
+  bool separate_gradients_ = false;
   std::optional<DType> dtype_;
   std::optional<optim::GradScaler> scaler_;
   MatmulPrecision matmul_ = MatmulPrecision::f32;

@@ -153,7 +153,8 @@ def declares(part):
 
 
 def initialised(part):
-    return "=" in part or part[-1:] == ["}"]
+    """By =, by {..} or by (..)."""
+    return "=" in part or part[-1:] in (["}"], [")"])
 
 
 def packed(text):

@@ -62,7 +62,8 @@ void product(MatrixOperand<T>& a, const MatrixOperand<T>& b, Shape batch, const 
 bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
   if (out[0].numel() == 0) return true;
   visit_floating(out[0].dtype(), [&]<class T>(T) {
-    MatrixOperand<T> a(call[0]), b(call[1]);
+    MatrixOperand<T> a(call[0]);
+    MatrixOperand<T> b(call[1]);
     const Loaded<T> bias(linear ? call[2] : Tensor(), Loaded<T>::As::rows);
     const Shape batch = as_matrices(a, b, linear, out[0].sizes());
     product<T>(a, b, batch, bias.data(), out[0]);

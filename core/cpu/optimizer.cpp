@@ -50,8 +50,12 @@ template <class F> void for_parts(const OpCall& c, int first, int each, const F&
 template <class C, class Round, class F>
 void update(const Tensor* const* in, const Tensor& second_moment, const RandomKey* stochastic, std::int64_t begin,
             std::int64_t end, const F& formula, const Round& round) {
-  const Dense<C> param(*in[kParam]), gradient(*in[kGradient]), master(*in[kMaster]), lost(*in[kCompensation]);
-  const Dense<C> first(*in[kMoment]), second(second_moment);
+  const Dense<C> param(*in[kParam]);
+  const Dense<C> gradient(*in[kGradient]);
+  const Dense<C> master(*in[kMaster]);
+  const Dense<C> lost(*in[kCompensation]);
+  const Dense<C> first(*in[kMoment]);
+  const Dense<C> second(second_moment);
   const DType dtype = in[kParam]->dtype();
   CastCounts counted;
   CastCounts* const total = counts_for(dtype_of<C>, dtype);
@@ -171,7 +175,8 @@ template <class C> std::int64_t count_nonfinite(const C* x, std::int64_t n) {
 template <class C>
 std::int64_t unscale_part(const Tensor& gradient, const Tensor& target, C inverse, std::int64_t begin,
                           std::int64_t end) {
-  const Dense<C> in(gradient), out(target);
+  const Dense<C> in(gradient);
+  const Dense<C> out(target);
   CastCounts counted;
   CastCounts* const total = target.defined() ? counts_for(dtype_of<C>, target.dtype()) : nullptr;
   alignas(64) C buffers[2][kBlock];

@@ -36,7 +36,9 @@ void map_neighbours(std::int64_t count, std::int64_t most, const Tensor& a, std:
                     std::int64_t length_b, Tensor& y, std::int64_t length, const F& f) {
   const Tensor dense_a = row_major(a);
   const Tensor dense_b = row_major(b);
-  const Dense<T> in_a(dense_a), in_b(dense_b), write(y);
+  const Dense<T> in_a(dense_a);
+  const Dense<T> in_b(dense_b);
+  const Dense<T> write(y);
   const std::int64_t all = (length_a + length_b + length) * most;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>({1, length_a, length}));
   parallel_counted(count, grain, dtype_of<T>, y.dtype(), [&](std::int64_t row, std::int64_t end, CastCounts* counts) {
@@ -78,7 +80,8 @@ void sum_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Te
               const F& f) {
   const Tensor dense_a = row_major(a);
   const Tensor dense_b = row_major(b);
-  const Dense<T> in_a(dense_a), in_b(dense_b);
+  const Dense<T> in_a(dense_a);
+  const Dense<T> in_b(dense_b);
   const std::int64_t grain = std::max({std::int64_t{1}, kGrain / std::max<std::int64_t>(1, length), (count + 63) / 64});
   const std::int64_t parts = (count + grain - 1) / grain;
   const Scratch partial(static_cast<std::size_t>(parts * width) * sizeof(T) + 1);

@@ -17,7 +17,9 @@ namespace {
 
 // [rows, K] of T in the layout of the codes as a contiguous tensor of `shape`.
 Tensor in_order(const QuantizedTensor& q, const Tensor& matrix) {
-  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), exact(chain().results, nullptr);
+  const StageScope amp(chain().amp, nullptr);
+  const StageScope autograd(chain().autograd, nullptr);
+  const StageScope exact(chain().results, nullptr);
   return detail::with_axis_last(matrix, q.shape, q.axis).contiguous();
 }
 
@@ -90,12 +92,15 @@ void unpack_codes(const std::uint8_t* packed, std::int64_t n, int storage_bits, 
 
 Tensor detail::moved(const Tensor& t, Device device) {
   if (!t.defined() || t.device() == device) return t;
-  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr), observe(chain().observe, nullptr);
+  const StageScope amp(chain().amp, nullptr);
+  const StageScope autograd(chain().autograd, nullptr);
+  const StageScope observe(chain().observe, nullptr);
   return t.to(device);
 }
 
 Tensor detail::with_axis_last(const Tensor& matrix, Shape shape, int axis) {
-  const StageScope amp(chain().amp, nullptr), autograd(chain().autograd, nullptr);
+  const StageScope amp(chain().amp, nullptr);
+  const StageScope autograd(chain().autograd, nullptr);
   if (shape.empty()) return matrix.reshape(shape);
   Shape order;
   for (int i = 0; i < shape.size(); ++i) order.push_back(i < axis ? i : i == axis ? shape.size() - 1 : i - 1);

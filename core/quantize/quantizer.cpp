@@ -504,7 +504,8 @@ void check_valid(const Quantizer& q) {
 
 void QuantizerCall::tell_observers() const {
   if (!chain().observe) return;
-  const StageScope mask(chain().observe, nullptr), exact(chain().results, nullptr);
+  const StageScope mask(chain().observe, nullptr);
+  const StageScope exact(chain().results, nullptr);
   QuantizerCall told = *this;
   told.within = running_custom_op();
   for (Observer* observer : std::vector(ObserverScope::installed())) observer->quantized(told);

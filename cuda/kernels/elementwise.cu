@@ -149,7 +149,8 @@ void dropout_add(const OpCall& c, Outputs& out) {
   bool linear = true;
   for (const ElementOperand& o : g.operand) linear = linear && o.linear;
   const auto of_types = [&]<class X, class C>(X, C) {
-    const CountingStores narrowing(dtype_of<X>, c[0].dtype()), storing(dtype_of<C>, out[0].dtype());
+    const CountingStores narrowing(dtype_of<X>, c[0].dtype());
+    const CountingStores storing(dtype_of<C>, out[0].dtype());
     for_each((g.numel + 3) / 4, DropAdd<X, C>{g, linear, device_key(a.key), threshold, static_cast<X>(scale),
                                               narrowing.counter(), storing.counter()});
   };

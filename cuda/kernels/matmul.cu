@@ -242,7 +242,8 @@ bool contraction(MatrixOperand& a, MatrixOperand& b, const Shape& batch, const E
 void matmul(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
   if (call.attrs->is<F8Attrs>()) return f8_product(call, out[0]);
-  MatrixOperand a(call[0]), b(call[1]);
+  MatrixOperand a(call[0]);
+  MatrixOperand b(call[1]);
   Shape batch = out[0].sizes();
   if (call[0].dim() == 1) a.insert_dim(0);
   else batch.erase(batch.size() - 1);
@@ -257,7 +258,8 @@ bool linear_ending(const OpCall& call, Ending end, const Tensor& out) {
     f8_product(call, out);
     return false;
   }
-  MatrixOperand x(call[0]), w(call[1]);
+  MatrixOperand x(call[0]);
+  MatrixOperand w(call[1]);
   if (call[0].dim() == 1) x.insert_dim(0);
   w.transpose();
   Shape batch = x.sizes;
@@ -289,7 +291,8 @@ void linear_gelu(const OpCall& call, Outputs& out) {
 void linear_backward_weight(const OpCall& call, Outputs& out) {
   bool summed = false;
   if (out[0].numel() > 0) {
-    MatrixOperand dy(call[0]), x(call[1]);
+    MatrixOperand dy(call[0]);
+    MatrixOperand x(call[1]);
     dy.transpose();
     summed = contraction(dy, x, {}, {.row_sums = out[1]}, out[0]);
   }

@@ -124,7 +124,8 @@ template <class C> void normalize_rows(const OpCall& call, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
   const bool center = call.op == OpId::layer_norm;
   const RowShape shape(call[0].sizes(), a.dims);
-  const Parameter<C> weight(call[1]), bias(center ? call[2] : Tensor());
+  const Parameter<C> weight(call[1]);
+  const Parameter<C> bias(center ? call[2] : Tensor());
   const Tensor y = shape.of(out[0]);
   const Tensor x = shape.of(call[0]);
   const CountingStores counting(dtype_of<C>, y.dtype());
@@ -139,7 +140,9 @@ template <class C> void normalize_rows(const OpCall& call, Outputs& out) {
 template <class C> void normalize_rows_backward(const OpCall& call, Outputs& out) {
   const bool center = call.op == OpId::layer_norm_backward;
   const RowShape shape(call[1].sizes(), call.get<NormAttrs>().dims);
-  const Parameter<C> weight(call[2]), means(center ? call[3] : Tensor()), scales(call[center ? 4 : 3]);
+  const Parameter<C> weight(call[2]);
+  const Parameter<C> means(center ? call[3] : Tensor());
+  const Parameter<C> scales(call[center ? 4 : 3]);
   const Tensor dx = shape.of(out[0]);
   const Tensor dy = shape.of(loadable<C>(call[0]));
   const Tensor x = shape.of(call[1]);
@@ -152,7 +155,8 @@ template <class C> void normalize_rows_backward(const OpCall& call, Outputs& out
   }
   const CountingStores counting(dtype_of<C>, out[1].dtype());
   const Tensor* const operands[] = {&dy, &x};
-  const Stored<C> dw(out[1], counting), db = center ? Stored<C>(out[2], counting) : Stored<C>();
+  const Stored<C> dw(out[1], counting);
+  const Stored<C> db = center ? Stored<C>(out[2], counting) : Stored<C>();
   reduce(reduce_source(operands, 1), RowGradients<C>{{}, means.data, scales.data, dw, db});
 }
 
@@ -388,7 +392,8 @@ template <class C> struct NormalizeChannels {
 template <class C> void batch_norm_of(const OpCall& call, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
   const std::int64_t channels = call[0].size(1);
-  const Parameter<C> weight(call[1]), bias(call[2]);
+  const Parameter<C> weight(call[1]);
+  const Parameter<C> bias(call[2]);
   const ChannelMemory<C> memory(channels, 2);
   const Affine<C> affine{weight.data, bias.data, memory.row(0), memory.row(1)};
   C* const mean = static_cast<C*>(out[1].raw());
@@ -401,7 +406,8 @@ template <class C> void batch_norm_of(const OpCall& call, Outputs& out) {
     reduce(s, ChannelMean<C>{{}, count, mean});
     reduce(s, ChannelDeviation<C>{{}, count, eps, mean, invstd, affine});
   } else {
-    const Parameter<C> given_mean(call[3]), given_var(call[4]);
+    const Parameter<C> given_mean(call[3]);
+    const Parameter<C> given_var(call[4]);
     for_each(channels, GivenStatistics<C>{given_mean.data, given_var.data, eps, mean, invstd, affine});
   }
   const Tensor* const operands[] = {&out[0], &call[0]};
@@ -459,7 +465,10 @@ template <class C> struct ChannelsBackward {
 template <class C> void batch_norm_backward_of(const OpCall& call, Outputs& out) {
   const auto& a = call.get<NormAttrs>();
   const std::int64_t channels = call[1].size(1);
-  const Parameter<C> weight(call[2]), mean(call[3]), invstd(call[4]), bias(call[5]);
+  const Parameter<C> weight(call[2]);
+  const Parameter<C> mean(call[3]);
+  const Parameter<C> invstd(call[4]);
+  const Parameter<C> bias(call[5]);
   const ChannelMemory<C> memory(channels, 4);
   const Affine<C> affine{weight.data, bias.data, memory.row(0), memory.row(1)};
   for_each(channels, AffineOfChannels<C>{invstd.data, affine});

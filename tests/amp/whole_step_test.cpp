@@ -157,11 +157,12 @@ TEST_CASE("a loss or a gradient that throws leaves the run as it was") {
       manual_seed(1);
       Drops ours, theirs;
       theirs.load_state_dict(ours.state_dict());
-      RecipeRun run(amp::recipe(name), ours, optim::AdamWOptions{}),
-          control(amp::recipe(name), theirs, optim::AdamWOptions{});
+      RecipeRun run(amp::recipe(name), ours, optim::AdamWOptions{});
+      RecipeRun control(amp::recipe(name), theirs, optim::AdamWOptions{});
       const Tensor x = randn({4, 8});
       const Tensor huge = x * 1000;
-      Generator generator(7), other(7);
+      Generator generator(7);
+      Generator other(7);
       const auto step = [&](RecipeRun& r, Drops& net, Generator& g) {
         const GeneratorScope scope(g);
         r.step([&] { return square(net(x)).mean(); });
@@ -196,8 +197,8 @@ TEST_CASE("a forward that throws outside of step() leaves histories, buffers and
   manual_seed(1);
   Drops ours, theirs;
   theirs.load_state_dict(ours.state_dict());
-  RecipeRun run(amp::recipe("fp8-delayed"), ours, optim::SGDOptions{}),
-      control(amp::recipe("fp8-delayed"), theirs, optim::SGDOptions{});
+  RecipeRun run(amp::recipe("fp8-delayed"), ours, optim::SGDOptions{});
+  RecipeRun control(amp::recipe("fp8-delayed"), theirs, optim::SGDOptions{});
   const Tensor x = randn({4, 8});
   const RandomKey key = default_generator().state();
   CHECK_THROWS_AS(run.forward([&]() -> Tensor {

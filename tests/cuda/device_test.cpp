@@ -65,7 +65,8 @@ TEST_CASE("creation on a GPU gives the numbers of the CPU") {
         std::vector<std::int64_t>{7, 7});
   CHECK(arange(0, 5, 1, {.device = kGpu}).to_vector<double>() == arange(0, 5).to_vector<double>());
   CHECK(eye(3, there).to_vector<double>() == eye(3).to_vector<double>());
-  Generator a(3), b(3);
+  Generator a(3);
+  Generator b(3);
   CHECK(randn({50}, there, a).to_vector<double>() == randn({50}, {}, b).to_vector<double>());
   CHECK(randint(0, 9, {20}, {.dtype = DType::i64, .device = kGpu}, a).to_vector<double>() ==
         randint(0, 9, {20}, {.dtype = DType::i64}, b).to_vector<double>());

@@ -86,7 +86,8 @@ TEST_CASE("a GPU's scaled steps have the CPU's bits and scales and skip where it
     for (const bool unscale : {false, true}) {
       CAPTURE(to_string(update));
       CAPTURE(unscale);
-      Run cpu(Device::cpu(), update), gpu(Device::cuda(), update);
+      Run cpu(Device::cpu(), update);
+      Run gpu(Device::cuda(), update);
       for (std::uint64_t i = 0; i < 14; ++i) {
         cpu.step(i, overflows(i), unscale);
         gpu.step(i, overflows(i), unscale);
@@ -160,7 +161,8 @@ TEST_CASE("of two optimizers on a GPU only the one that overflowed skips") {
 
 TEST_CASE("scaler and optimizer go from a GPU to a checkpoint, to the CPU and back") {
   if (!have_gpu()) return;
-  Run straight(Device::cpu()), first(Device::cuda());
+  Run straight(Device::cpu());
+  Run first(Device::cuda());
   for (std::uint64_t i = 0; i < 12; ++i) straight.step(i, overflows(i));
   for (std::uint64_t i = 0; i < 4; ++i) first.step(i, overflows(i));
   const ::test::TemporaryFolder folder;

@@ -81,7 +81,8 @@ TEST_CASE("replays of a recorded step have the bits of the steps themselves") {
          {LowPrecisionUpdate::masters, LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic}) {
       CAPTURE(sgd);
       CAPTURE(to_string(update));
-      Run plain(update, sgd), recorded(update, sgd);
+      Run plain(update, sgd);
+      Run recorded(update, sgd);
       cuda::Graph graph;
       std::vector<float> outputs;
       for (std::uint64_t i = 0; i < 9; ++i) {

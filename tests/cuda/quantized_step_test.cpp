@@ -71,7 +71,8 @@ struct Training {
 void check_recorded(const amp::Recipe& recipe, bool images, int bad = -1) {
   CAPTURE(recipe.name);
   CAPTURE(images);
-  Training plain(recipe, images), recorded(recipe, images);
+  Training plain(recipe, images);
+  Training recorded(recipe, images);
   cuda::Graph graph;
   constexpr int kSteps = 6;
   for (int i = 0; i < kSteps; ++i) {

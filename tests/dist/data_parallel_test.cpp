@@ -275,7 +275,8 @@ TEST_CASE("a loop of one's own, and what is refused") {
   const auto gradient = [](int ranks) {
     Tensor out;
     run_threads(ranks, [&](Communicator& c) {
-      nn::Linear layer(64, 10), unused(3, 3);
+      nn::Linear layer(64, 10);
+      nn::Linear unused(3, 3);
       DataParallel parallel(c, layer);
       const data::Dataset digits = data::digits();
       const data::Batch batch{digits.inputs.narrow(0, 0, 20).reshape({20, 64}), digits.targets.narrow(0, 0, 20)};
@@ -323,7 +324,8 @@ TEST_CASE("residuals of error feedback are saved and resumed") {
     manual_seed(5);
     amp::RecipeRun run(recipe, *model, optim::SGDOptions{.lr = 0.1});
     amp::RecipeRun resumed(recipe, *copy, optim::SGDOptions{.lr = 0.1});
-    DataParallel parallel(c, run), later(c, resumed);
+    DataParallel parallel(c, run);
+    DataParallel later(c, resumed);
     for (std::int64_t k = 0; k < 3; ++k) step(parallel, *model, k);
     resumed.load_state_dict(run.state_dict());
     const StateDict residuals = parallel.state_dict();

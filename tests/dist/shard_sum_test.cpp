@@ -87,7 +87,9 @@ TEST_CASE("collective calls of a communicator") {
       int number = r == n - 1 ? 42 : 0;
       c.broadcast(&number, sizeof number, n - 1);
       REQUIRE(number == 42);
-      std::vector<int> all(static_cast<std::size_t>(n)), to(all.size()), from(all.size());
+      std::vector<int> all(static_cast<std::size_t>(n));
+      std::vector<int> to(all.size());
+      std::vector<int> from(all.size());
       c.all_gather(&r, sizeof r, all.data());
       for (int p = 0; p < n; ++p) REQUIRE(all[static_cast<std::size_t>(p)] == p);
       for (int p = 0; p < n; ++p) to[static_cast<std::size_t>(p)] = 10 * r + p;

@@ -25,7 +25,7 @@ struct Source {
 
 std::vector<Source> sources() {
   std::vector<Source> all;
-  for (const char* folder : {"core", "autograd", "nn", "optim", "data", "amp", "cuda", "inspect", "dist", "lab"})
+  for (const char* folder : {"core", "autograd", "nn", "optim", "data", "amp", "cuda", "inspect", "dist", "pt2", "lab"})
     for (const auto& entry : fs::recursive_directory_iterator(source_dir() + "/" + folder)) {
       const std::string extension = entry.path().extension().string();
       if (extension != ".cpp" && extension != ".h" && extension != ".cu" && extension != ".cuh" && extension != ".js")
@@ -91,6 +91,32 @@ Texts display_texts() {
   return all;
 }
 
+// The line where a text between backquotes breaks, which is where a statement was cut; 0 if none does. A text may be
+// continued in a ${..} over several lines.
+int broken_text(const std::string& script) {
+  std::vector<int> open;  // for each text that is open, the braces that are open in its ${..}; -1: in the text itself
+  int line = 0;
+  std::istringstream lines(script);
+  for (std::string read; std::getline(lines, read);) {
+    ++line;
+    const std::string code = read.find_first_not_of(' ') == read.find("//") ? "" : read;
+    for (std::size_t i = 0; i < code.size(); ++i) {
+      const bool in_text = !open.empty() && open.back() < 0;
+      if (code[i] == '`') {
+        if (in_text) open.pop_back();
+        else open.push_back(-1);
+      } else if (in_text) {
+        if (code.compare(i, 2, "${") == 0) open.back() = 0;
+      } else if (!open.empty()) {
+        if (code[i] == '{' && code[i - 1] != '$') ++open.back();
+        if (code[i] == '}') --open.back();
+      }
+    }
+    if (!open.empty() && open.back() < 0) return line;
+  }
+  return 0;
+}
+
 // What comes directly before or after a quoted name where code compares it.
 constexpr const char* kComparisons[] = {
     "== {0}", "!= {0}", "{0} ==", "{0} !=", "starts_with({0}", "ends_with({0}", ".find({0}", ".contains({0})"};
@@ -111,7 +137,9 @@ std::string comparison(const std::string& text, const std::string& name) {
 TEST_CASE("no source outside its table contains a display text") {
   const Texts texts = display_texts();
   CHECK(texts.sentences.size() > 70);
-  for (const Source& source : sources())
+  const std::vector<Source> all = sources();
+  CHECK(all.size() > 600);
+  for (const Source& source : all)
     for (const std::string& sentence : texts.sentences) {
       const bool contains = source.text.find('"' + sentence) != std::string::npos ||
                             source.text.find(sentence + '"') != std::string::npos;
@@ -134,6 +162,9 @@ TEST_CASE("no source outside core/ops/call_cause.h contains the cause of a call"
 
 TEST_CASE("no source compares a display text") {
   const Texts texts = display_texts();
+  CHECK(std::ranges::none_of(texts.names, &std::string::empty));
+  const std::string some[] = {"adam-eps", "matches", "diverged", "error", "second moment", "backward", "loss scaling"};
+  for (const std::string& name : some) CHECK_MESSAGE(std::ranges::count(texts.names, name) > 0, name);
   for (const Source& source : sources()) {
     if (source.path.ends_with(".js")) continue;  // reads the names in results.json
     for (const std::string& name : texts.names) {
@@ -141,6 +172,18 @@ TEST_CASE("no source compares a display text") {
       CHECK_MESSAGE(line.empty(), source.path, ": ", line);
     }
   }
+}
+
+TEST_CASE("no text of the report's scripts breaks over a line") {
+  int scripts = 0;
+  for (const Source& source : sources()) {
+    if (!source.path.ends_with(".js")) continue;
+    ++scripts;
+    CHECK_MESSAGE(broken_text(source.text) == 0, source.path);
+  }
+  CHECK(scripts == 2);
+  CHECK(broken_text("const a = `${b ? `; c` : {\n  d: 1\n}} e`;\nf(`g`);\n") == 0);
+  CHECK(broken_text("// one `\nconst a = `b ${\n c ? `;\nreturn d` :\n\"\"}`;") == 3);
 }
 
 TEST_CASE("the search for display texts finds them") {

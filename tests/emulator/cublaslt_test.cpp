@@ -195,7 +195,8 @@ TEST_CASE("f8 operands with scales, and a bias in bf16") {
       CHECK(cublaslt().products == 1);
       CHECK(p.holds(p.c, same, 1, 0.5));
     }
-    Product wide(16, 16, 16, DType::f8e5m2, 1, {.b_transposed = true}), plain(16, 16, 16, DType::f8e4m3fn);
+    Product wide(16, 16, 16, DType::f8e5m2, 1, {.b_transposed = true});
+    Product plain(16, 16, 16, DType::f8e4m3fn);
     Product odd(16, 16, 24, DType::f8e4m3fn, 1, {.b_transposed = true});
     Product shifted(16, 16, 16, DType::f8e4m3fn, 1, {.b_transposed = true, .pad = 16, .shift = 8});
     for (const Product* p : {&wide, &plain, &odd, &shifted}) CHECK_FALSE(cuda::multiplies_f8(p->g));

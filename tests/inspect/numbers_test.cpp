@@ -21,7 +21,9 @@ TEST_CASE("errors are summed over the elements that are finite in both, and thos
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr std::int64_t kSize = 3 * inspect::kErrorBlock;
   // Only the middle one of three blocks has elements that are not finite.
-  std::vector<double> given(kSize, 1.5), exact(kSize, 1), shadow(kSize, 2);
+  std::vector<double> given(kSize, 1.5);
+  std::vector<double> exact(kSize, 1);
+  std::vector<double> shadow(kSize, 2);
   constexpr std::size_t kAt = inspect::kErrorBlock + 5;
   // lost
   given[kAt] = kInf;

@@ -58,7 +58,8 @@ TEST_CASE("shadow: a step has the same bits with and without it, whatever the re
          {"fp32", "amp-fp16", "bf16-pure", "fp16-master", "fp8-current", "mxfp4", "e4m3:stochastic"}) {
       CAPTURE(std::string(model));
       CAPTURE(std::string(recipe));
-      Setup alone(recipe, model), seen(recipe, model);
+      Setup alone(recipe, model);
+      Setup seen(recipe, model);
       alone.train(2);
       inspect::Shadow shadow(*seen.model, &seen.run.optimizer(), {.attribution = true});
       {
@@ -95,7 +96,8 @@ TEST_CASE("shadow: its totals are those of a model trained in f64") {
     for (const char* recipe : {"amp-bf16", "fp8-current", "fp16-master"}) {
       CAPTURE(std::string(model));
       CAPTURE(std::string(recipe));
-      Setup s(recipe, model), wide("fp32", model);
+      Setup s(recipe, model);
+      Setup wide("fp32", model);
       wide.model->to(DType::f64);
       const bool floating = s.x.is_floating();
       const Tensor x = floating ? wide.x.to(DType::f64) : wide.x;
@@ -154,7 +156,8 @@ TEST_CASE("shadow: shares of local errors explain the loss") {
 }
 
 TEST_CASE("shadow: the loss scale is in no number of the attribution, and SGD's update is that of f64") {
-  Setup s("amp-fp16", "mlp", optim::SGDOptions{.lr = 0.1}), wide("fp32", "mlp");
+  Setup s("amp-fp16", "mlp", optim::SGDOptions{.lr = 0.1});
+  Setup wide("fp32", "mlp");
   amp::RecipeRun& run = s.run;
   inspect::Shadow shadow(*s.model, &run.optimizer(), {.attribution = true});
   wide.model->load_state_dict(run.master_state_dict());

@@ -56,7 +56,8 @@ TEST_CASE("a run that diverges, and one whose fp32 does, is no pair; references 
   const Pairs pairs = pairs_with_fp32(runs, {}, "low");
   REQUIRE(pairs.size() == 1);
   CHECK(pairs[0].first->seed == 2);
-  const std::vector<Result> low(kRuns.begin() + 3, kRuns.end()), fp32(kRuns.begin(), kRuns.begin() + 3);
+  const std::vector<Result> low(kRuns.begin() + 3, kRuns.end());
+  const std::vector<Result> fp32(kRuns.begin(), kRuns.begin() + 3);
   CHECK(pairs_with_fp32(low, fp32, "low").size() == 3);
   CHECK(pairs_with_fp32(low, {}, "low").empty());
 }

@@ -181,7 +181,8 @@ Misuses amp_misuses() {
       {"two runs on one model",
        [] {
          Model m(3, 1);
-         RecipeRun first(recipe("fp32"), m, kSgd), second(recipe("amp-bf16"), m, kSgd);
+         RecipeRun first(recipe("fp32"), m, kSgd);
+         RecipeRun second(recipe("amp-bf16"), m, kSgd);
        },
        "RecipeRun: another run trains the model Linear"},
       {"a run on a model whose run is over",
@@ -237,7 +238,8 @@ Misuses amp_misuses() {
        "RecipeRun: the model became bf16 on cpu, the run began with f32 on cpu; make a new run"},
       {"the state of another recipe",
        [] {
-         Model a(3, 1), b(3, 1);
+         Model a(3, 1);
+         Model b(3, 1);
          RecipeRun(recipe("fp32"), a, kSgd).load_state_dict(RecipeRun(recipe("tf32"), b, kSgd).state_dict());
        },
        "RecipeRun: the state is of a run of 'tf32'; this run's recipe is 'fp32'"},

@@ -373,7 +373,8 @@ Misuses optim_misuses() {
        "optimizer: lr nan is out of range; it must be at least 0 and finite"},
       {"a scheduler's state of more groups",
        [] {
-         SGD one({weight()}), two({weight()});
+         SGD one({weight()});
+         SGD two({weight()});
          two.add_param_group({.params = {weight()}});
          Scheduler(one, cosine(2)).load_state_dict(Scheduler(two, cosine(2)).state_dict());
        },

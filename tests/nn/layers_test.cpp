@@ -86,7 +86,8 @@ TEST_CASE("BatchNorm normalises, and moves its running statistics by the formula
     std::shared_ptr<nn::BatchNorm> bn;
     if (sizes.size() == 4) bn = std::make_shared<nn::BatchNorm2d>(3);
     else bn = std::make_shared<nn::BatchNorm1d>(3);
-    std::vector<double> mean(3, 0), var(3, 1);
+    std::vector<double> mean(3, 0);
+    std::vector<double> var(3, 1);
     for (int step = 0; step < 3; ++step) {
       const Tensor x = noise(sizes, static_cast<std::uint64_t>(step)) * 2 + 0.5;
       const Statistics s = statistics(x);
@@ -272,7 +273,8 @@ TEST_CASE("pools by hand") {
 
 TEST_CASE("Dropout zeroes in training only, scales what stays, and repeats with the generator") {
   const Tensor x = ones({100, 100});
-  nn::Dropout first(0.25), second(0.25);
+  nn::Dropout first(0.25);
+  nn::Dropout second(0.25);
   manual_seed(7);
   const Tensor y = first(x);
   double zeros = 0;
@@ -389,7 +391,8 @@ TEST_CASE("an observer sees the fused op that runs; under UnfusedScope, and in a
     using Linear::Linear;
     Tensor forward(const Tensor& x) override { return linear(x, weight, bias) * 2; }
   };
-  nn::Sequential model(nn::Linear(3, 4), nn::ReLU()), derived(Doubled(3, 4), nn::ReLU());
+  nn::Sequential model(nn::Linear(3, 4), nn::ReLU());
+  nn::Sequential derived(Doubled(3, 4), nn::ReLU());
   const Tensor x = noise({5, 3});
   const auto seen = [&] {
     Profile profile;

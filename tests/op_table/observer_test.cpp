@@ -51,7 +51,8 @@ std::size_t samples_compared(Device device, std::size_t all) {
 void check_rows(Device device) {
   int compared = 0;
   std::int64_t lines = 0;
-  Tracer tracer([&](const std::string&) { ++lines; }), counting([&](const std::string&) { ++lines; }, true);
+  Tracer tracer([&](const std::string&) { ++lines; });
+  Tracer counting([&](const std::string&) { ++lines; }, true);
   Profile profile;
   for (const Row* row : rows_under_test()) {
     for (const DType dtype : row->dtypes) {
@@ -62,7 +63,8 @@ void check_rows(Device device) {
         const Bits alone = bits(*row, sample, device);
         const std::string where = describe(*row, sample, sample.inputs, to_string(device));
         {
-          const ObserverScope tracing(tracer), profiling(profile);
+          const ObserverScope tracing(tracer);
+          const ObserverScope profiling(profile);
           if (bits(*row, sample, device) != alone) expect_none("a tracer changed bits", where);
         }
         const ObserverScope tracing(counting);

@@ -72,7 +72,9 @@ TEST_CASE("momentum that decays to subnormal numbers has the bits of one multipl
   reference::for_each_isa([&](CpuIsa isa) {
     CAPTURE(to_string(isa));
     for (const bool nesterov : {false, true}) {
-      std::vector<float> w(kNumbers, 0), m(kNumbers, 0), g(kNumbers);
+      std::vector<float> w(kNumbers, 0);
+      std::vector<float> m(kNumbers, 0);
+      std::vector<float> g(kNumbers);
       const Tensor p = leaf(Values(kNumbers, 0), DType::f32);
       SGD sgd({p}, {.lr = kRate, .momentum = kMomentum, .nesterov = nesterov});
       int subnormal = 0;

@@ -292,7 +292,9 @@ TEST_CASE("pure Adam rounds after every operation") {
                                          AdamOptions{.lr = 0.01, .eps = 1e-4, .weight_decay = 0.1, .precision = pure});
     }
     const auto r = [](float x) { return static_cast<float>(Half(x)); };
-    std::vector<float> w(start.begin(), start.end()), m(kSize), v(kSize);
+    std::vector<float> w(start.begin(), start.end());
+    std::vector<float> m(kSize);
+    std::vector<float> v(kSize);
     for (int t = 1; t <= 4; ++t) {
       const Values g = rounded(numbers(kSize, 30 + static_cast<std::uint64_t>(t)), dtype);
       set_gradient(p, g);

@@ -120,7 +120,8 @@ TEST_CASE("an optimizer with coded moments resumes to the bit, from its own stat
     CHECK(same_bits(p, q));
   }
   const Tensor p = matrix(4, 4, 1);
-  Adam plain({p}), codes({p}, {.precision = coded(kE4m3, kFp16)});
+  Adam plain({p});
+  Adam codes({p}, {.precision = coded(kE4m3, kFp16)});
   set_gradient(p, numbers(16, 2));
   plain.step();
   codes.load_state_dict(plain.state_dict());
@@ -145,7 +146,8 @@ TEST_CASE("moments in codes of checkpoints with the former words load: one power
 TEST_CASE("codes that do not fit and moments that cannot be coded are named") {
   const Tensor p = matrix(4, 4, 1);
   const Tensor q = matrix(4, 5, 1);
-  Adam codes({p}, {.precision = coded(kE4m3, kFp16)}), plain({p});
+  Adam codes({p}, {.precision = coded(kE4m3, kFp16)});
+  Adam plain({p});
   Adam halves({p}, {.precision = coded(kFp16, kFp16)});
   Adam wide({q}, {.precision = coded(kE4m3, kFp16)});
   set_gradient(p, numbers(16, 2));

@@ -79,7 +79,8 @@ TEST_CASE("RMSprop and Muon written with ops take PyTorch's steps") {
 
 TEST_CASE("Lion written with ops follows its paper's formula") {
   const Tensor w = wave({7}, std::sin, 0).set_requires_grad();
-  Values expected = w.to_vector<double>(), m(7);
+  Values expected = w.to_vector<double>();
+  Values m(7);
   example::Lion lion(group_of(w), {.lr = 0.01, .weight_decay = 0.1});
   for (int t = 1; t <= 6; ++t) {
     const Values g = wave({7}, std::cos, t).to_vector<double>();

@@ -222,7 +222,8 @@ TEST_CASE("avg_pool2d counts padding as zeros, its gradient is the transpose") {
     const auto divisor = static_cast<double>(c.attrs.kernel[0] * c.attrs.kernel[1]);
     const std::vector<double> xs = x.to_vector<double>();
     const std::vector<double> g = dy.to_vector<double>();
-    std::vector<double> want(g.size()), want_dx(xs.size());
+    std::vector<double> want(g.size());
+    std::vector<double> want_dx(xs.size());
     for (std::int64_t p = 0; p < c.sizes[0] * c.sizes[1]; ++p)
       windows(c, y.size(2), y.size(3), [&](std::int64_t o, std::int64_t i) {
         want[static_cast<std::size_t>(p * out + o)] += xs[static_cast<std::size_t>(p * in + i)] / divisor;

@@ -16,7 +16,8 @@ constexpr std::uint32_t kChunk = 1 << 16;
 // The first mistake of one chunk of positive floats and of the same floats negated, or nothing.
 template <RoundingMode mode>
 std::string check_chunk(const Rounder& r, const reference::ValueBits& bits_of_code, std::uint32_t first) {
-  std::vector<float> in(kChunk), values(kChunk);
+  std::vector<float> in(kChunk);
+  std::vector<float> values(kChunk);
   std::vector<std::uint32_t> codes(kChunk);
   for (const std::uint32_t sign : {0u, 0x80000000u}) {
     CastCounts want, got;

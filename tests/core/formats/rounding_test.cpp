@@ -49,7 +49,8 @@ template <class T> void check_rounder(const Rounder& r, const std::vector<T>& in
   CastCounts encode_counts, round_counts;
   const auto plain = reference::encode(r, in);
   const auto counted = reference::encode(r, in, {&encode_counts, nullptr});
-  std::vector<T> values(in.size()), again = in;
+  std::vector<T> values(in.size());
+  std::vector<T> again = in;
   r.round(in.data(), values.data(), n);
   r.round(again.data(), again.data(), n, 0, {&round_counts, nullptr});
   std::string first;

@@ -235,7 +235,8 @@ TEST_CASE("profile and tracer call a user's function by its name") {
   std::string trace;
   Tracer tracer([&](const std::string& line) { trace += line + '\n'; });
   {
-    const ObserverScope profiling(profile), tracing(tracer);
+    const ObserverScope profiling(profile);
+    const ObserverScope tracing(tracer);
     for (int i = 0; i < 2; ++i) apply(std::make_shared<Twice>(), {ones({3})});
     apply(std::make_shared<Unnamed>(), {ones({3})});
   }

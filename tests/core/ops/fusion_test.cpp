@@ -138,7 +138,8 @@ TEST_CASE("dropout_add is dropout and add, bit for bit, in every mix of dtypes a
 }
 
 TEST_CASE("dropout_add writes over what its caller is done with") {
-  Generator g(4), again(4);
+  Generator g(4);
+  Generator again(4);
   const Tensor residual = random({20, 30}, DType::f32, 1);
   const Tensor x = random({20, 30}, DType::f32, 2);
   const Tensor expected = dropout_add(x, residual, 0.5, g);

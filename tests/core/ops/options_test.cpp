@@ -45,7 +45,8 @@ TEST_CASE("the dropout of attention draws from a generator, and without dropout 
   const auto attend = [&](double dropout, Generator& g) {
     return scaled_dot_product_attention(x, x, x, {}, {.dropout = dropout}, g);
   };
-  Generator a(7), b(7);
+  Generator a(7);
+  Generator b(7);
   const Tensor first = attend(0.5, a);
   CHECK_FALSE(testing::same_bits(first, attend(0.5, a)));
   attend(0, b);

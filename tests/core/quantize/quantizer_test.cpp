@@ -391,7 +391,8 @@ TEST_CASE("zeros, Inf and NaN in every quantizer and by both oracles") {
 TEST_CASE("packed codes") {
   for (const int bits : {4, 6, 8})
     for (std::int64_t n = 0; n <= 33; ++n) {
-      std::vector<std::uint8_t> codes(static_cast<std::size_t>(n)), again(codes.size(), 99);
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(n));
+      std::vector<std::uint8_t> again(codes.size(), 99);
       for (std::size_t i = 0; i < codes.size(); ++i)
         codes[i] = static_cast<std::uint8_t>(philox_word(2, 0, i) & ((1U << bits) - 1));
       const std::int64_t bytes = packed_bytes(n, bits);

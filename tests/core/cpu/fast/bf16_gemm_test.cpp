@@ -144,7 +144,8 @@ TEST_CASE("our bf16 products have the sums of the processor's manual where they 
 
 TEST_CASE("our bf16 products keep NaN and Inf, and take subnormal numbers as zeros") {
   for_each_bf16_kernel([] {
-    std::vector<BFloat16> a(16 * 32, BFloat16(0)), b(32 * 16, BFloat16(1));
+    std::vector<BFloat16> a(16 * 32, BFloat16(0));
+    std::vector<BFloat16> b(32 * 16, BFloat16(1));
     a[0] = BFloat16(INFINITY);
     a[33] = BFloat16(NAN);
     a[66] = BFloat16(-0.0F);
@@ -176,7 +177,8 @@ TEST_CASE("no cut of a bf16 product's rows or columns changes a bit") {
     std::vector<BFloat16> a, b;
     const cpu::MatrixRef<BFloat16> x = random_matrix(a, kRows, kPlaces, 0, false);
     const cpu::MatrixRef<BFloat16> y = random_matrix(b, kPlaces, kColumns, 0, true);
-    std::vector<float> whole(kRows * kColumns), cut(kRows * kColumns);
+    std::vector<float> whole(kRows * kColumns);
+    std::vector<float> cut(kRows * kColumns);
     const std::vector<float> bias = falling_bias(kColumns);
     cpu::bf16_product<float>({kRows, kColumns, kPlaces, x, y, bias.data(), whole.data(), kColumns});
     for (std::int64_t i = 0; i < kRows; i += 7)

@@ -92,7 +92,9 @@ TEST_CASE("our f32 products keep NaN, Inf and -0 as multiply-adds do") {
     MESSAGE("skipped: no instruction set here has kernels");
     return;
   }
-  std::vector<float> a(64, 0), b(128, 1), c(128);
+  std::vector<float> a(64, 0);
+  std::vector<float> b(128, 1);
+  std::vector<float> c(128);
   a[0] = INFINITY;
   a[9] = NAN;
   a[18] = -0.0F;
