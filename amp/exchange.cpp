@@ -34,7 +34,8 @@ void check_valid(const Exchange& e) {
            kind_name(q.scaling));
   if (has_tiles(q.scaling))
     throw_error("exchange: square blocks need a matrix; gradients are exchanged as rows of numbers");
-  if (q.hadamard || has_zero_points(q.scaling)) throw_error("exchange: hadamard and zero points belong to products");
+  if (q.hadamard || q.center || has_zero_points(q.scaling))
+    throw_error("exchange: hadamard, center and zero points belong to products");
   if (!q.format.is_signed) throw_error("exchange: gradients have signs, which the format lacks");
 }
 

@@ -51,7 +51,7 @@ bool fixed(OpId op) {
 // The backward of a rewritten op reconstructs the rule's saved tensors from the inputs alone.
 bool rewritable(OpId op) {
   ensure_registered();
-  const Rule& rule = rules()[static_cast<int>(op)];
+  const BackwardRule& rule = backward_rules()[static_cast<int>(op)];
   return rule.backward && op_info(op).outputs == 1 && saves_of(rule, ~0u) < gradual::out(0) &&
          op_info(op).kind != OpKind::View;
 }

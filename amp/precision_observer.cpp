@@ -30,8 +30,8 @@ struct Watch final : Observer, autograd::GradientObserver {
   bool wants_counts() const override { return !as_if_; }
 
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override {
-    if (record.context.phase == Phase::forward) forward(call, out, record);
-    else if (record.context.phase == Phase::backward) backward(call, out, record);
+    if (record.context.phase == gradual::Phase::forward) forward(call, out, record);
+    else if (record.context.phase == gradual::Phase::backward) backward(call, out, record);
     else optimizer(call, record);
   }
 

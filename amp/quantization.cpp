@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <sstream>
 #include <variant>
 
@@ -12,6 +13,7 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/f8_operands.h"
 #include "../core/ops/ops.h"
+#include "../core/quantize/quantize_part.h"
 #include "../core/quantize/quantizer_kernels.h"
 #include "../core/support/throwf.h"
 #include "cast_stats.h"
@@ -27,6 +29,7 @@ struct ProductOperand {
   const Tensor* tensor = nullptr;
   int input = 0;  // of the call
   Role role = Role::activation;
+  QuantizeFor use = QuantizeFor::evaluation;
   const Quantizer* quantizer = nullptr;  // null: high precision
   std::optional<Tensor> saved = {};      // the scale of what forward saved as codes
 };
@@ -41,16 +44,20 @@ const Quantizer* quantizer_of(const Quantization& q, Role role, Role other) {
 bool by_chance(const std::optional<Quantizer>& q) { return q && q->rounding.mode == RoundingMode::stochastic; }
 // f32 unchanged: nothing to round.
 bool is_identity(const Quantizer& q) {
-  return is_any<NoScale>(q.scaling) && q.format == Format::ieee(8, 23) && !q.hadamard;
+  return is_any<NoScale>(q.scaling) && q.format == Format::ieee(8, 23) && !q.hadamard && !q.center;
 }
 
 // By Role: activation, weight, error.
 constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
     {"x", &Site::x}, {"w", &Site::w}, {"dy", &Site::dy}};
 
+// True if what is rounded is not the operand itself.
+bool changes_numbers(const Quantizer& q) { return q.hadamard || q.center; }
+
 Quantizer untransformed(const Quantizer& quantizer, const Quantization& q) {
   Quantizer plain = quantizer;
   plain.hadamard = false;
+  plain.center = false;
   plain.overflow = q.overflow.value_or(plain.overflow);
   return plain;
 }
@@ -58,38 +65,50 @@ Quantizer untransformed(const Quantizer& quantizer, const Quantization& q) {
 // True if forward has looked for the Inf and NaN of an operand that backward rounds again.
 bool seen_in_forward(const ProductOperand& o, Site& site) {
   const std::optional<Quantizer>& forward = (*site.quantization).*kOperandQuantizers[static_cast<int>(o.role)][0];
-  if (o.role == Role::error || o.quantizer->hadamard || !forward || is_identity(*forward)) return false;
+  if (o.role == Role::error || changes_numbers(*o.quantizer) || !forward || is_identity(*forward)) return false;
   return site.state->hides(untransformed(*forward, *site.quantization));
 }
 
 // Forward stages the amaxes of x and w, backward those of dy, each once; x and w are rounded again with the scale of
-// the first time. A checkpointed segment does not record at first.
-QuantizeFor use_of(Role role, const QuantizationState& state) {
+// the first time.
+QuantizeFor use_of(Role role, const QuantizationState& state, bool unrecorded) {
   const RewriteContext& context = rewrite_context();
   const bool error = role == Role::error;
-  if (context.gradient && error) return state.frozen ? QuantizeFor::evaluation : QuantizeFor::one_use;
+  const bool frozen = state.purpose == QuantizationState::Purpose::evaluation;
+  if (context.gradient && error) return frozen ? QuantizeFor::evaluation : QuantizeFor::one_use;
   if (context.gradient || (recomputing() && !error)) return QuantizeFor::later_use;
-  if (recomputing() || !(context.recorded || state.training)) return QuantizeFor::evaluation;
-  return state.frozen ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
+  if (recomputing() || !(context.recorded || unrecorded)) return QuantizeFor::evaluation;
+  return frozen ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
 }
 
-// Rounds an operand along `axis`, unless it was saved as codes.
-QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site) {
-  if (o.saved) return {t, *o.saved};
-  if (!o.quantizer || is_identity(*o.quantizer)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
-  const RewriteContext& context = rewrite_context();
+// The options of an operand's rounding along `axis`.
+QuantizeOptions rounding_of(const ProductOperand& o, int axis, Site& site) {
   QuantizeOptions options{.axis = axis, .history = &(site.*kHistories[static_cast<int>(o.role)].second), .stats = {}};
-  options.use = use_of(o.role, *site.state);
-  const bool first = keeps_scale(options.use);
+  options.use = o.use;
   if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = rewrite_key();
-  CastTally* tally = cast_tally(o.role, site.name);
-  if (tally) {
+  if (CastTally* const tally = cast_tally(o.role, site.name)) {
     options.stats = {&tally->counts, &tally->exponents};
     options.scaled_exponents = true;
   }
+  return options;
+}
+
+void look_at(const ProductOperand& o, const Tensor& t, const Quantizer& plain, QuantizeFor use, Site& site) {
+  if (keeps_scale(use) || (rewrite_context().gradient && !seen_in_forward(o, site))) site.state->look_at(t, plain);
+}
+
+// Nothing to round.
+bool stays(const ProductOperand& o) { return o.saved || !o.quantizer || is_identity(*o.quantizer); }
+
+// Rounds an operand along `axis`, unless it was saved as codes.
+QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site, const PartOf& layout = {}) {
+  if (o.saved) return {t, *o.saved};
+  if (stays(o)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
+  const RewriteContext& context = rewrite_context();
+  QuantizeOptions options = rounding_of(o, axis, site);
   const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
-  if (first || (context.gradient && !seen_in_forward(o, site))) site.state->look_at(t, plain);
-  QuantizedOperand result = quantize_operand(t, plain, options);
+  look_at(o, t, plain, options.use, site);
+  QuantizedOperand result = quantize_part(t, plain, options, layout);
   if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
   // the same codes
   options.use = QuantizeFor::later_use;
@@ -103,7 +122,7 @@ void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedO
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
   if (q.*kOperandQuantizers[static_cast<int>(o.role)][1] != *o.quantizer || is_identity(*o.quantizer)) return;
   const Format format = detail::rounded_format(*o.quantizer);
-  if (!per_tensor(o.quantizer->scaling) || o.quantizer->hadamard || format.bits() > 16) return;
+  if (!per_tensor(o.quantizer->scaling) || changes_numbers(*o.quantizer) || format.bits() > 16) return;
   // The values are the codes' own: encoding them is exact in any mode.
   QuantizedTensor codes = quantize(v.values, format, {}, Overflow::ieee);
   if (v.scale.defined()) codes.scales = as_strided(v.scale, {1, 1}, {1, 1}, v.scale.offset());
@@ -111,19 +130,27 @@ void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedO
   save_as_codes(o.input, std::move(codes));
 }
 
-// Both operands of a [.., m, k] x [k, n] product that is transformed first, k padded with zeros to groups of 16.
-Tensor transformed(const Tensor& t, int axis, std::uint16_t signs) {
+// Fixed: the transform is random, but the same in every product and run.
+constexpr std::uint16_t kSigns = 0x9d2b;
+
+// The elements of a group that the transform of this size negates.
+std::vector<bool> negated(HadamardSize of) {
+  std::mt19937 bits(kSigns);
+  std::vector<bool> all;
+  for (int i = 0; i < of.size; ++i) all.push_back(of.size == 16 ? (kSigns >> i & 1) != 0 : (bits() & 1) != 0);
+  return all;
+}
+
+// Both operands of a [.., m, k] x [k, n] product that is transformed first, k padded with zeros to whole groups.
+Tensor transformed(const Tensor& t, int axis, HadamardSize of) {
   const Tensor last = t.to(DType::f32).transpose(axis, -1).contiguous();
   const std::int64_t k = last.sizes().back();
-  const std::int64_t extra = (16 - k % 16) % 16;
+  const std::int64_t extra = (of.size - k % of.size) % of.size;
   Shape before = Shape::filled(last.dim(), 0);
   Shape after = before;
   after[last.dim() - 1] = extra;
-  return hadamard16(extra ? pad(last, before, after) : last, signs).transpose(axis, -1);
+  return hadamard(extra ? pad(last, before, after) : last, negated(of)).transpose(axis, -1);
 }
-
-// Fixed: the transform is random, but the same in every product and run.
-constexpr std::uint16_t kSigns = 0x9d2b;
 
 // In place: y is a product's own result.
 Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y.mul_(scale) : y; }
@@ -154,7 +181,7 @@ std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, co
                                                        const ProductOperand& b, int axis_b, Site& site) {
   const bool transforms = a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard;
   const auto operand = [&](const ProductOperand& o, int axis) {
-    return rounded(o, transforms ? transformed(*o.tensor, axis, kSigns) : *o.tensor, axis, site);
+    return rounded(o, transforms ? transformed(*o.tensor, axis, o.quantizer->hadamard) : *o.tensor, axis, site);
   };
   QuantizedOperand x = operand(a, axis_a);
   QuantizedOperand w = operand(b, axis_b);
@@ -163,8 +190,8 @@ std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, co
   return {std::move(x), std::move(w)};
 }
 
-// a [.., m, k] b [.., k, n].
-Tensor product(const Quantization& q, const ProductOperand& a, const ProductOperand& b, Site& site) {
+// a [.., m, k] b [.., k, n], as its quantizers' transforms and roundings say.
+Tensor product_as_is(const Quantization& q, const ProductOperand& a, const ProductOperand& b, Site& site) {
   const auto [x, w] = operands(q, a, -1, b, b.tensor->dim() == 1 ? -1 : -2, site);
   // Row scales have their operand's dims; a product with a vector has one dim less.
   const auto fitting = [](const Tensor& scale, const Tensor& other, int dim) {
@@ -175,8 +202,74 @@ Tensor product(const Quantization& q, const ProductOperand& a, const ProductOper
                     fitting(w.scale, *a.tensor, -2));
 }
 
-Tensor linear_product(const Quantization& q, const ProductOperand& x, const ProductOperand& w, const Tensor& bias,
-                      Site& site) {
+bool centers(const ProductOperand& o) { return o.quantizer && o.quantizer->center && !o.saved; }
+
+// The mean over the samples, f32 and of the operand's dims, 1 along them. `contracted`: the samples lie along the
+// contracted axis (wgrad); else along all other axes.
+Tensor mean_of(const Tensor& t, int axis, bool contracted) {
+  const AccumulatorScope exact(std::nullopt);
+  const int k = wrap_dim(axis, t.dim(), "center");
+  Tensor means = t.to(DType::f32);
+  for (int d = 0; d < t.dim(); ++d)
+    if ((d == k) == contracted) means = mean(means, {d}, true);
+  return means;
+}
+
+// What the means of the operands contribute to their product, computed in f32 by sums. For a = a' + A and b = b' + B,
+// a b = a' b' + A b + a' B.
+struct Centered {
+  ProductOperand a, b;  // without their means
+  Tensor rest;          // A b + a' B; undefined without means
+
+  // a [.., m, k] and b [.., k, n], or with `rows` b [n, k].
+  Centered(const ProductOperand& left, const ProductOperand& right, bool rows) : a(left), b(right) {
+    const bool samples_contracted =
+        left.role != Role::weight && right.role != Role::weight && left.role != right.role;  // wgrad
+    if (left.tensor->dim() < 2 || right.tensor->dim() < 2)
+      throwf("a product of {} and {}: center needs operands of at least two dims", to_string(left.tensor->sizes()),
+             to_string(right.tensor->sizes()));
+    const AccumulatorScope exact(std::nullopt);
+    const Tensor columns = rows ? right.tensor->transpose(-1, -2) : *right.tensor;
+    if (centers(left)) {
+      const Tensor mean = mean_of(*left.tensor, -1, samples_contracted);
+      add(samples_contracted ? mul(mean, sum(columns.to(DType::f32), {-2}, true)) : of_row(mean, columns));
+      numbers_[0] = sub(left.tensor->to(DType::f32), mean);
+      a.tensor = &numbers_[0];
+    }
+    if (centers(right)) {
+      const Tensor mean = mean_of(columns, -2, samples_contracted);
+      const Tensor other = a.tensor->to(DType::f32);
+      add(samples_contracted ? mul(sum(other, {-1}, true), mean)
+                             : of_row(mean.transpose(-1, -2), other.transpose(-1, -2)).transpose(-1, -2));
+      numbers_[1] = sub(columns.to(DType::f32), mean);
+      if (rows) numbers_[1] = numbers_[1].transpose(-1, -2);
+      b.tensor = &numbers_[1];
+    }
+  }
+  Centered(const Centered&) = delete;
+  Centered& operator=(const Centered&) = delete;
+
+ private:
+  // A row [1, k] times [.., k, n] as [.., 1, n], without a contraction, which observers would take for the product.
+  static Tensor of_row(const Tensor& row, const Tensor& columns) {
+    return sum(mul(row.reshape({-1, 1}), columns.to(DType::f32)), {-2}, true);
+  }
+  void add(const Tensor& part) { rest = rest.defined() ? gradual::add(rest, part) : part; }
+
+  Tensor numbers_[2];
+};
+
+// a [.., m, k] b [.., k, n].
+Tensor product(const Quantization& q, const ProductOperand& a, const ProductOperand& b, Site& site) {
+  if (centers(a) || centers(b)) {
+    const Centered parts(a, b, false);
+    return gradual::add(product_as_is(q, parts.a, parts.b, site), parts.rest);
+  }
+  return product_as_is(q, a, b, site);
+}
+
+Tensor linear_as_is(const Quantization& q, const ProductOperand& x, const ProductOperand& w, const Tensor& bias,
+                    Site& site) {
   const auto [a, b] = operands(q, x, -1, w, -1, site);
   const Tensor added = bias.defined() ? bias.to(a.values.dtype()) : bias;
   if (!a.scale.defined() && !b.scale.defined()) return linear(a.values, b.values, added);
@@ -187,40 +280,149 @@ Tensor linear_product(const Quantization& q, const ProductOperand& x, const Prod
   return added.defined() ? y.add_(added) : y;
 }
 
-// One scale per tensor commutes with the unfolding: such operands are rounded before it, others after it, as matrices
-// per group.
+Tensor linear_product(const Quantization& q, const ProductOperand& x, const ProductOperand& w, const Tensor& bias,
+                      Site& site) {
+  if (!centers(x) && !centers(w)) return linear_as_is(q, x, w, bias, site);
+  const Centered parts(x, w, true);
+  return gradual::add(linear_as_is(q, parts.a, parts.b, bias, site), parts.rest);
+}
+
+// A product of a convolution, whose contracted axis has the taps of the kernel outside and one dim of both operands
+// innermost (core/ops/conv_by_gemm.h). Where blocks lie within that dim, or a tensor has one scale, rounding commutes
+// with unfolding: the operand is rounded once and the ordinary convolution multiplies it. Other blocks lie across taps
+// and are rounded as rows of the product.
+struct ConvSite {
+  const OpCall& call;
+  const ConvAttrs& attrs;
+  ConvAxis axis;
+  Site& site;
+};
+
+// Whether an operand's blocks lie within the innermost dim.
+bool lies_within(const Quantizer& q, std::int64_t innermost) {
+  if (per_tensor(q.scaling)) return true;
+  return unit_of(q.scaling) == ScaleUnit::block && !has_tiles(q.scaling) && innermost % block_size(q.scaling) == 0;
+}
+
+// The operand with groups of this size along its innermost dim transformed. Zeros fill the last group.
+Tensor transformed_within(const Tensor& t, int dim, std::int64_t groups, HadamardSize of) {
+  const Tensor last = t.transpose(dim, -1);
+  Shape sizes = last.sizes();
+  sizes[3] = groups;
+  sizes.push_back(t.size(dim) / groups);
+  const Tensor done = transformed(last.reshape(sizes), -1, of);
+  sizes.erase(4);
+  sizes[3] = groups * done.size(4);
+  return done.reshape(sizes).transpose(dim, -1);
+}
+
+// Rounds the rows [groups m, k] of the operand that is not unfolded. Tiles lie within a group.
+QuantizedOperand rounded_rows(const ProductOperand& o, const Tensor& rows, std::int64_t groups, Site& site) {
+  const std::int64_t m = rows.size(0) / groups;
+  if (!has_tiles(o.quantizer->scaling) || m % block_size(o.quantizer->scaling) == 0) groups = 1;
+  const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
+  const Tensor amax = groups > 1 && is_any<Nvfp4Blocks>(plain.scaling) ? absmax_tensor(rows) : Tensor();
+  QuantizedOperand all;
+  std::vector<Tensor> values;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const Tensor part = groups == 1 ? rows : rows.narrow(0, g * m, m);
+    const QuantizeOptions options = rounding_of(o, 1, site);
+    look_at(o, part, plain, options.use, site);
+    all = quantize_part(part, plain, options, {.amax = amax});
+    values.push_back(all.values);
+  }
+  if (groups > 1) all.values = cat(values, 0);
+  return all;
+}
+
+// The scales of these rows, as they multiply the result.
+Tensor row_scale(OpId op, const Tensor& scale) {
+  if (!scale.defined() || scale.dim() == 0) return scale;
+  return op == OpId::conv2d_backward_weight ? scale.reshape({-1, 1, 1, 1}) : scale.reshape({-1, 1, 1});
+}
+
+// Multiplies by an operand that is rounded as windows. `scale`: that of an operand before it, [] or one for each row.
+Tensor by_windows(const ConvSite& c, const ProductOperand& o, const Tensor& first, const Tensor& second,
+                  const Tensor& scale) {
+  const Quantizer plain = untransformed(*o.quantizer, *c.site.quantization);
+  look_at(o, *o.tensor, plain, o.use, c.site);
+  const Tensor amax = is_any<Nvfp4Blocks>(plain.scaling) ? absmax_tensor(*o.tensor) : Tensor();
+  const int axis = o.input == 0 ? 1 : 0;
+  QuantizeOptions options;
+  std::int64_t group = -1;
+  const auto product = [&](const Tensor& a, const Tensor& b, const ConvPart& part) {
+    if (part.group != group) options = rounding_of(o, axis, c.site);
+    group = part.group;
+    const Tensor& windows = o.input == 0 ? a : b;
+    const PartOf of{.first_element = part.first * windows.size(axis), .amax = amax};
+    const QuantizedOperand r = quantize_part(windows, plain, options, of);
+    const Tensor y = o.input == 0 ? matmul(r.values, b) : matmul(a, r.values);
+    const bool rows = scale.defined() && scale.dim() > 0;
+    return scaled(scaled(y, rows ? scale.narrow(0, part.group * y.size(0), y.size(0)).flatten(1) : scale), r.scale);
+  };
+  OutSpec spec[kMaxOutputs];
+  columns().infer[static_cast<int>(c.call.op)](c.call, spec);
+  // Tiles and the words of stochastic sums depend on the place in the product. GPUs have memory for whole windows.
+  const std::optional<Accumulator>& how = current_accumulator();
+  const bool by_place = has_tiles(plain.scaling) || (how && how->rounding.mode == RoundingMode::stochastic);
+  return conv_by_products(c.call.op, first, second, c.attrs, spec[0].sizes, product,
+                          by_place || !first.device().is_cpu() ? 0 : kConvPart);
+}
+
+// Rounds an operand that is not left to its windows.
+QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const ProductOperand& o, bool within) {
+  const Tensor& t = *o.tensor;
+  const OpId op = c.call.op;
+  if (within) {
+    const bool plain = stays(o) || (per_tensor(o.quantizer->scaling) && !o.quantizer->hadamard);
+    QuantizedOperand r = rounded(o, t, plain ? 1 : c.axis.dims[o.input], c.site, {.same_layout = !plain});
+    save_codes(q, o, r);
+    return r;
+  }
+  QuantizedOperand r = rounded_rows(o, conv_rows(op, t, c.attrs.groups), c.attrs.groups, c.site);
+  r.values = from_conv_rows(op, r.values, t.sizes(), c.attrs.groups);
+  r.scale = row_scale(op, r.scale);
+  return r;
+}
+
 Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
-  const auto& attrs = call.get<ConvAttrs>();
+  const ConvSite c{call, call.get<ConvAttrs>(), conv_axis(call.op), site};
+  const bool transforms = !stays(a) && !stays(b) && a.quantizer->hadamard && b.quantizer->hadamard;
+  Tensor turned[2];
   QuantizedOperand done[2];
-  bool whole = true;
+  const ProductOperand* by_window = nullptr;
   for (ProductOperand* o : {&a, &b}) {
-    const bool unfolds = !o->saved && o->quantizer && (!per_tensor(o->quantizer->scaling) || o->quantizer->hadamard);
-    if (unfolds && q.requantize && !rewrite_context().gradient)
-      throw_error("requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor");
-    whole = whole && !unfolds;
-    if (unfolds) continue;
-    QuantizedOperand& r = done[o->input] = rounded(*o, *o->tensor, 1, site);
-    save_codes(q, *o, r);
-    *o = {.tensor = &r.values, .input = o->input, .role = o->role};
+    const int dim = c.axis.dims[o->input];
+    // the groups that the dim has
+    const bool grouped = call.op == OpId::conv2d_backward_input || (call.op == OpId::conv2d && o->input == 0);
+    const std::int64_t groups = grouped ? c.attrs.groups : 1;
+    if (transforms) turned[o->input] = transformed_within(*o->tensor, dim, groups, o->quantizer->hadamard);
+    if (transforms) o->tensor = &turned[o->input];
+    const bool within = stays(*o) || lies_within(*o->quantizer, o->tensor->size(dim) / groups);
+    if (!within && q.requantize && !rewrite_context().gradient)
+      throw_error(
+          "requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor or its blocks "
+          "divide the channels");
+    if (!within && o->input == c.axis.windows) {
+      by_window = o;
+      continue;
+    }
+    QuantizedOperand& r = done[o->input];
+    r = rounded_once(c, q, *o, within);
+    o->tensor = &r.values;
+    turned[o->input] = {};
   }
   const Tensor bias = call.inputs.size() > 2 && call[2].defined() ? call[2].to(DType::f32) : Tensor();
   const bool unscaled = !done[0].scale.defined() && !done[1].scale.defined();
-  if (whole && unscaled && call.op == OpId::conv2d && a.tensor->dtype() == DType::f32)
-    return conv2d(*a.tensor, *b.tensor, bias, attrs);
+  if (!by_window && unscaled && call.op == OpId::conv2d && a.tensor->dtype() == DType::f32)
+    return conv2d(*a.tensor, *b.tensor, bias, c.attrs);
   Tensor y;
-  if (!whole) {
-    OutSpec spec[kMaxOutputs];
-    columns().infer[static_cast<int>(call.op)](call, spec);
-    y = conv_by_products(call.op, *a.tensor, *b.tensor, attrs, spec[0].sizes,
-                         [&](const Tensor& ta, const Tensor& tb, std::int64_t) {
-                           a.tensor = &ta;
-                           b.tensor = &tb;
-                           return product(q, a, b, site);
-                         });
+  if (by_window) {
+    y = by_windows(c, *by_window, *a.tensor, *b.tensor, std::exchange(done[0].scale, {}));
   } else {
     const Tensor none;
     const Tensor* refs[] = {a.tensor, b.tensor, &none};
-    y = dispatch(call.op, TensorRefs(refs, call.inputs.size()), attrs, call.where)[0];
+    y = dispatch(call.op, TensorRefs(refs, call.inputs.size()), c.attrs, call.where)[0];
   }
   y = scaled(scaled(y, done[0].scale), done[1].scale);
   return bias.defined() ? y.add_(bias.to(y.dtype()).reshape({-1, 1, 1})) : y;
@@ -237,7 +439,7 @@ Outputs in_high_precision(const OpCall& call) {
   return dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
 }
 
-Outputs quantized(QuantizationState& state, const OpCall& call) {
+Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call) {
   RewriteContext& context = rewrite_context();
   if (!context.data) context.data = std::shared_ptr<void>(&state.site(call[1]), [](void*) {});  // the state owns it
   Site& site = *static_cast<Site*>(context.data.get());
@@ -254,13 +456,17 @@ Outputs quantized(QuantizationState& state, const OpCall& call) {
   const AccumulatorScope accumulator(how);
   ProductOperand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = context.saved_scales[0]};
   ProductOperand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = context.saved_scales[1]};
+  for (ProductOperand* o : {&a, &b}) o->use = use_of(o->role, state, unrecorded);
   a.quantizer = quantizer_of(q, a.role, b.role);
   b.quantizer = quantizer_of(q, b.role, a.role);
   Outputs out;
   switch (call.op) {
     case OpId::matmul: out[0] = product(q, a, b, site); break;
     case OpId::linear: out[0] = linear_product(q, a, b, call[2], site); break;
-    default: out[0] = convolution(q, call, a, b, site);
+    default:
+      if (centers(a) || centers(b))
+        throwf("{}: center is for matmul and linear; leave such modules out by `modules`", to_string(call.op));
+      out[0] = convolution(q, call, a, b, site);
   }
   DType high = promote(call[0].dtype(), call[1].dtype());
   if (is_f8(high)) high = DType::f32;
@@ -295,15 +501,18 @@ void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
 void check_valid(const Quantization& q) {
   for (const auto& [field, quantizer] : kQuantizerFields)
     if (const auto& one = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check_valid(*one); });
-  const auto pair = [](const char* product, const std::optional<Quantizer>& a, const std::optional<Quantizer>& b) {
-    if ((a && a->hadamard) != (b && b->hadamard))
-      throwf("quantization, {}: the Hadamard transform is of both operands or of none", product);
+  const auto both_or_none = [](const char* product, const std::optional<Quantizer>& a,
+                               const std::optional<Quantizer>& b) {
+    if ((a ? a->hadamard : HadamardSize()) != (b ? b->hadamard : HadamardSize()))
+      throwf("quantization, {}: the Hadamard transform is of both operands, in one size, or of none", product);
   };
-  if (q.requantize && ((q.forward_x && q.forward_x->hadamard) || (q.forward_w && q.forward_w->hadamard)))
-    throw_error("quantization: requantize goes with forward operands that are not transformed");
-  pair("forward", q.forward_x, q.forward_w);
-  pair("dgrad", q.dgrad_dy, q.dgrad_w);
-  pair("wgrad", q.wgrad_x, q.wgrad_dy);
+  if (q.requantize && ((q.forward_x && changes_numbers(*q.forward_x)) || (q.forward_w && q.forward_w->hadamard)))
+    throw_error("quantization: requantize goes with forward operands that are not transformed nor centered");
+  for (const auto* weight : {&q.forward_w, &q.dgrad_w})
+    if (*weight && (*weight)->center) throw_error("quantization: center is for x and dy; weights have no samples");
+  both_or_none("forward", q.forward_x, q.forward_w);
+  both_or_none("dgrad", q.dgrad_dy, q.dgrad_w);
+  both_or_none("wgrad", q.wgrad_x, q.wgrad_dy);
   // x and W are staged only in forward, and one history serves both products of a tensor.
   using Field = std::optional<Quantizer>;
   const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
@@ -317,10 +526,10 @@ void check_valid(const Quantization& q) {
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
   one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
-    if (*kept && (delayed(*kept) || (*kept)->hadamard))
+    if (*kept && (delayed(*kept) || changes_numbers(**kept)))
       throw_error(
           "quantization: gradients, weights, masters, moments and results take scales from their own "
-          "values: no delayed scaling, no transform");
+          "values: no delayed scaling, no transform, no mean subtracted");
   if (q.accumulator) check_valid(*q.accumulator);
   for (const auto& module : q.modules)
     in_context("quantization, modules, " + module.first, [&] {
@@ -339,6 +548,7 @@ bool hides_nonfinite(const Quantizer& q) {
   const StageScope exact(chain().results, nullptr);
   Quantizer plain = q;
   plain.hadamard = false;
+  plain.center = false;
   for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
     const Tensor t = ones({1, 2});
     t.narrow(1, 0, 1).fill_(bad);
@@ -354,7 +564,8 @@ std::vector<OperandGroup> describe(const Quantization& q) {
     if (!(q.*quantizer)) continue;
     const std::string about = describe(*(q.*quantizer));
     const auto same = std::ranges::find(groups, about, &OperandGroup::quantizer);
-    (same == groups.end() ? groups.emplace_back(OperandGroup{{}, about}) : *same).operands.emplace_back(field);
+    if (same != groups.end()) same->operands.emplace_back(field);
+    else groups.push_back({{field}, about});
   }
   return groups;
 }
@@ -392,17 +603,18 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
 }
 
 void QuantizationState::end_forward() {
-  training = training && held;
+  if (purpose == Purpose::part_of_step) return;
   for (const auto& s : sites_)
-    if (s->quantization && !held) {
+    if (s->quantization) {
       advance(s->x, s->quantization->forward_x);
       advance(s->w, s->quantization->forward_w);
     }
 }
 
 void QuantizationState::end_backward() {
+  if (purpose == Purpose::part_of_step) return;
   for (const auto& s : sites_)
-    if (s->quantization && !held) {
+    if (s->quantization) {
       advance(s->dy, s->quantization->dgrad_dy);
       advance(s->dy, s->quantization->wgrad_dy);
     }
@@ -453,17 +665,17 @@ void QuantizationState::load_state_dict(const StateDict& state) {
   }
 }
 
-void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state) {
+void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state, bool unrecorded) {
+  not_null(state, "quantize_contractions: the state");
   const CastPolicy policy = CastPolicy::rewrite(
-      "quantization", [s = not_null(state, "quantize_contractions: the state")](auto& c) { return quantized(*s, c); });
+      "quantization", [state, unrecorded](const OpCall& call) { return quantized(*state, unrecorded, call); });
   for (const OpId op : kQuantisedOps) table.set(op, policy);
 }
 
 void quantize_region(AutocastOptions& options, const Quantization& quantization,
                      std::shared_ptr<QuantizationState> state) {
   if (!state) state = std::make_shared<QuantizationState>(quantization);
-  quantize_contractions(options.table, state);
-  state->training = grad_enabled();
+  quantize_contractions(options.table, state, grad_enabled());
   options.at_end = [state] { state->end_forward(); };
 }
 

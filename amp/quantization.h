@@ -11,6 +11,8 @@
 // multiply without rounding. Outputs, norms, softmax, losses and attention stay in high precision.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -53,7 +55,7 @@ struct Quantization {
   // gradient becomes the largest value; saturate_finite hands it on. A loss scale's check sees both (hidden operands).
   std::optional<Overflow> overflow = {};
   // Backward rounds x and W again from forward's codes instead of from the originals, as on hardware that keeps 8 bits.
-  // Not for convolutions whose scales differ along the contracted axis: these have no codes of x.
+  // Not for convolutions that round windows (blocks that do not divide the channels): these have no codes of x.
   bool requantize = false;
   bool save_codes = true;  // save operands with one scale per tensor as codes for backward (no second derivatives)
 
@@ -76,6 +78,7 @@ inline constexpr QuantizerField kQuantizerFields[] = {{"forward_x", &Quantizatio
                                                       {"moment1", &Quantization::moment1},
                                                       {"moment2", &Quantization::moment2},
                                                       {"result", &Quantization::result}};
+inline constexpr std::size_t kOperandFields = 6;  // the first ones, of the operands of products
 // By Role: the quantizers of an operand in its two products, in the order of a training step.
 inline constexpr std::optional<Quantizer> Quantization::*kOperandQuantizers[kRoles][2] = {
     {&Quantization::forward_x, &Quantization::wgrad_x},
@@ -119,11 +122,14 @@ class QuantizationState : Pinned {
   Site& site(const Tensor& weight);
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
 
-  // Amaxes are staged if gradients are recorded, and in a region with `training` (for segments that are computed
-  // again). Histories take them in at the end of the outermost autocast region (x, w) and of backward (dy).
-  bool training = false;
-  bool frozen = false;  // histories do not change. A RecipeRun sets it while its model is in eval mode
-  bool held = false;    // histories stage amaxes and do not advance; the caller advances them
+  // What the calls that come are for. It decides what they do to the histories.
+  enum class Purpose : std::uint8_t {
+    training,      // they stage amaxes. Histories take these in when the outermost autocast region (x, w) or backward
+                   // (dy) ends
+    part_of_step,  // the same, but the caller advances the histories: a step of several shards, or one that may fail
+    evaluation     // histories do not change. A RecipeRun sets it while its model is in eval mode
+  };
+  Purpose purpose = Purpose::training;
   void end_forward();
   void end_backward();
   // After a forward or backward that threw: histories are as they were before it.
@@ -154,8 +160,10 @@ class QuantizationState : Pinned {
 
 // The products that a recipe quantises. conv2d_backward_input is here as conv_transpose2d.
 inline constexpr OpId kQuantisedOps[] = {OpId::matmul, OpId::linear, OpId::conv2d, OpId::conv2d_backward_input};
-// Sets a table's policies of these ops to quantised rewrites.
-void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state);
+// Sets a table's policies of these ops to quantised rewrites. A call stages amaxes if its gradients are recorded; with
+// `unrecorded` every call does (a checkpointed segment records nothing at first).
+void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state,
+                           bool unrecorded = false);
 // The same for an autocast region, which is one forward for `state`. No state: a new one.
 void quantize_region(AutocastOptions& options, const Quantization& quantization,
                      std::shared_ptr<QuantizationState> state);

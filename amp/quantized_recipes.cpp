@@ -85,6 +85,31 @@ Quantization ms_amp(bool moments) {
   return q;
 }
 
+// Adam's moments in the dynamic maps of bitsandbytes (8 bits, blocks of 256) and torchao (4 bits, blocks of 128). Blocks
+// lie along the last dim; theirs run on through all elements of a tensor.
+Quantization dynamic_moments(int bits, int block) {
+  const auto in_blocks = [&](const char* sign) {
+    return to_format(fmt::format("{}dynamic{}", sign, bits).c_str(), FloatBlocks{.block = block});
+  };
+  return {.moment1 = in_blocks(""), .moment2 = in_blocks("u")};
+}
+
+// "Training LLMs with MXFP4" (Tseng et al. 2025): both products of backward in MXFP4, rounded at random after a random
+// Hadamard transform. Without clipping the rounding has no bias; theirs scales by 3/4 instead of rceil.
+Quantization mxfp4_backward() {
+  const PowerBlocks blocks{.rule = ScaleRule::rceil, .oracle = ScaleOracle::torchao};
+  Quantizer q = to_format("e2m1", blocks, {.mode = RoundingMode::stochastic});
+  q.hadamard = 64;
+  return {.dgrad_dy = q, .dgrad_w = q, .wgrad_x = q, .wgrad_dy = q};
+}
+
+// "The Curse and Blessing of Mean Bias in FP4-Quantized LLM Training" (Cao et al. 2026): the mean over tokens is
+// subtracted from x before it is rounded.
+Quantization centered(Quantization q) {
+  q.forward_x->center = q.wgrad_x->center = true;
+  return q;
+}
+
 Recipe full(const std::string& name, const std::string& description, Quantization quantization) {
   return {.name = name, .description = description, .quantization = std::move(quantization)};
 }
@@ -137,6 +162,16 @@ std::vector<Recipe> quantized_recipes() {
       full("switchback",
            "forward and dgrad in int8, rows of x and dy, tensors of W; wgrad in f32 (Wortsman et al. 2023)",
            {.forward_x = rows, .forward_w = whole("int8"), .dgrad_dy = rows, .dgrad_w = whole("int8")}),
+      full("mxfp4-backward",
+           "backward's operands in e2m1, rounded at random after a Hadamard transform; blocks of 32 with e8m0 scales "
+           "that clip nothing; forward in f32 (arXiv 2502.20586)",
+           mxfp4_backward()),
+      full("mxfp4-centered", "as mxfp4, without the mean of x over the samples, which is added in f32 (arXiv 2603.10444)",
+           centered(mx("e2m1"))),
+      full("adam8", "f32, with Adam's moments in dynamic maps of 8 bits, an f32 scale per 256 (bitsandbytes)",
+           dynamic_moments(8, 256)),
+      full("adam4", "f32, with Adam's moments in dynamic maps of 4 bits, an f32 scale per 128 (torchao)",
+           dynamic_moments(4, 128)),
   };
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <span>
 
 #include "../autograd/grad_mode.h"
 #include "../core/formats/synonyms.h"
@@ -129,6 +130,64 @@ autograd::GradientSums gradient_sums(const Recipe& r) {
                                                          : autograd::GradientSums::f32);
 }
 
+// The step that a phase begins with.
+static std::int64_t first_step(const Phase& p, std::int64_t steps) {
+  return p.last > 0 ? steps - std::llround(p.last * static_cast<double>(steps)) : p.from;
+}
+
+// What a phase changes; `modules` and what is kept between steps stay.
+static void enter(Quantization& q, const Phase& phase) {
+  if (!phase.modules.empty()) {
+    for (const std::string& module : phase.modules) q.modules.emplace_back(module, phase.recipe);
+    return;
+  }
+  const Quantization other = recipe(phase.recipe).quantization.value_or(Quantization{});
+  for (const QuantizerField& field : std::span(kQuantizerFields).first<kOperandFields>())
+    q.*field.quantizer = other.*field.quantizer;
+  q.accumulator = other.accumulator;
+  q.overflow = other.overflow;
+  q.requantize = other.requantize;
+}
+
+Recipe recipe_in_step(const Recipe& r, std::int64_t step, std::int64_t steps) {
+  Recipe now = r;
+  now.schedule.clear();
+  for (const Phase& p : r.schedule) {
+    if (p.last > 0 && steps <= 0)
+      throwf("recipe '{}': its schedule has a share of the run; RunOptions::steps says how long the run is", r.name);
+    if (step < first_step(p, steps)) continue;
+    if (p.modules.empty()) now.quantization = r.quantization;  // an earlier phase ends
+    enter(*now.quantization, p);
+  }
+  return now;
+}
+
+static void check_schedule(const Recipe& r) {
+  const std::string who = fmt::format("recipe '{}', schedule", r.name);
+  if (!r.schedule.empty() && !r.quantization)
+    throw_error(who + ": it changes the quantizers of operands, and the recipe has no quantization");
+  std::int64_t from = 0;
+  double last = 1;
+  Recipe whole = r;
+  whole.schedule.clear();
+  in_context(who, [&] {
+    for (const Phase& p : r.schedule) {
+      if (p.from < 0 || !(p.last >= 0 && p.last <= 1) || (p.from > 0 && p.last > 0))
+        throwf("from is {} and last is {}; allowed is one of from, at least 0, and last, above 0 and at most 1", p.from,
+               p.last);
+      if (p.last == 0 ? p.from < from || last < 1 : p.last > last)
+        throw_error("phases stand in the order of their steps, those with `from` before those with `last`");
+      if (p.last == 0) from = p.from;
+      else last = p.last;
+      if (recipe(p.recipe).quantization && !recipe(p.recipe).quantization->modules.empty())
+        throwf("recipe '{}' has modules of its own, which only a model's recipe has", p.recipe);
+      if (!recipe(p.recipe).schedule.empty()) throwf("recipe '{}' has a schedule of its own", p.recipe);
+      enter(*whole.quantization, p);
+      check_quantized(whole);
+    }
+  });
+}
+
 void check_valid(const Recipe& r) {
   const auto refuse_if = [&](bool wrong, const std::string& why) {
     if (wrong) throw_error("recipe '" + r.name + "': " + why);
@@ -160,6 +219,7 @@ void check_valid(const Recipe& r) {
     static_cast<void>(policy_table(r));                               // checks the edits
   });
   if (r.quantization) check_quantized(r);
+  check_schedule(r);
   if (r.exchange) in_context("recipe '" + r.name + "'", [&] { check_valid(*r.exchange); });
   for (const auto& [op, policy] : r.policy)
     refuse_if(r.mode == Mode::full && policy.kind == PolicyKind::lower,
@@ -170,6 +230,8 @@ void check_valid(const Recipe& r, nn::Module& model) {
   check_valid(r);
   if (!r.quantization) return;
   Quantization q = *r.quantization;
+  for (const Phase& p : r.schedule)
+    for (const std::string& module : p.modules) q.modules.emplace_back(module, p.recipe);
   in_context("recipe '" + r.name + "'", [&] { name_layers(q, model); });
 }
 
@@ -225,7 +287,7 @@ RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<Quantiz
 }
 
 RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options)
-    : recipe_(recipe), model_(model), options_(options) {
+    : recipe_(recipe), now_(recipe), model_(model), options_(options) {
   check_valid(recipe_, model);
   if (!(options.clip_norm >= 0)) throwf("RecipeRun: clip_norm is {}; it must be at least 0", options.clip_norm);
   not_null(make, "RecipeRun: the function that makes the optimizer");
@@ -249,16 +311,28 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   if (recipe_.mode == Mode::pure) to_pure(model_, recipe_.dtype);
   dtype_ = first_.dtype();
   if (recipe_.scaling) scaler_.emplace(*recipe_.scaling);
-  if (recipe_.quantization) {
-    name_layers(*recipe_.quantization, model_);
-    quantization_ = std::make_shared<QuantizationState>(*recipe_.quantization);
-    quantization_->watch = recipe_.scaling.has_value();
-    quantize_parameters(*quantization_, model_, *optimizer_);
-  }
+  if (recipe_.quantization) name_layers(*recipe_.quantization, model_);
+  enter_phase();
+  if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
 }
 
-void RecipeRun::freeze_histories() const {
-  if (quantization_) quantization_->frozen = !model_.training();
+// Makes now_ the recipe of the next step, with fresh histories if it is another one.
+void RecipeRun::enter_phase() {
+  if (!recipe_.quantization) return;
+  Recipe next = recipe_in_step(recipe_, steps_, options_.steps);
+  name_layers(*next.quantization, model_);
+  if (quantization_ && next.quantization == now_.quantization) return;
+  now_ = std::move(next);
+  quantization_ = std::make_shared<QuantizationState>(*now_.quantization);
+  quantization_->watch = now_.scaling.has_value();
+}
+
+void RecipeRun::tell_purpose() const {
+  using Purpose = QuantizationState::Purpose;
+  if (!quantization_) return;
+  Purpose& purpose = quantization_->purpose;
+  if (!model_.training()) purpose = Purpose::evaluation;
+  else if (purpose == Purpose::evaluation) purpose = Purpose::training;
 }
 
 void RecipeRun::check_model() const {
@@ -270,8 +344,8 @@ void RecipeRun::check_model() const {
 
 RecipeScope RecipeRun::scope() const {
   check_model();
-  freeze_histories();
-  return RecipeScope(recipe_, device_, quantization_);
+  tell_purpose();
+  return RecipeScope(now_, device_, quantization_);
 }
 
 Tensor RecipeRun::run_forward(const std::function<Tensor()>& loss) const {
@@ -288,13 +362,15 @@ Tensor RecipeRun::forward(const std::function<Tensor()>& loss) const {
 
 Tensor RecipeRun::evaluate(const std::function<Tensor()>& output) const {
   const NoGrad off;
+  std::optional<Scoped<QuantizationState::Purpose>> restored;  // it may be called on the way of a step
+  if (quantization_) restored.emplace(quantization_->purpose, quantization_->purpose);
   return forward(output);
 }
 
 void RecipeRun::backward(const Tensor& loss, autograd::GradOptions options) {
   const MatmulPrecisionScope precision(recipe_.tf32 ? MatmulPrecision::tf32 : MatmulPrecision::f32);
   const ResultScope results(recipe_.quantization);
-  freeze_histories();  // the model may have been evaluated since forward
+  tell_purpose();  // the model may have been evaluated since forward
   options.sums = gradient_sums(recipe_);
   autograd::backward({scaler_ ? scaler_->scale(loss) : loss}, {}, std::move(options));
   if (quantization_) quantization_->end_backward();
@@ -317,15 +393,18 @@ optim::StepResult RecipeRun::update() {
   }
   if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
   optimizer_->zero_grad();
+  ++steps_;
+  if (!recipe_.schedule.empty()) enter_phase();
   return result;
 }
 
 RunStep RecipeRun::step(const std::function<Tensor()>& loss) {
   const BeforeStep before(buffers_, parameters_, BeforeStep::Gradients::added_to, quantization_.get(),
                           default_generator().state());
+  tell_purpose();
   const Tensor value = before.whole([&] {
-    std::optional<Scoped<bool>> held;
-    if (quantization_) held.emplace(quantization_->held, true);
+    std::optional<Scoped<QuantizationState::Purpose>> purpose;
+    if (quantization_) purpose.emplace(quantization_->purpose, QuantizationState::Purpose::part_of_step);
     const Tensor computed = run_forward(loss);
     backward(computed);
     return computed;
@@ -344,6 +423,7 @@ StateDict RecipeRun::state_dict() {
   state.add("optimizer", optimizer_->state_dict());
   if (scaler_) state.add("scaler", scaler_->state_dict());
   if (quantization_) state.add("quantization", quantization_->state_dict());
+  if (!recipe_.schedule.empty()) state.set("steps", static_cast<double>(steps_));
   return state;
 }
 
@@ -355,6 +435,8 @@ void RecipeRun::load_state_dict(const StateDict& state) {
   optimizer_->load_state_dict(state.sub("optimizer"));  // after the model: its masters stand
   if (scaler_) scaler_->load_state_dict(state.sub("scaler"));
   if (!quantization_) return;
+  if (!recipe_.schedule.empty()) steps_ = static_cast<std::int64_t>(state.real("steps"));
+  enter_phase();
   quantization_->load_state_dict(state.sub("quantization"));
   for (const auto& [name, param] : model_.named_parameters()) optimizer_->keep_master(param);
 }

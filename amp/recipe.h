@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,6 +44,17 @@ enum class Masters : std::uint8_t { none, per_tensor, flat };
 std::string_view to_string(Mode mode);  // as in a JSON file
 std::string_view to_string(Masters masters);
 
+// A later part of a run, in which operands follow another recipe's quantizers: those of the six operands, the
+// accumulator and the overflow policy. What is kept between steps, results and the other fields stay.
+struct Phase {
+  int from = 0;                           // the step that it begins with, counted from 0
+  double last = 0;                        // above 0, instead of `from`: the share of the run's steps that it ends with
+  std::string recipe = {};                // by name; one without quantisation leaves operands in high precision
+  std::vector<std::string> modules = {};  // by path, as in Quantization::modules; empty: all
+
+  bool operator==(const Phase&) const = default;
+};
+
 struct Recipe {
   std::string name;
   std::string description = {};
@@ -53,14 +65,20 @@ struct Recipe {
   optim::LowPrecisionUpdate update = optim::LowPrecisionUpdate::none;  // none, kahan or stochastic: without masters
   DType optimizer_state = DType::f32;                                  // of momentum and moments
   // Where the gradients of half tensors add up, those of a parameter over micro-batches too: f32, or storage, their own
-  // dtype. Unset: f32 with masters, else storage, which loses small terms and in f16 overflows.
+  // dtype, to nearest or stochastic. Unset: f32 with masters, else storage, which loses small terms and in f16
+  // overflows.
   std::optional<autograd::GradientSums> gradients = {};
   std::optional<optim::GradScalerOptions> scaling = {};  // .dynamic tells static from dynamic
   std::vector<std::pair<OpId, CastPolicy>> policy = {};  // edits of the mode's table
   std::optional<Quantization> quantization = {};         // of the ops of kQuantisedOps
   std::optional<Exchange> exchange = {};                 // of gradients between ranks (dist/)
+  // In ascending order; each begins from the recipe's own quantisation, which it needs.
+  std::vector<Phase> schedule = {};
 };
 
+// The recipe as it is in a step of a run of `steps` steps (0: unknown, Error for a phase with `last`). Its schedule is
+// empty.
+Recipe recipe_in_step(const Recipe& recipe, std::int64_t step, std::int64_t steps);
 // The recipe's `gradients`, or what they are if it is unset.
 autograd::GradientSums gradient_sums(const Recipe& recipe);
 // Error naming the field if the choices contradict each other.
@@ -128,6 +146,7 @@ struct MakeOptimizer : std::function<std::unique_ptr<optim::Optimizer>(std::vect
 struct RunOptions {
   double clip_norm = 0;    // clips gradients to this norm, at least 0; 0: no clipping
   std::uint64_t seed = 0;  // of stochastic rounding
+  std::int64_t steps = 0;  // of the whole run; schedules with shares of a run need it
 };
 
 struct RunStep {
@@ -156,12 +175,15 @@ class RecipeRun : Pinned {
   RecipeScope scope() const;
 
   const Recipe& recipe() const { return recipe_; }
+  // The recipe of the next step: another one only if recipe() has a schedule. Calls of update() count as steps.
+  const Recipe& recipe_now() const { return now_; }
   const RunOptions& options() const { return options_; }
   nn::Module& model() { return model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   bool scales() const { return scaler_.has_value(); }
   double loss_scale() const { return scaler_ ? scaler_->scale() : 1; }
-  QuantizationState* quantization() { return quantization_.get(); }  // null if nothing is quantised
+  // Null if nothing is quantised. Another object after a change of the schedule.
+  QuantizationState* quantization() { return quantization_.get(); }
   optim::GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
 
   // Model, optimizer with masters, scaler, histories. A run of the same recipe resumes with the same bits; the caller
@@ -171,11 +193,15 @@ class RecipeRun : Pinned {
   StateDict master_state_dict();  // the model in FP32
 
  private:
-  void freeze_histories() const;
+  void tell_purpose() const;  // to the quantisation: whether the model trains
   void check_model() const;
   Tensor run_forward(const std::function<Tensor()>& loss) const;
 
+  void enter_phase();
+
   Recipe recipe_;
+  Recipe now_;
+  std::int64_t steps_ = 0;  // updates so far
   nn::Module& model_;
   RunOptions options_;
   Device device_;

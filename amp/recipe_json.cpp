@@ -1,4 +1,8 @@
 // Recipes as JSON.
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "../core/files/atomic_file.h"
 #include "../core/files/input_file.h"
 #include "../core/files/json_text.h"
@@ -50,7 +54,9 @@ template <> struct InFile<std::optional<GradScalerOptions>> {
   }
 };
 
-template <> std::vector<GradientSums> choices() { return {GradientSums::storage, GradientSums::f32}; }
+template <> std::vector<GradientSums> choices() {
+  return {GradientSums::storage, GradientSums::f32, GradientSums::stochastic};
+}
 template <> struct InFile<std::optional<GradientSums>> {
   static void read(const JsonReader& r, const char* key, const Json& from, std::optional<GradientSums>& value) {
     InFile<GradientSums>::read(r, key, from, value.emplace());
@@ -80,6 +86,49 @@ template <> struct InFile<Policies> {
   }
 };
 
+template <> struct Fields<Phase> {
+  static constexpr const char* kNeeded = "recipe";
+  template <class F> static void of(Phase& p, F field) {
+    field("from", p.from);
+    field("last", p.last);
+    field("recipe", p.recipe);
+    field("modules", p.modules);
+  }
+};
+template <> struct InFile<std::vector<std::string>> {
+  static void read(const JsonReader& r, const char* key, const Json& from, std::vector<std::string>& value) {
+    if (!from.is_array() || !std::ranges::all_of(from, [](const Json& one) { return one.is_string(); }))
+      r.bad(key, "a list of texts, such as [\"fc1\"]");
+    value = from.get<std::vector<std::string>>();
+  }
+  static Json of(const std::vector<std::string>& value) { return value; }
+};
+// An object has either "from" or "last".
+template <> struct InFile<std::vector<Phase>> {
+  static void read(const JsonReader& r, const char* key, const Json& from, std::vector<Phase>& value) {
+    if (!from.is_array()) r.bad(key, "a list such as [{\"from\": 500, \"recipe\": \"fp32\"}]");
+    value.clear();
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      if (!from[i].is_object()) r.bad(key, "a list of objects such as {\"from\": 500, \"recipe\": \"fp32\"}");
+      const JsonReader inner{from[i], fmt::format("{}, {}, number {}", r.where, key, i + 1)};
+      inner.need("recipe");
+      if (from[i].contains("from") == from[i].contains("last"))
+        throwf("{}: it has one of \"from\" and \"last\"", inner.where);
+      inner.read_fields(value.emplace_back());
+      if (from[i].contains("last") && !(value.back().last > 0)) inner.bad("last", "above 0 and at most 1");
+    }
+  }
+  static Json of(const std::vector<Phase>& value) {
+    Json list = Json::array();
+    for (const Phase& p : value) {
+      Json& one = list.emplace_back(json_of_fields(p));
+      one.erase(p.last > 0 ? "from" : "last");
+      if (p.modules.empty()) one.erase("modules");
+    }
+    return list;
+  }
+};
+
 template <> struct Fields<Recipe> {
   template <class F> static void of(Recipe& r, F field) {
     field("name", r.name);
@@ -95,6 +144,7 @@ template <> struct Fields<Recipe> {
     field("policy", r.policy);
     field("quantization", r.quantization);
     field("exchange", r.exchange);
+    field("schedule", r.schedule);
   }
 };
 
@@ -131,6 +181,10 @@ Json json_of(const Recipe& r) {
   Json json = in_context("recipe '" + r.name + "'", [&] { return json_of_fields(r); });
   if (!r.exchange) json.erase("exchange");    // as in files of earlier versions
   if (!r.gradients) json.erase("gradients");  // what follows from the masters
+  if (r.schedule.empty()) json.erase("schedule");
+  if (r.quantization)
+    for (auto& [key, value] : json["quantization"].items())
+      if (value.is_object() && value.contains("center") && value["center"] == false) value.erase("center");
   return json;
 }
 

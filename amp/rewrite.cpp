@@ -110,7 +110,8 @@ struct Rewritten final : Function, Interceptor {
     const Scoped scope(current_backward, &here);
     std::vector<Tensor> results(kept.size());
     std::vector<Tensor> dy = grads;
-    rules()[static_cast<int>(node_->op)].backward(RuleContext(*node_, dy.data(), results.data(), grad_enabled()));
+    backward_rules()[static_cast<int>(node_->op)].backward(
+        RuleContext(*node_, dy.data(), results.data(), grad_enabled()));
     node_->release_saved();
     for (int i = 0; i < node_->input_count; ++i)
       if (Tensor& g = results[static_cast<std::size_t>(i)]; g.defined())
@@ -136,7 +137,7 @@ struct Rewritten final : Function, Interceptor {
 
   // The tensors that the op's rule reads; codes replace operands that were saved as codes.
   void save(const OpCall& call) {
-    const int saves = saves_of(rules()[static_cast<int>(call.op)], needs());
+    const int saves = saves_of(backward_rules()[static_cast<int>(call.op)], needs());
     std::vector<Tensor> kept(codes_.size());
     for (std::size_t i = 0; i < kept.size(); ++i) {
       const bool read = i < 8 && (saves & in(static_cast<int>(i)));

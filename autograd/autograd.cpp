@@ -1,5 +1,8 @@
 #include "autograd.h"
 
+#include "../core/ops/ops.h"
+#include "../core/quantize/quantizer.h"
+#include "../core/support/generator.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "engine.h"
@@ -70,7 +73,7 @@ void Tensor::remove_hook(std::uint64_t id) const {
 
 namespace autograd {
 
-std::string_view to_string(GradientSums sums) { return enum_name(sums, {"storage", "f32"}); }
+std::string_view to_string(GradientSums sums) { return enum_name(sums, {"storage", "f32", "stochastic"}); }
 
 void set_gradient_sums(const Tensor& leaf, GradientSums sums) {
   if (!leaf.defined() || !leaf.is_floating() || !leaf.is_leaf())
@@ -82,6 +85,20 @@ void set_gradient_sums(const Tensor& leaf, GradientSums sums) {
 GradientSums gradient_sums(const Tensor& leaf) {
   const GradMeta* m = grad_meta(leaf);
   return m ? m->sums : GradientSums::storage;
+}
+
+Tensor add_gradient(const Tensor& sum, const Tensor& gradient, GradientSums sums) {
+  const Tensor term = cast(gradient, sum.dtype());
+  if (sums != GradientSums::stochastic || !is_half(sum.dtype())) return add(sum, term);
+  const Tensor plain = needs_grad(sum) || needs_grad(term) ? add(sum, term) : Tensor();  // create_graph
+  const NoGrad off;
+  const StageScope once(chain().results, nullptr);
+  const Rounding at_random{.mode = RoundingMode::stochastic};
+  const Tensor exact = add(cast(sum, DType::f32), cast(term, DType::f32));
+  const Tensor rounded =
+      fake_quantize(exact, format_of(sum.dtype()), at_random, Overflow::ieee, default_generator().next());
+  const Tensor stored = cast(rounded, sum.dtype());
+  return plain.defined() ? with_history(stored, plain) : stored;
 }
 
 std::uint32_t gradients_received(const Tensor& leaf) {

@@ -20,7 +20,10 @@ class Engine;
 // The dtype in which the gradients of an f16, bf16 or f8 tensor add up where it has several.
 enum class GradientSums : std::uint8_t {
   storage,  // the tensor's own: every addition rounds, small terms vanish and f16 overflows above 65504
-  f32       // f32; the sum is rounded once
+  f32,      // f32; the sum is rounded once
+  // The tensor's own, each addition rounded to one of two neighbours at random: small terms count on average. Draws
+  // one key of default_generator() per addition.
+  stochastic
 };
 std::string_view to_string(GradientSums sums);
 
@@ -51,6 +54,8 @@ void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gra
 // floating leaf.
 void set_gradient_sums(const Tensor& leaf, GradientSums sums);
 GradientSums gradient_sums(const Tensor& leaf);
+// sum + gradient, in the dtype of `sum`. stochastic: of f16 and bf16 sums the f32 result is rounded at random.
+Tensor add_gradient(const Tensor& sum, const Tensor& gradient, GradientSums sums);
 // The number of times that a backward has set or added to the leaf's grad().
 std::uint32_t gradients_received(const Tensor& leaf);
 

@@ -54,16 +54,18 @@ Engine::Pending& Engine::waiting_for(const Edge& edge) {
   return waiting;
 }
 
-static bool leaf_adds_in_f32(const Node& node) {
-  return node.leaf && static_cast<const GradMeta*>(node.leaf->grad_meta)->sums == GradientSums::f32;
+static GradientSums sums_of_leaf(const Node& node) {
+  return node.leaf ? static_cast<const GradMeta*>(node.leaf->grad_meta)->sums : GradientSums::storage;
 }
 
-bool Engine::adds_in_f32(const Node& node) const {
-  return options_.sums == GradientSums::f32 || leaf_adds_in_f32(node);
+// A choice other than storage prevails, and that of the leaf over that of this backward.
+GradientSums Engine::sums_of(const Node& node) const {
+  const GradientSums leaf = sums_of_leaf(node);
+  return leaf == GradientSums::storage ? options_.sums : leaf;
 }
 
 // True if the node is a leaf whose grad() takes the f32 sum as it is.
-bool Engine::keeps_sum(const Node& node) const { return wanted_.empty() && leaf_adds_in_f32(node); }
+bool Engine::keeps_sum(const Node& node) const { return wanted_.empty() && sums_of_leaf(node) == GradientSums::f32; }
 
 // Continues a sum in f32.
 void Engine::Pending::widen(std::uint32_t output) {
@@ -81,12 +83,15 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
     sum = std::move(grad);
     return;
   }
-  if (adds_in_f32(*edge.node)) {
+  const GradientSums sums = sums_of(*edge.node);
+  if (sums == GradientSums::f32) {
     waiting.widen(edge.output);
     grad = cast(grad, sum.dtype());
   }
   if (is_f8(sum.dtype())) {  // f8 tensors do not add
     sum = cast(add(cast(sum, DType::f32), cast(grad, DType::f32)), sum.dtype());
+  } else if (sums == GradientSums::stochastic && is_half(sum.dtype())) {
+    sum = add_gradient(sum, grad, sums);
   } else {
     sum = add(std::move(sum), std::move(grad));  // reuses the memory of one, if it is not shared
   }
@@ -94,8 +99,8 @@ void Engine::deliver(const Edge& edge, Tensor grad) {
 
 bool Engine::put_slice(Node& node, const SliceAttrs& a, const Tensor& grad) {
   const Node::Input& input = node.input(0);
-  const bool in_f32 = adds_in_f32(*input.edge.node);
-  if (options_.create_graph || !waiting_for(input.edge).write_slice(input, a, grad, in_f32)) return false;
+  const GradientSums sums = sums_of(*input.edge.node);
+  if (options_.create_graph || !waiting_for(input.edge).write_slice(input, a, grad, sums)) return false;
   if (!report_ && GradientObserver::installed.empty()) return true;
   // for the observer alone, not a part of backward
   const StageScope unseen(chain().observe, nullptr), exact(chain().results, nullptr);
@@ -140,8 +145,8 @@ void Engine::gather(Node& node, Tensor grad) const {
     // a copy, with create_graph too: the gradient may also go to another leaf, or belong to the user
     sum = sole_owner(grad) && grad.is_contiguous() ? std::move(grad) : clone(grad);
     sum.set_category(Category::gradients);
-  } else if (options_.create_graph) {
-    sum = add(sum, grad);
+  } else if (options_.create_graph || (meta.sums == GradientSums::stochastic && is_half(sum.dtype()))) {
+    sum = add_gradient(sum, grad, meta.sums);
     sum.set_category(Category::gradients);
   } else {
     sum.add_(grad);
@@ -156,7 +161,7 @@ using Gradients = std::vector<Tensor, PoolAllocator<Tensor>>;
 // Runs the node's rule; converts each gradient to its input's shape, dtype and device.
 Gradients gradients_of(Node& node, Tensor* grads, bool create_graph, bool frees) {
   Gradients results(static_cast<std::size_t>(node.input_count));
-  rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results.data(), create_graph, frees));
+  backward_rules()[static_cast<int>(node.op)].backward(RuleContext(node, grads, results.data(), create_graph, frees));
   for (int i = 0; i < node.input_count; ++i) {
     const Node::Input& slot = node.input(i);
     Tensor& g = results[static_cast<std::size_t>(i)];
@@ -204,7 +209,7 @@ void Engine::hand_on(Node& node, int input, const Tensor& grad) {
 }
 
 void Engine::run_rule(Node& node, Tensor* grads) {
-  Gradients results = options_.create_graph && rules()[static_cast<int>(node.op)].fused
+  Gradients results = options_.create_graph && backward_rules()[static_cast<int>(node.op)].fused
                           ? fused_gradients(node, grads)
                           : gradients_of(node, grads, options_.create_graph, !options_.retain_graph);
   for (int i = 0; i < node.input_count; ++i) {

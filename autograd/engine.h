@@ -71,7 +71,7 @@ class Engine : Pinned {
     std::int64_t end = 0;
     std::optional<DType> own[kMaxOutputs] = {};  // of a sum that is kept in f32: the tensor's own dtype
 
-    bool write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad, bool in_f32);
+    bool write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad, GradientSums sums);
     void widen(std::uint32_t output);
     void complete() {
       if (sliced >= 0) fill_rest();
@@ -82,7 +82,7 @@ class Engine : Pinned {
   void seed(const Tensor& output, Tensor grad);
   Pending& waiting_for(const Edge& edge);
   void deliver(const Edge& edge, Tensor grad);
-  bool adds_in_f32(const Node& node) const;
+  GradientSums sums_of(const Node& node) const;
   bool keeps_sum(const Node& node) const;
   void hand_on(Node& node, int input, const Tensor& grad);
   bool capture_gradients(Node& node, const Tensor* grads);

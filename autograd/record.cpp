@@ -17,7 +17,7 @@ Tensor copy_before_write(const Tensor& t, const OpCall& call) {
   return with_history(clone(t, call.where), t);
 }
 
-void check_in_place(const OpCall& call, const Rule& rule) {
+void check_in_place(const OpCall& call, const BackwardRule& rule) {
   const Tensor& x = call[0];
   const GradMeta* m = grad_meta(x);
   const Storage& storage = *x.unsafe_impl()->storage;
@@ -36,14 +36,14 @@ void check_in_place(const OpCall& call, const Rule& rule) {
 }
 
 // For an op without a backward rule. Error if nothing says why it has none. An in-place op is refused later.
-bool runs_unrecorded(const OpCall& call, const Rule& rule) {
+bool runs_unrecorded(const OpCall& call, const BackwardRule& rule) {
   if (op_info(call.op).kind == OpKind::InPlace) return false;
   if (!rule.reason) throwf("{}: no backward rule; run it under NoGrad or on detach()ed inputs", to_string(call.op));
   return true;
 }
 
 // Separate from Autograd::call(), so that its result is constructed in place.
-Outputs record(const OpCall& call, const Rule& rule, std::uint32_t needs) {
+Outputs record(const OpCall& call, const BackwardRule& rule, std::uint32_t needs) {
   const bool in_place = op_info(call.op).kind == OpKind::InPlace;
   if (in_place) check_in_place(call, rule);
   Ref<Node> node = make_node(call);
@@ -74,7 +74,7 @@ struct Autograd final : Interceptor {
     std::uint32_t needs = 0;
     for (int i = 0; i < call.inputs.size(); ++i)
       if (needs_grad(call[i])) needs |= input_bit(i);
-    const Rule& rule = rules()[static_cast<int>(call.op)];
+    const BackwardRule& rule = backward_rules()[static_cast<int>(call.op)];
     if (!needs || (!rule.backward && runs_unrecorded(call, rule))) return next_below_autograd(call);
     return record(call, rule, needs);
   }

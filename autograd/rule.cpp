@@ -67,21 +67,21 @@ Tensor gelu_gradient(const RuleContext& c, const Tensor& x) {
                       c.grad() * with_history(slope, gelu_slope_graph(x, form == Gelu::tanh)));
 }
 
-int saves_of(const Rule& rule, std::uint32_t needs) {
+int saves_of(const BackwardRule& rule, std::uint32_t needs) {
   int saves = 0;
   for (int i = 0; i < 5 && needs >> i != 0; ++i)
     if (needs & input_bit(i)) saves |= rule.saves[i];
   return saves;
 }
 
-Rule& set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward) {
-  Rule& r = rule_table[static_cast<int>(op)];
+BackwardRule& set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward) {
+  BackwardRule& r = backward_rule_table[static_cast<int>(op)];
   r.backward = backward;
   std::ranges::copy(saves, r.saves);
   return r;
 }
 void set_no_rule(std::initializer_list<OpId> ops, const char* reason) {
-  for (OpId op : ops) rule_table[static_cast<int>(op)].reason = reason;
+  for (OpId op : ops) backward_rule_table[static_cast<int>(op)].reason = reason;
 }
 
 void register_rules() {
@@ -96,8 +96,8 @@ void register_rules() {
        OpId::rms_norm_backward, OpId::softmax_backward, OpId::log_softmax_backward, OpId::cross_entropy_backward},
       "fused backward: under create_graph the composed form gives the graph");
   for (int i = 0; i < kOpCount; ++i) {
-    if (kOpInfos[i].kind == OpKind::Composite) rule_table[i].reason = "composite: its parts have rules";
-    if (kOpInfos[i].kind == OpKind::Comparison) rule_table[i].reason = "a bool result";
+    if (kOpInfos[i].kind == OpKind::Composite) backward_rule_table[i].reason = "composite: its parts have rules";
+    if (kOpInfos[i].kind == OpKind::Comparison) backward_rule_table[i].reason = "a bool result";
   }
 }
 

@@ -59,11 +59,11 @@ Tensor gelu_gradient(const RuleContext& c, const Tensor& x);
 
 using RuleFn = void (*)(const RuleContext&);
 
-// Bits of Rule::saves.
+// Bits of BackwardRule::saves.
 constexpr int in(int i) { return 1 << i; }
 constexpr int out(int i) { return 256 << i; }
 
-struct Rule {
+struct BackwardRule {
   RuleFn backward = nullptr;
   int saves[5] = {};                // tensors that the gradient of input i needs; only these are saved
   const char* reason = nullptr;     // why there is no backward: "integer result", "in place, outside the graph"
@@ -72,12 +72,12 @@ struct Rule {
 };
 
 // The column, by OpId. A test fails for an op with neither backward nor reason.
-inline Rule rule_table[kOpCount];
-inline Rule* rules() { return rule_table; }
-Rule& set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward);
+inline BackwardRule backward_rule_table[kOpCount];
+inline BackwardRule* backward_rules() { return backward_rule_table; }
+BackwardRule& set_rule(OpId op, std::initializer_list<int> saves, RuleFn backward);
 void set_no_rule(std::initializer_list<OpId> ops, const char* reason);
-// The tensors that a call saves if its inputs `needs` (input_bit) require gradients: bits as in Rule::saves.
-int saves_of(const Rule& rule, std::uint32_t needs);
+// The tensors that a call saves if its inputs `needs` (input_bit) require gradients: bits as in BackwardRule::saves.
+int saves_of(const BackwardRule& rule, std::uint32_t needs);
 void register_rules();  // calls the following
 void register_elementwise_rules();
 void register_shape_rules();

@@ -14,7 +14,8 @@ bool sole_owner(const Tensor& t) {
 
 // Copies adjacent slices, adds others. Returns false and does nothing if the buffer has another handle, or if the first
 // slice neither starts nor ends the dim.
-bool Engine::Pending::write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad, bool in_f32) {
+bool Engine::Pending::write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad,
+                                  GradientSums sums) {
   const auto to = static_cast<int>(input.edge.output);
   if (is_f8(grad.dtype()) || grad.dtype() != input.dtype || grad.device() != input.device) return false;
   Tensor& sum = grads[to];
@@ -34,8 +35,9 @@ bool Engine::Pending::write_slice(const Node::Input& input, const SliceAttrs& a,
     complete();
     // an expanded tensor, such as the gradient of a mean, has one number for many elements
     if (!sole_owner(sum) || !sum.is_contiguous()) return false;
-    if (in_f32) widen(input.edge.output);
-    place().add_(cast(grad, sum.dtype()));
+    if (sums == GradientSums::f32) widen(input.edge.output);
+    if (sums == GradientSums::stochastic && is_half(sum.dtype())) place().copy_(add_gradient(place(), grad, sums));
+    else place().add_(cast(grad, sum.dtype()));
     return true;
   }
   place().copy_(grad);

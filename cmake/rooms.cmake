@@ -19,7 +19,7 @@ set(rooms
   "core/cpu:core/support core/formats core/tensor core/ops core/kernels"
   "core/cpu/fast:core/support core/formats core/tensor core/ops core/kernels core/cpu"
   "core/onednn:core/support core/formats core/tensor core/ops core/kernels core/cpu"
-  "autograd:core/support core/formats core/tensor core/ops core/observe core/kernels"
+  "autograd:core/support core/formats core/tensor core/ops core/observe core/quantize core/kernels"
   "nn:core autograd"
   "optim:core autograd"
   "data:core autograd"

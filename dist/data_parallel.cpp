@@ -123,6 +123,18 @@ struct SumOfShards final : Function {
   const double& share;
 };
 
+// The number of operands in which a quantiser hid Inf or NaN since the last call.
+std::int64_t take_hidden(amp::RecipeRun* run) {
+  const Tensor hidden = run && run->quantization() ? run->quantization()->take_hidden() : Tensor();
+  return hidden.defined() ? static_cast<std::int64_t>(hidden.item()) : 0;
+}
+
+void put_hidden(amp::QuantizationState& quantization, std::int64_t count, Device device) {
+  static_cast<void>(quantization.take_hidden());
+  if (count > 0)
+    quantization.put_hidden(full({1}, static_cast<double>(count), {.dtype = DType::i64, .device = device}));
+}
+
 // A parameter's own node; null: it requires no gradient.
 const Node* leaf_of(const Tensor& parameter) {
   return needs_grad(parameter) ? grad_meta(parameter)->edge.node.get() : nullptr;
@@ -265,27 +277,18 @@ void DataParallel::check_step() {
   check_same(ranks_, {{fmt::format("their parameters after step {} (a checksum)", steps_), checksum_of(parameters_)}});
 }
 
-// One backward over all shards of all ranks. Each bucket has a tree for each held rank and a sum; in those of the last
-// one, which waits for backward, the header fields of the shards come first.
-template <class T> struct DataParallel::Step {
+// The gradients of a step's shards in buckets. Each bucket has a tree for each held rank and a sum; in those of the
+// last one, which waits for backward, the header fields of the shards come first.
+template <class T> struct DataParallel::Buckets {
   DataParallel& all;
-  const data::Batch& batch;
-  const Loss& loss;
   RandomKey key;
-  RandomKey start;  // of default_generator(), before the step
-  std::int64_t whole = batch.whole ? batch.whole : batch.size();
-  Range own = all.own_shards();
-  amp::BeforeStep before{tensors_of(all.buffers_), tensors_of(all.parameters_), amp::BeforeStep::Gradients::dropped,
-                         all.run_ ? all.run_->quantization() : nullptr, start};
-  std::int64_t earlier_hidden = 0;  // operands in which earlier calls hid Inf or NaN, on all ranks
-  ShardWeights weights{all.ranks_, all.shards_, whole};
+  double unit = all.exchange_ && all.run_ ? all.run_->loss_scale() : 1;
   std::size_t last = all.buckets_.size() - 1;
   std::vector<std::vector<TreeSum<T>>> trees{
       last + 1, std::vector<TreeSum<T>>(all.exchange_ ? static_cast<std::size_t>(all.exchange_->held().size()) : 1)};
   std::vector<std::vector<T>> sums{last + 1};
   TreeSum<T> about = {};  // with an exchange, which needs to know before it that all numbers are finite
   RankSum::Kept kept = all.exchange_ ? all.exchange_->kept() : RankSum::Kept{};
-  double unit = all.exchange_ && all.run_ ? all.run_->loss_scale() : 1;
   std::int64_t rank = 0;  // of the shard that closes, among the held ones
   std::size_t next = 0;   // the first bucket that it has not closed; shards in lockstep close all theirs without a stop
   bool finite = true;     // its gradients in those before
@@ -302,32 +305,6 @@ template <class T> struct DataParallel::Step {
       sum += static_cast<double>(two[0]) + static_cast<double>(two[1]);
     }
     return sum;
-  }
-
-  // The operands in which a quantiser hid Inf or NaN since the last call.
-  T hidden_operands() const {
-    const Tensor hidden = all.run_ && all.run_->quantization() ? all.run_->quantization()->take_hidden() : Tensor();
-    return hidden.defined() ? static_cast<T>(hidden.item()) : T{0};
-  }
-
-  std::vector<T> numbers_about(const Shard& shard) const {
-    const NoGrad off;
-    std::vector<T> out(kCounted + 2 * static_cast<std::size_t>(all.shards_));
-    if (shard.loss.defined() && shard.weight != 0) out[kLoss] = static_cast<T>(shard.loss.item() * shard.weight);
-    const T hidden = hidden_operands();
-    if (shard.weight != 0) out[kHidden] = hidden;
-    T* const counted = out.data() + kCounted + 2 * shard.k;
-    counted[0] = static_cast<T>(shard.divisor.counted);
-    counted[1] = static_cast<T>(shard.divisor.counted - static_cast<double>(counted[0]));
-    const double share = shard.share;
-    for (const auto& [name, p] : all.parameters_) out.push_back(p.grad().defined() ? 1 : 0);
-    for (std::size_t i = 0; i < before.buffers().size(); ++i) {
-      const Tensor now = on_host<T>(all.buffers_[i].second);
-      const Tensor then = on_host<T>(before.buffers()[i]);
-      for (std::int64_t k = 0; k < now.numel(); ++k)
-        out.push_back(static_cast<T>(share) * (now.template data<T>()[k] - then.template data<T>()[k]));
-    }
-    return out;
   }
 
   // Adds the shard's gradients in the next bucket, after these numbers, to the tree.
@@ -353,22 +330,130 @@ template <class T> struct DataParallel::Step {
     ++next;
   }
 
+  // What the shard's backward has not closed, but for the last bucket.
+  void close_rest(const Shard& shard) {
+    while (next < last) close(shard);
+  }
+
+  void close_last(const Shard& shard, std::vector<T> numbers) {
+    close(shard, std::move(numbers));
+    next = 0;
+    finite = true;
+  }
+
+  // Starts the thread. Buckets that are closed from now on are complete: they are of this rank's last shard.
+  void exchange_on_the_way() {
+    if (last == 0) return;
+    std::vector<std::future<void>> turns;
+    closed.resize(last);
+    for (std::promise<void>& c : closed) turns.push_back(c.get_future());
+    thread = std::async(std::launch::async, [this, turns = std::move(turns)]() mutable {
+      for (std::size_t b = 0; b < turns.size(); ++b) {
+        turns[b].get();
+        sum(b, all.exchange_.has_value());
+      }
+    });
+  }
+
+  // Closes buckets on the way, if there is a thread for them.
+  void run_backward(const Shard& shard, const Tensor& value) {
+    autograd::GradOptions options;
+    std::map<std::size_t, std::uint32_t> sent;  // how many gradients a parameter had received then
+    const auto received = [&](std::size_t i) { return autograd::gradients_received(all.parameters_[i].second); };
+    if (!closed.empty() && value.requires_grad()) {
+      const std::vector<std::uint64_t> uses = first_uses(value, all.parameters_);
+      if (!all.ordered_) std::ranges::stable_sort(all.order_, std::greater(), [&](std::size_t i) { return uses[i]; });
+      options.between = [&, uses](autograd::Engine& engine) {
+        const auto complete = [&](std::size_t i) { return uses[i] > engine.newest(); };
+        for (; next < last && std::ranges::all_of(all.buckets_[next], complete); close(shard))
+          for (const std::size_t i : all.buckets_[next]) {
+            if (const Node* leaf = leaf_of(all.parameters_[i].second)) engine.step(nullptr, leaf);
+            sent[i] = received(i);
+          }
+      };
+    }
+    if (all.run_) all.run_->backward(value, options);
+    else autograd::backward({value}, {}, options);
+    for (const auto& [i, then] : sent)
+      if (received(i) != then)
+        throwf(
+            "DataParallel: a function's backward changed the gradient of '{}' when it was on its way to other ranks, "
+            "after its uses on the tape; set bucket_bytes to 0",
+            all.parameters_[i].first);
+  }
+
+  // Exact sums, or in low precision without the header fields of the shards.
+  void sum(std::size_t bucket, bool low) {
+    const std::int64_t first = bucket == last ? all.about_ : 0;
+    if (low) {
+      std::vector<RankSum::Values> contributions;
+      for (TreeSum<T> tree : trees[bucket]) {  // a copy: the exact sum may be needed
+        const std::vector<T> total = tree.total();
+        contributions.emplace_back(total.begin() + first, total.end());
+      }
+      const auto out = all.exchange_->sum(std::move(contributions), all.factor_, key, unit, all.buckets_[bucket]);
+      sums[bucket].insert(sums[bucket].end(), out.begin(), out.end());
+      return;
+    }
+    TreeSum<T> joined = std::move(trees[bucket][0]);
+    for (std::size_t r = 1; r < trees[bucket].size(); ++r)
+      for (const auto& node : trees[bucket][r].nodes()) joined.add(node.level, node.index, node.values);
+    sums[bucket] = sum_shards(all.ranks_, all.shards_, std::move(joined));
+    for (auto v = sums[bucket].begin() + first; all.factor_ != 1 && v != sums[bucket].end(); ++v)
+      *v *= static_cast<T>(all.factor_);
+  }
+
+  // What the thread has not summed. With Inf or NaN all sums are exact: all ranks see them.
+  void sum_rest() {
+    const bool exchanges = all.exchange_.has_value();
+    if (exchanges) sums[last] = sum_shards(all.ranks_, all.shards_, std::move(about));
+    const bool low = exchanges && sums[last][kNonfinite] == 0;
+    if (exchanges && !low) all.exchange_->kept() = std::move(kept);
+    for (std::size_t b = exchanges && !low ? 0 : last; b <= last; ++b) sum(b, low);
+  }
+};
+
+// One backward over all shards of all ranks.
+template <class T> struct DataParallel::Step {
+  DataParallel& all;
+  const data::Batch& batch;
+  const Loss& loss;
+  RandomKey key;
+  RandomKey start;  // of default_generator(), before the step
+  std::int64_t whole = batch.whole ? batch.whole : batch.size();
+  Range own = all.own_shards();
+  amp::BeforeStep before{tensors_of(all.buffers_), tensors_of(all.parameters_), amp::BeforeStep::Gradients::dropped,
+                         all.run_ ? all.run_->quantization() : nullptr, start};
+  std::int64_t earlier_hidden = 0;  // operands in which earlier calls hid Inf or NaN, on all ranks
+  ShardWeights weights{all.ranks_, all.shards_, whole};
+  Buckets<T> buckets{all, key};
+
+  std::vector<T> numbers_about(const Shard& shard) const {
+    const NoGrad off;
+    std::vector<T> out(kCounted + 2 * static_cast<std::size_t>(all.shards_));
+    if (shard.loss.defined() && shard.weight != 0) out[kLoss] = static_cast<T>(shard.loss.item() * shard.weight);
+    const std::int64_t hidden = take_hidden(all.run_);
+    if (shard.weight != 0) out[kHidden] = static_cast<T>(hidden);
+    T* const counted = out.data() + kCounted + 2 * shard.k;
+    counted[0] = static_cast<T>(shard.divisor.counted);
+    counted[1] = static_cast<T>(shard.divisor.counted - static_cast<double>(counted[0]));
+    const double share = shard.share;
+    for (const auto& [name, p] : all.parameters_) out.push_back(p.grad().defined() ? 1 : 0);
+    for (std::size_t i = 0; i < before.buffers().size(); ++i) {
+      const Tensor now = on_host<T>(all.buffers_[i].second);
+      const Tensor then = on_host<T>(before.buffers()[i]);
+      for (std::int64_t k = 0; k < now.numel(); ++k)
+        out.push_back(static_cast<T>(share) * (now.template data<T>()[k] - then.template data<T>()[k]));
+    }
+    return out;
+  }
+
   void run_shard(Shard& shard) {
     const std::int64_t k = shard.k;
     const Range samples = weights.samples_of(k);
     for (const auto& [name, p] : all.parameters_) p.zero_grad();
     before.restore_buffers();
-    if (k + 1 == own.last && last > 0) {
-      std::vector<std::future<void>> turns;
-      closed.resize(last);
-      for (std::promise<void>& c : closed) turns.push_back(c.get_future());
-      thread = std::async(std::launch::async, [this, turns = std::move(turns)]() mutable {
-        for (std::size_t b = 0; b < turns.size(); ++b) {
-          turns[b].get();
-          sum(b, all.exchange_.has_value());
-        }
-      });
-    }
+    if (k + 1 == own.last) buckets.exchange_on_the_way();
     if (samples.size() > 0) {
       Generator generator = generator_of(key, k);
       const GeneratorScope scope(generator);
@@ -376,12 +461,11 @@ template <class T> struct DataParallel::Step {
       data::Batch part{rows(batch.inputs, here), rows(batch.targets, here)};
       for (const auto& [field, values] : batch.fields) part.fields.emplace_back(field, rows(values, here));
       weights.weigh(shard, loss_of(part));
-      run_backward(seed_of(shard), [&] { close(shard); });
+      const Tensor seed = seed_of(shard);
+      buckets.run_backward(shard, seed);
     }
-    while (next < last) close(shard);
-    close(shard, numbers_about(shard));
-    next = 0;
-    finite = true;
+    buckets.close_rest(shard);
+    buckets.close_last(shard, numbers_about(shard));
   }
 
   ShardLoss loss_of(const data::Batch& part) const {
@@ -399,33 +483,6 @@ template <class T> struct DataParallel::Step {
     const Tensor nothing = mul(shard.loss, 0.0);
     shard.loss = Tensor();
     return nothing;
-  }
-
-  // Closes buckets on the way, if there is a thread for them.
-  template <class F> void run_backward(const Tensor& value, const F& close_next) {
-    autograd::GradOptions options;
-    std::map<std::size_t, std::uint32_t> sent;  // how many gradients a parameter had received then
-    const auto received = [&](std::size_t i) { return autograd::gradients_received(all.parameters_[i].second); };
-    if (!closed.empty() && value.requires_grad()) {
-      const std::vector<std::uint64_t> uses = first_uses(value, all.parameters_);
-      if (!all.ordered_) std::ranges::stable_sort(all.order_, std::greater(), [&](std::size_t i) { return uses[i]; });
-      options.between = [&, uses](autograd::Engine& engine) {
-        const auto complete = [&](std::size_t i) { return uses[i] > engine.newest(); };
-        for (; next < last && std::ranges::all_of(all.buckets_[next], complete); close_next())
-          for (const std::size_t i : all.buckets_[next]) {
-            if (const Node* leaf = leaf_of(all.parameters_[i].second)) engine.step(nullptr, leaf);
-            sent[i] = received(i);
-          }
-      };
-    }
-    if (all.run_) all.run_->backward(value, options);
-    else autograd::backward({value}, {}, options);
-    for (const auto& [i, then] : sent)
-      if (received(i) != then)
-        throwf(
-            "DataParallel: a function's backward changed the gradient of '{}' when it was on its way to other ranks, "
-            "after its uses on the tape; set bucket_bytes to 0",
-            all.parameters_[i].first);
   }
 
   // Runs this rank's shards in lockstep. Gradients and buffers are those of the shard that runs.
@@ -466,31 +523,12 @@ template <class T> struct DataParallel::Step {
     };
     in_lockstep(static_cast<int>(own.size()), run, join, swap);
   }
-  // Exact sums, or in low precision without the header fields of the shards.
-  void sum(std::size_t bucket, bool low) {
-    const std::int64_t first = bucket == last ? all.about_ : 0;
-    if (low) {
-      std::vector<RankSum::Values> contributions;
-      for (TreeSum<T> tree : trees[bucket]) {  // a copy: the exact sum may be needed
-        const std::vector<T> total = tree.total();
-        contributions.emplace_back(total.begin() + first, total.end());
-      }
-      const auto out = all.exchange_->sum(std::move(contributions), all.factor_, key, unit, all.buckets_[bucket]);
-      sums[bucket].insert(sums[bucket].end(), out.begin(), out.end());
-      return;
-    }
-    TreeSum<T> joined = std::move(trees[bucket][0]);
-    for (std::size_t r = 1; r < trees[bucket].size(); ++r)
-      for (const auto& node : trees[bucket][r].nodes()) joined.add(node.level, node.index, node.values);
-    sums[bucket] = sum_shards(all.ranks_, all.shards_, std::move(joined));
-    for (auto v = sums[bucket].begin() + first; all.factor_ != 1 && v != sums[bucket].end(); ++v)
-      *v *= static_cast<T>(all.factor_);
-  }
-
   void give_back() const {
     const NoGrad off;
+    const std::size_t last = buckets.last;
+    const std::vector<std::vector<T>>& sums = buckets.sums;
     const std::size_t flags = kCounted + 2 * static_cast<std::size_t>(all.shards_);
-    const std::optional<double> factor = weights.factor(counted());
+    const std::optional<double> factor = weights.factor(buckets.counted());
     const T* from = sums[last].data() + flags + all.parameters_.size();
     for (std::size_t i = 0; i < before.buffers().size(); ++i) {
       const Tensor& b = all.buffers_[i].second;
@@ -507,11 +545,14 @@ template <class T> struct DataParallel::Step {
         const Tensor& p = all.parameters_[i].second;
         Tensor gradient = before.gradients()[i];
         if (sums[last][flags + i] > 0) {
-          const bool wide = is_half(p.dtype()) && autograd::gradient_sums(p) == autograd::GradientSums::f32;
+          const autograd::GradientSums how = autograd::gradient_sums(p);
+          const bool wide = is_half(p.dtype()) && how == autograd::GradientSums::f32;
           Tensor fresh = from_data(std::vector<T>(from, from + p.numel()), p.sizes(), {.dtype = dtype_of<T>});
           if (factor.value_or(1) != 1) fresh.mul_(*factor);
           fresh = fresh.to(p.device(), wide ? DType::f32 : p.dtype());
-          gradient = gradient.defined() ? add(gradient, fresh) : fresh;
+          if (!gradient.defined()) gradient = fresh;
+          else if (how == autograd::GradientSums::stochastic) gradient = autograd::add_gradient(gradient, fresh, how);
+          else gradient = add(gradient, fresh);
           gradient.set_category(Category::gradients);
         }
         p.set_grad(gradient);
@@ -520,46 +561,36 @@ template <class T> struct DataParallel::Step {
     }
   }
 
-  void put_hidden(std::int64_t count) const {
-    amp::QuantizationState& quantization = *all.run_->quantization();
-    static_cast<void>(quantization.take_hidden());
-    const Device device = all.parameters_[0].second.device();
-    if (count > 0)
-      quantization.put_hidden(full({1}, static_cast<double>(count), {.dtype = DType::i64, .device = device}));
-  }
-
   Tensor run() {
-    earlier_hidden = static_cast<std::int64_t>(hidden_operands());
+    earlier_hidden = take_hidden(all.run_);
     return before.whole([&] { return sum_of_shards(); });
   }
 
   Tensor sum_of_shards() {
     amp::QuantizationState* const quantization = all.run_ ? all.run_->quantization() : nullptr;
-    std::optional<Scoped<bool>> held;
-    if (quantization) held.emplace(quantization->held, true);
+    std::optional<Scoped<amp::QuantizationState::Purpose>> purpose;
+    if (quantization) purpose.emplace(quantization->purpose, amp::QuantizationState::Purpose::part_of_step);
     if (!weights.own_samples()) weights.agree_without_samples();
     if (all.options_.synchronized_batch_norm) run_together();
     for (std::int64_t k = own.first; k < own.last && !all.options_.synchronized_batch_norm; ++k) {
       Shard shard = weights.shard(k);
       run_shard(shard);
     }
-    if (thread.valid()) thread.get();
+    if (buckets.thread.valid()) buckets.thread.get();
     if (quantization) advance_histories(*quantization, all.ranks_);
     before.restore_buffers();
-    const bool exchanges = all.exchange_.has_value();
-    if (exchanges) sums[last] = sum_shards(all.ranks_, all.shards_, std::move(about));
-    const bool low =
-        exchanges && sums[last][kNonfinite] == 0;  // with Inf or NaN all sums are exact: all ranks see them
-    if (exchanges && !low) all.exchange_->kept() = std::move(kept);
-    for (std::size_t b = exchanges && !low ? 0 : last; b <= last; ++b) sum(b, low);
+    buckets.sum_rest();
     give_back();
-    if (quantization) put_hidden(earlier_hidden + static_cast<std::int64_t>(sums[last][kHidden]));
-    if (last > 0 && !std::exchange(all.ordered_, true)) {
+    const std::vector<T>& total = buckets.sums[buckets.last];  // of the header fields
+    if (quantization)
+      put_hidden(*quantization, earlier_hidden + static_cast<std::int64_t>(total[kHidden]),
+                 all.parameters_[0].second.device());
+    if (buckets.last > 0 && !std::exchange(all.ordered_, true)) {
       all.ranks_.broadcast(all.order_.data(), all.order_.size() * sizeof(std::size_t), 0);
       all.fill_buckets();
     }
-    const std::optional<double> factor = weights.factor(counted());
-    const double mean = factor ? static_cast<double>(sums[last][kLoss]) * *factor : std::nan("");
+    const std::optional<double> factor = weights.factor(buckets.counted());
+    const double mean = factor ? static_cast<double>(total[kLoss]) * *factor : std::nan("");
     return full({}, mean, {.dtype = all.options_.sum});
   }
 };

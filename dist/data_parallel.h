@@ -98,6 +98,7 @@ class DataParallel : Pinned {
   void load_state_dict(const StateDict& state);
 
  private:
+  template <class T> struct Buckets;
   template <class T> struct Step;
   void copy_state();
   void fill_buckets();

@@ -1,5 +1,5 @@
 // The amax histories of delayed scaling in a step of several shards: each shard sees the scales of the step's start
-// (QuantizationState::held), and the histories then take the largest amax of all shards.
+// (QuantizationState::Purpose::part_of_step), and the histories then take the largest amax of all shards.
 #pragma once
 
 #include "../amp/quantization.h"

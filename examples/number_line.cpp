@@ -5,11 +5,15 @@
 // one's. Exponent code 0 continues down to zero with the gap of the smallest binade (subnormal values). A number
 // between two values is rounded to one of them: the rounding mode decides which. The overflow policy decides about
 // numbers beyond the largest value.
+#include <gradual/core/formats/bit_fields.h>
 #include <gradual/core/formats/format_table.h>
 #include <gradual/gradual.h>
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <string_view>
+#include <vector>
 
 #include "example.h"
 
@@ -37,7 +41,9 @@ constexpr const char* kUsage =
     "A number format on paper: its values, the gaps between them, its limits, and where a number of yours lands.\n"
     "  number_line                               # lists the formats\n"
     "  number_line FORMAT                        # a name in that list, e4m2 or any other eXmY\n"
-    "  number_line FORMAT NUMBER                 # e4m3fn 17; 0x1p-10, inf or nan too\n";
+    "  number_line FORMAT NUMBER                 # e4m3fn 17; 0x1p-10, inf or nan too\n"
+    "  number_line --bits [FORMAT]..             # the bits of formats: sign, exponent and mantissa\n"
+    "  --svg FILE, with --bits: the same as a picture\n";
 
 void list_formats() {
   std::printf("%s\n  FORMAT is one of\n", kUsage);
@@ -79,7 +85,8 @@ void show_limits(const Format& f) {
               f.is_signed ? 1 : 0, f.exponent_bits, f.mantissa_bits, f.bias);
   for (const NamedFormat& n : named_formats())
     if (n.format == f) std::printf("  %s\n", std::string(n.about).c_str());
-    else if (n.common && n.format.exponent_bits == f.exponent_bits && n.format.mantissa_bits == f.mantissa_bits)
+    else if (n.common && n.format.is_signed == f.is_signed && n.format.exponent_bits == f.exponent_bits &&
+             n.format.mantissa_bits == f.mantissa_bits)
       std::printf("  (%s has as many bits and reaches %s)\n", std::string(n.name).c_str(),
                   text(n.format.max()).c_str());
   std::printf("  largest value      %s\n", with_power(f.max()).c_str());
@@ -227,7 +234,23 @@ bool codes_come_back(const Format& f) {
   return true;
 }
 
+// The formats named, or those that training uses most.
+void show_bits(example::Arguments& arguments) {
+  const std::string picture = arguments.text("--svg", "");
+  std::vector<std::string> named;
+  for (std::string name = arguments.word(""); !name.empty(); name = arguments.word("")) named.push_back(name);
+  arguments.done();
+  std::vector<std::string_view> names = {"fp32", "tf32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "e8m0"};
+  if (!named.empty()) names.assign(named.begin(), named.end());
+  std::printf("%s", bit_fields(names).c_str());
+  if (picture.empty()) return;
+  std::ofstream file(picture);
+  file << bit_fields_svg(names);
+  if (!file.flush()) throw std::runtime_error("cannot write " + picture);
+}
+
 void body(example::Arguments& arguments) {
+  if (arguments.flag("--bits")) return show_bits(arguments);
   const std::string format_name = arguments.word("");
   const std::string number = arguments.word("");
   arguments.done();

@@ -7,15 +7,24 @@
 #include <gradual/gradual.h>
 #include <gradual/inspect/diagnosis.h>
 #include <gradual/inspect/shadow.h>
+#include <gradual/lab/narrow.h>
 
 #include <bit>
 #include <cmath>
+#include <string>
 
 #include "example.h"
 
 using namespace gradual;
 
 namespace {
+
+// Lines of at most 80 columns; with --wide as long as they are.
+bool& wide() {
+  static bool chosen = false;
+  return chosen;
+}
+void print(const std::string& text) { std::printf("%s", (wide() ? text : lab::narrowed(text)).c_str()); }
 
 struct Net : nn::Module {
   nn::Linear& fc1 = register_module("fc1", nn::Linear(64, 48));
@@ -58,8 +67,7 @@ struct Training {
 
 void diagnose_fp16() {
   const amp::Recipe recipe = amp::recipe("fp16-pure");
-  std::printf("1. The ledger of the first step in %s: one row per op, with what its results hold\n\n",
-              recipe.name.c_str());
+  print("1. The ledger of the first step in " + recipe.name + ": one row per op, with what its results hold\n\n");
   Training training(recipe);
   inspect::Evidence evidence{.recipe = &recipe, .steps = 1};
   evidence.bad = inspect::ObservedStep{.step = 0, .ledger = inspect::Ledger(training.net), .nonfinite = true};
@@ -67,7 +75,7 @@ void diagnose_fp16() {
     const ObserverScope scope(evidence.bad->ledger);
     training.step(0);
   }
-  std::printf("%s\n", evidence.bad->ledger.to_string().c_str());
+  print(evidence.bad->ledger.to_string() + "\n");
   const double later = training.train(1, 40);
   std::printf("  loss after 40 steps: %g\n", std::isnan(later) ? std::fabs(later) : later);
   const inspect::LedgerRow* first = evidence.bad->ledger.first_nonfinite();
@@ -80,8 +88,8 @@ void diagnose_fp16() {
                  "the cause is Adam's eps, which is 0 in f16");
   if (findings.empty() || findings[0].cures.empty()) return;
   const inspect::Cure& cure = findings[0].cures[0];
-  std::printf("  %s\n  cure: %s\n  as an edit of the recipe: %s\n", findings[0].sentence.c_str(), cure.remedy.c_str(),
-              inspect::edit(recipe, cure.recipe).c_str());
+  print("  " + findings[0].sentence + "\n  cure: " + cure.remedy +
+        "\n  as an edit of the recipe: " + inspect::edit(recipe, cure.recipe) + "\n");
   const double cured = Training(cure.recipe).train(0, 200);
   std::printf("  loss of the edited recipe after 200 steps: %.3f\n", cured);
   example::claim(cured < 0.5, "the edited recipe learns");
@@ -99,10 +107,10 @@ void shadow_of_fp8() {
     seen.step(40);
   }
   alone.step(40);
-  std::printf("%s\n", shadow.to_string().c_str());
+  print(shadow.to_string() + "\n");
   example::claim(alone.bits() == seen.bits(), "the step has the same bits with the shadow and without");
 
-  std::printf("\n4. Whose error moves the loss\n\n%s", to_string(shadow.attribution()).c_str());
+  print("\n4. Whose error moves the loss\n\n" + to_string(shadow.attribution()));
   const inspect::Attribution a = shadow.attribution();
   example::claim(std::fabs(a.explained - a.difference()) < 0.05 * std::fabs(a.difference()),
                  "the ops' shares explain the difference to 5%");
@@ -115,6 +123,7 @@ void shadow_of_fp8() {
 }
 
 void body(example::Arguments& arguments) {
+  wide() = arguments.flag("--wide");
   arguments.done();
   diagnose_fp16();
   shadow_of_fp8();
@@ -124,5 +133,6 @@ void body(example::Arguments& arguments) {
 
 int main(int argc, char** argv) {
   return example::run(argc, argv, body,
-                      "Ledger, diagnosis, shadow and attribution on a small model.\n  why [arguments]\n");
+                      "Ledger, diagnosis, shadow and attribution on a small model.\n  why [arguments]\n"
+                      "  --wide, lines as long as they are, not of 80 columns\n");
 }

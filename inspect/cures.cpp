@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <variant>
 
 #include <nlohmann/json.hpp>
 
+#include "../core/quantize/what_if.h"
 #include "../core/support/message_text.h"
 
 namespace gradual::inspect {
@@ -21,6 +24,14 @@ bool keeps_half(const Recipe& r) { return r.mode == amp::Mode::half || r.mode ==
 template <class F> Recipe requantised(Recipe r, const F& edit) {
   for (const amp::QuantizerField& field : amp::kQuantizerFields)
     if (auto* q = r.quantization ? &(*r.quantization.*field.quantizer) : nullptr; q && *q) edit(**q);
+  return r;
+}
+
+// Edits the quantisers of a role's operand.
+template <class F> Recipe requantised(Recipe r, amp::Role role, const F& edit) {
+  if (!r.quantization) return r;
+  for (const auto field : amp::kOperandQuantizers[static_cast<int>(role)])
+    if (std::optional<Quantizer>& q = *r.quantization.*field) edit(*q);
   return r;
 }
 
@@ -50,7 +61,9 @@ std::vector<Cure> valid(const Recipe& from, const std::vector<Cure>& all) {
   std::vector<Cure> kept;
   for (const Cure& c : all) try {
       check_valid(c.recipe);
-      if (amp::to_json(c.recipe) != amp::to_json(from)) kept.push_back(c);
+      const auto same = [&c](const Recipe& r) { return amp::to_json(c.recipe) == amp::to_json(r); };
+      const bool known = std::ranges::any_of(kept, same, &Cure::recipe);
+      if (!same(from) && !known) kept.push_back(c);
     } catch (const Error&) { continue; }
   return kept;
 }
@@ -77,13 +90,23 @@ Cure bf16(Recipe r) {
   if (optimizer) r = masters(r).recipe;
   r.dtype = DType::bf16;
   r.scaling.reset();
-  return {r, std::string("bf16, which has the range of f32") + (optimizer ? "; the optimizer in f32" : "")};
+  const std::string words = optimizer ? "; the optimizer in f32" : "";
+  return {.recipe = r, .remedy = "bf16, which has the range of f32" + words, .generic = true};
 }
 
 Cure dynamic_scale(Recipe r) {
   if (keeps_half(r)) r = masters(r).recipe;
   r.scaling = optim::GradScalerOptions{};
   return {r, "dynamic loss scaling"};
+}
+
+Cure static_scale(Recipe r, int bits) {
+  if (!r.scaling) {
+    if (keeps_half(r)) r = masters(r).recipe;
+    r.scaling = optim::GradScalerOptions{.init_scale = 1, .dynamic = false};
+  }
+  r.scaling->init_scale = std::ldexp(r.scaling->init_scale, bits);
+  return {r, fmt::format("a loss scale of {}", scale_text(r.scaling->init_scale))};
 }
 
 Cure norms_in_f32(Recipe r) {
@@ -138,31 +161,50 @@ Cure wide_scales(Recipe r) {
   return {requantised(std::move(r), widen), "scales of blocks in f32"};
 }
 
-Cure smaller_blocks(Recipe r, int parts) {
-  constexpr int kSmallest = 4;
-  int size = 0;
-  const auto divide = [&size, parts](Quantizer& q) {
+Cure smaller_blocks(Recipe r, int size) {
+  const auto divide = [size](Quantizer& q) {
     const int block = block_size(q.scaling);
-    const bool divides = block % parts == 0 && block / parts >= kSmallest;
-    if (block == 0 || is_any<Nvfp4Blocks>(q.scaling) || !divides) return;
-    size = block / parts;
-    set_block(q.scaling, size);
+    if (block > size && block % size == 0 && !is_any<Nvfp4Blocks>(q.scaling)) set_block(q.scaling, size);
   };
-  r = requantised(std::move(r), divide);
-  return {r, fmt::format("blocks of {}", size)};
+  return {requantised(std::move(r), divide), fmt::format("blocks of {}", size)};
+}
+
+Cure finer_scales(Recipe r, amp::Role role, int block) {
+  const auto divide = [block](Quantizer& q) {
+    if (is_any<TensorScale, RowScale>(q.scaling)) q.scaling = FloatBlocks{.block = block};
+  };
+  return {requantised(std::move(r), role, divide), fmt::format("a scale for each block of {}", block)};
+}
+
+Cure stochastic(Recipe r, amp::Role role) {
+  const auto at_random = [](Quantizer& q) { q.rounding.mode = RoundingMode::stochastic; };
+  return {requantised(std::move(r), role, at_random), "stochastic rounding"};
+}
+
+Cure signed_format(Recipe r, amp::Role role) {
+  constexpr int kMostBits = 8;
+  std::string name;
+  const auto with_sign = [&name](Quantizer& q) {
+    if (q.format.is_signed || q.format.table) return;
+    q.format.is_signed = true;
+    if (q.format.bits() > kMostBits && q.format.mantissa_bits > 0) --q.format.mantissa_bits;
+    name = to_string(q.format);
+  };
+  r = requantised(std::move(r), role, with_sign);
+  return {r, "a format with a sign, " + name};
 }
 
 Cure layer_in_f32(Recipe r, const std::string& layer) {
   const std::string path = layer.substr(0, layer.find('#'));
   if (r.quantization && !path.empty()) r.quantization->modules.emplace_back(path, "fp32");
-  return {r, "layer " + path + " in high precision"};
+  return {.recipe = r, .remedy = "layer " + path + " in high precision", .generic = true};
 }
 
 Cure fp8(Recipe r) {
   const amp::Quantization wide = amp::recipe("fp8-current").quantization.value();
   for (const auto& field : amp::kQuantizerFields)
     if (r.quantization && wide.*field.quantizer) *r.quantization.*field.quantizer = wide.*field.quantizer;
-  return {r, "operands in e4m3 and e5m2, one scale per tensor"};
+  return {.recipe = r, .remedy = "operands in e4m3 and e5m2, one scale per tensor", .generic = true};
 }
 
 }  // namespace cures

@@ -11,17 +11,21 @@ namespace gradual::inspect {
 struct Cure {
   amp::Recipe recipe;  // edited
   std::string remedy;  // the edit in words: "dynamic loss scaling"
+  // Helps against nearly any cause at this place, as another format for everything does: it comes after cures of the
+  // mechanism itself.
+  bool generic = false;
 };
 
 namespace cures {
 
-// Without edits that change nothing or that the recipe's mode does not allow.
+// Each once, without edits that change nothing or that the recipe's mode does not allow.
 std::vector<Cure> valid(const amp::Recipe& from, const std::vector<Cure>& all);
 
-Cure masters(amp::Recipe r);        // FP32 masters for half parameters; weights and state are kept in f32
-Cure bf16(amp::Recipe r);           // instead of f16; with masters if the optimizer computes in f16
-Cure dynamic_scale(amp::Recipe r);  // with the usual options
-Cure norms_in_f32(amp::Recipe r);   // mode half instead of pure
+Cure masters(amp::Recipe r);                 // FP32 masters for half parameters; weights and state are kept in f32
+Cure bf16(amp::Recipe r);                    // instead of f16; with masters if the optimizer computes in f16
+Cure dynamic_scale(amp::Recipe r);           // with the usual options
+Cure static_scale(amp::Recipe r, int bits);  // a static loss scale times 2^bits; of 2^bits where there is none
+Cure norms_in_f32(amp::Recipe r);            // mode half instead of pure
 Cure ops_in_f32(amp::Recipe r, const std::vector<std::string>& ops);
 // Norms too: in a model of half parameters they take no f32 input.
 Cure ops_and_norms_in_f32(amp::Recipe r, std::vector<std::string> ops);
@@ -30,8 +34,14 @@ Cure f32_sums(amp::Recipe r);
 // precision for all operands of a layer.
 Cure scales(amp::Recipe r);
 Cure rceil(amp::Recipe r);
-Cure wide_scales(amp::Recipe r);                // f32 scales of blocks instead of coded ones
-Cure smaller_blocks(amp::Recipe r, int parts);  // a block becomes so many, of 4 elements at least
+Cure wide_scales(amp::Recipe r);  // f32 scales of blocks instead of coded ones
+// Blocks of so many elements where they are larger and a multiple of it.
+Cure smaller_blocks(amp::Recipe r, int size);
+// Of the quantisers of a role: an f32 scale for so many elements instead of one for a tensor or row; stochastic
+// rounding; a format with a sign.
+Cure finer_scales(amp::Recipe r, amp::Role role, int block);
+Cure stochastic(amp::Recipe r, amp::Role role);
+Cure signed_format(amp::Recipe r, amp::Role role);
 Cure layer_in_f32(amp::Recipe r, const std::string& layer);
 Cure fp8(amp::Recipe r);  // operands as in fp8-current
 

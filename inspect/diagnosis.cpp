@@ -21,6 +21,8 @@ constexpr double kManyClippedByFloor = 0.005;
 constexpr double kSomeClipped = 0.001;
 constexpr double kRises = 2;
 constexpr double kManyLost = 0.1;
+constexpr double kMostStays = 0.5;
+constexpr double kFaint = 0.4;       // of a signal's energy
 constexpr double kNominates = 0.02;  // a share that becomes 0, for a trial to decide
 constexpr double kRoomBits = 4;      // powers of two above the largest number that leave room for a larger scale
 
@@ -71,13 +73,25 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e, bool large) {
   if (r.quantization) {
     if (any_quantizer(e, l.role, is_coded)) all.push_back(cures::wide_scales(r));
     if (large && any_quantizer(e, l.role, is_floor)) all.push_back(cures::rceil(r));
-    for (const int parts : {2, 4, 8})
-      if (!large) all.push_back(cures::smaller_blocks(r, parts));
-    all.insert(all.end(), {cures::scales(r), cures::layer_in_f32(r, l.layer), cures::fp8(r)});
+    const Cure own_amax = cures::scales(r);
+    all.insert(all.end(), {cures::signed_format(r, l.role), own_amax});
+    for (const int size : {32, 8, 4}) {
+      if (large) continue;
+      all.push_back(cures::smaller_blocks(r, size));
+      all.push_back(cures::finer_scales(own_amax.recipe, l.role, size));
+    }
+    if (is_gradient(l.role)) {
+      constexpr int kSmall = 8;
+      all.push_back(cures::stochastic(r, l.role));
+      const amp::Recipe fine = cures::smaller_blocks(cures::finer_scales(r, l.role, kSmall).recipe, kSmall).recipe;
+      all.push_back(cures::stochastic(fine, l.role));
+      all.back().remedy += fmt::format(" and blocks of {}", kSmall);
+    }
+    all.insert(all.end(), {cures::layer_in_f32(r, l.layer), cures::fp8(r)});
   } else if (r.dtype == DType::f16) {
     const bool small = is_gradient(l.role) && l.small > l.large;
     if (small && r.scaling && !r.scaling->dynamic && l.room > kRoomBits)
-      all.push_back(static_scale(r, static_cast<int>(l.room - kRoomBits / 2)));
+      all.push_back(cures::static_scale(r, static_cast<int>(l.room - kRoomBits / 2)));
     if (small) all.push_back(cures::dynamic_scale(r));
     all.push_back(cures::bf16(r));
   }
@@ -159,6 +173,45 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
   return f;
 }
 
+// The same loss as the work of the scales: a trial with other scales decides whether they are its cause.
+Found of_scales(const Loss& l, const Evidence& e, const Finding& lost) {
+  const bool delayed = any_quantizer(e, l.role, is_delayed);
+  const bool coded = any_quantizer(e, l.role, is_coded);
+  if (!delayed && !coded) return {};
+  Finding f = lost;
+  f.cause = delayed ? Cause::delayed_scale : Cause::scale_range;
+  if (f.cause == lost.cause) return {};
+  f.sentence += delayed ? ": their scale comes from earlier amaxes" : ": the format of the scales of blocks ends there";
+  f.exact.clear();
+  const Cure first = delayed ? cures::scales(*e.recipe) : cures::wide_scales(*e.recipe);
+  f.cures.insert(f.cures.begin(), first);
+  return f;
+}
+
+// Blocks whose coded scale is 0 are 0 before anything is rounded, so no count has them; their signal is lost. A trial
+// with wider scales decides.
+Found of_zero_scales(const Evidence& e, Role role) {
+  if (!any_quantizer(e, role, is_coded)) return {};
+  const auto lost_signal = [role](const LedgerRow& r) {
+    const bool fits =
+        (r.phase == Phase::backward) == is_gradient(role) && r.parameter.empty() != (role == Role::weight);
+    if (r.source != Source::quantizer || !fits || std::isnan(r.sqnr_db)) return 0.0;
+    const double lost = 1 / (1 + std::pow(10.0, r.sqnr_db / 10));
+    return lost > kFaint && r.numbers.zeros > 0 ? lost : 0;
+  };
+  const auto [s, worst, most] = worst_of({&e.late, &e.first}, lost_signal);
+  if (!s) return {};
+  Finding f{.cause = Cause::scale_range, .phase = worst->phase, .op = worst->op, .site = worst->place()};
+  f.line = worst->own_line ? "" : worst->line;
+  f.sentence = fmt::format(
+      "{}: {} of {} numbers are 0 after rounding, for the scales of their blocks are: their format "
+      "ends above them",
+      worst->site(), worst->numbers.zeros, worst->numbers.elements);
+  f.severity = most;
+  f.cures = {cures::wide_scales(*e.recipe), cures::layer_in_f32(*e.recipe, worst->module)};
+  return f;
+}
+
 // The layer of a role with the largest share above a threshold, or the first one; null if there is none.
 const Loss* most_lost(const std::vector<Loss>& all, Role role, double Loss::*share, double threshold, bool first) {
   const Loss* found = nullptr;
@@ -185,8 +238,14 @@ std::vector<Finding> of_casts(const Evidence& e) {
     const Loss* large = most_lost(all, role, &Loss::large, most, false);
     const Loss* small = most_lost(all, role, &Loss::small, kManyVanish, is_gradient(role));
     const bool told = role == Role::weight_gradient && !found.empty();  // reported as errors already
-    if (large) found.push_back(of_loss(*large, e, true));
-    if (small && !told) found.push_back(of_loss(*small, e, false));
+    const auto add = [&](const Loss& l, bool is_large) {
+      const Finding lost = of_loss(l, e, is_large);
+      if (const Found scales = of_scales(l, e, lost)) found.push_back(*scales);
+      found.push_back(lost);
+    };
+    if (large) add(*large, true);
+    if (small && !told) add(*small, false);
+    if (const Found zero = large || small ? Found() : of_zero_scales(e, role)) found.push_back(*zero);
     const Loss* some =
         small || told || !e.recipe->quantization ? nullptr : most_lost(all, role, &Loss::small, kNominates, false);
     if (!some) continue;
@@ -230,7 +289,10 @@ Found of_updates(const Evidence& e, const UpdateRule& rule) {
     if (!belongs(u, rule.what)) continue;
     // With stochastic updates most elements stay, and the others compensate.
     const auto intended = static_cast<double>(u.intended);
-    const double here = u.arriving() < kMostArrives ? (1 - std::max(0.0, u.arriving())) * intended : 0;
+    double here = u.arriving() < kMostArrives ? (1 - std::max(0.0, u.arriving())) * intended : 0;
+    // Each second moment divides an update of its own, so small ones count as much as large ones.
+    const double stays = u.vanished_percent() / 100;
+    if (rule.what == Updated::second_moment && stays > kMostStays) here = std::max(here, stays * intended);
     lost += here;
     all += intended;
     if (here > most) {
@@ -315,6 +377,7 @@ std::vector<LossShare> loss_shares(const Shadow& shadow) {
 }
 
 std::vector<Finding> diagnose(const Evidence& e) {
+  constexpr double kConsequence = 0.01;  // a severity
   std::vector<Finding> all;
   const auto add = [&all](std::initializer_list<rules::Found> some) {
     for (const rules::Found& f : some)
@@ -322,7 +385,12 @@ std::vector<Finding> diagnose(const Evidence& e) {
   };
   // Non-finite numbers and skipped steps explain all later findings.
   add({rules::of_zeros(e), rules::of_moments(e), e.bad ? rules::of_nonfinite(*e.bad, e) : rules::of_skips(e)});
-  if (all.empty() || !e.bad) {
+  // But numbers beyond f32 are a consequence: something else made them grow.
+  const bool beyond_f32 = std::ranges::all_of(
+      all, [](const Finding& f) { return f.cause == Cause::arithmetic || f.cause == Cause::learning_rate; });
+  if (beyond_f32)
+    for (Finding& f : all) f.severity = f.precision ? kConsequence : f.severity;
+  if (beyond_f32 || !e.bad) {
     add({rules::of_overflow(e), rules::of_sums(e), rules::of_rate(e)});
     for (const rules::UpdateRule& rule : rules::kUpdateRules) add({rules::of_updates(e, rule)});
     add({rules::of_statistics(e), rules::of_rates(e)});

@@ -21,8 +21,6 @@ Found of_overflow(const Evidence& e);  // an Inf that makes later results 0
 Found of_moments(const Evidence& e);   // Adam's moments
 Found of_sums(const Evidence& e);
 
-Cure static_scale(amp::Recipe r, int bits);  // a static loss scale times 2^bits
-
 // diagnosis.cpp
 Update all_updates(const Evidence& e);  // the sum of all updates of weights
 std::string percent(double share);      // 0.125: "12.5%"

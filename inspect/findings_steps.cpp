@@ -29,7 +29,11 @@ bool is_op(const LedgerRow& r) { return r.source == Source::op; }
 bool is_users(const LedgerRow& r) { return r.source == Source::function; }
 // A quantiser, or a product of quantised operands.
 bool is_quantised(const LedgerRow& r) { return r.source == Source::quantizer || r.source == Source::rewritten; }
-bool is_low(const LedgerRow& r) { return is_half(r.to) || is_f8(r.to) || is_quantised(r); }
+// A product of quantised operands that stores f32 overflows f32 alone: their own rows have what their formats lose.
+bool is_low(const LedgerRow& r) {
+  if (is_half(r.to) || is_f8(r.to)) return true;
+  return r.source == Source::quantizer || (r.source == Source::rewritten && r.numbers.nan > 0);
+}
 bool underflows(const LedgerRow* r) { return is_low(*r) && r->counts.underflow > 0; }
 bool reduces(const LedgerRow& r) {  // also exponentials, roots, squares
   using enum OpKind;
@@ -104,25 +108,47 @@ struct Look {
     return "";
   }
 
-  // Cures for a row: its own op in f32, bf16, all simple ops of the layer that led to it in f32.
+  // The simple ops of a row's layer in forward, each once: those among `rows`.
+  static std::vector<std::string> simple_ops(const LedgerRow& r, const Rows& rows) {
+    std::vector<std::string> ops;
+    for (const LedgerRow* x : rows)
+      if ((x->kind == OpKind::Elementwise || reduces(*x)) && is_op(*x) && x->module == r.module &&
+          x->phase == Phase::forward && std::ranges::find(ops, x->op) == ops.end())
+        ops.push_back(x->op);
+    return ops;
+  }
+
+  // Cures for a row, the smallest first: a smaller loss scale, its own op in f32, the simple ops of the layer that led
+  // to it, all simple ops of the layer, bf16.
   std::vector<Cure> cures_of(const LedgerRow& r) const {
     const amp::Recipe& own = *e.recipe;
     if (is_quantised(r)) return {cures::scales(own), cures::layer_in_f32(own, r.module), cures::fp8(own)};
     std::vector<Cure> all;
     const bool forward = r.phase == Phase::forward;
-    if (!forward && r.to == DType::f16 && !own.scaling) all.push_back(cures::dynamic_scale(own));
-    if (forward && reduces(r) && is_op(r)) all.push_back(cures::ops_in_f32(own, {r.op}));
-    if (r.to == DType::f16) all.push_back(cures::bf16(own));
-    std::vector<std::string> ops;
-    Rows rows = way(r);
+    const auto in_f32 = [&](const std::vector<std::string>& ops) {
+      if (ops.empty()) return;
+      all.push_back(cures::ops_in_f32(own, ops));
+      all.push_back(cures::ops_and_norms_in_f32(own, ops));
+    };
+    const std::vector<std::string> itself = forward ? simple_ops(r, {&r}) : std::vector<std::string>{};
+    if (!itself.empty()) all.push_back(cures::ops_in_f32(own, itself));
+    Rows rows;
+    for (const LedgerRow& x : s.ledger.rows()) rows.push_back(&x);
+    const std::vector<std::string> whole = simple_ops(r, rows);
+    rows = way(r);
     rows.push_back(&r);
-    for (const LedgerRow* x : rows)
-      if ((x->kind == OpKind::Elementwise || reduces(*x)) && is_op(*x) && x->module == r.module &&
-          x->phase == Phase::forward && std::ranges::find(ops, x->op) == ops.end())
-        ops.push_back(x->op);
-    if (ops.empty()) return all;
-    all.push_back(cures::ops_in_f32(own, ops));
-    all.push_back(cures::ops_and_norms_in_f32(own, ops));
+    std::vector<std::string> before = simple_ops(r, rows);
+    // The gradient of a simple op in f16 leaves the range where that op's result does.
+    const bool of_simple = !forward && std::ranges::find(whole, r.backward_of) != whole.end();
+    if (of_simple && std::ranges::find(before, r.backward_of) == before.end()) before.push_back(r.backward_of);
+    if (of_simple) in_f32(before);
+    if (!forward && r.to == DType::f16 && !own.scaling) {
+      for (const int bits : {8, 16}) all.push_back(cures::static_scale(own, -bits));
+      all.push_back(cures::dynamic_scale(own));
+    }
+    if (before != itself && !of_simple) in_f32(before);
+    if (whole.size() > before.size()) in_f32(whole);
+    if (r.to == DType::f16) all.push_back(cures::bf16(own));
     return all;
   }
 
@@ -253,6 +279,9 @@ struct Look {
       f.site = bad;
       return f;
     }
+    // An earlier step made it, and this one only divides by its root.
+    if (r.phase == Phase::optimizer && is_half(r.state_dtype) && !std::ranges::all_of(r.state, &Numbers::finite))
+      return of_optimizer(r);
     if (!s.finite_batch)
       return finding(r, Cause::data, {}, "the batch holds NaN or Inf: {} is the first op that reads it", r.site());
     if (r.numbers.nan == 0) {
@@ -297,11 +326,6 @@ Found of_nonfinite(const ObservedStep& s, const Evidence& e) {
   return from->nonfinite_inputs ? look.of_reader(*from) : look.of_maker(*from);
 }
 
-Cure static_scale(amp::Recipe r, int bits) {
-  if (r.scaling) r.scaling->init_scale = std::ldexp(r.scaling->init_scale, bits);
-  return {r, r.scaling ? fmt::format("a loss scale of {}", scale_text(r.scaling->init_scale)) : ""};
-}
-
 Found of_skips(const Evidence& e) {
   if (!e.skip || share(e.skipped, e.steps) < kManySkipped) return {};
   Found f = of_nonfinite(*e.skip, e);
@@ -314,10 +338,13 @@ Found of_skips(const Evidence& e) {
                             grows ? fmt::format(", which grew {} times", e.growths) : "", f->sentence);
   f->cures.clear();
   if (!dynamic)
-    for (const int bits : {4, 8, 16}) f->cures.push_back(static_scale(*e.recipe, -bits));
+    for (const int bits : {4, 8, 16}) f->cures.push_back(cures::static_scale(*e.recipe, -bits));
   f->cures.insert(f->cures.end(), {cures::dynamic_scale(*e.recipe), cures::bf16(*e.recipe)});
   return f;
 }
+
+// A product with a tensor that no op of this step made, as the first state of a recurrent layer: it may be 0.
+static bool may_read_zeros(const LedgerRow& r) { return r.id == OpId::mul && std::ranges::count(r.operands, -1) > 0; }
 
 Found of_zeros(const Evidence& e) {
   for (const auto* s : {&e.first, &e.late}) {
@@ -326,6 +353,7 @@ Found of_zeros(const Evidence& e) {
     for (const LedgerRow& r : (*s)->ledger.rows()) {
       if (!is_zero(r) || r.phase == Phase::optimizer || r.kind == OpKind::InPlace || r.reads.empty()) continue;
       if (std::ranges::any_of(r.reads, [&look](std::int64_t i) { return is_zero(look.row(i)); })) continue;
+      if (may_read_zeros(r)) continue;
       Found f = s == &e.first ? look.of_zero(r) : Found();
       if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0)
         f = look.finding(r, Cause::dead_units, {}, "{} gives 0 for every input: nothing before it learns", r.site());

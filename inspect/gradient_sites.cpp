@@ -75,13 +75,15 @@ class SitesOnly final : public Interceptor {
     if (lowered && std::ranges::find(seen_, layer) == seen_.end()) seen_.push_back(layer);
     const bool operands = choice_.low(layer, SiteRole::operands);
     const bool outputs = choice_.low(layer, SiteRole::stored_outputs);
-    if (operands == outputs || !lowered)
-      return (operands == outputs ? operands : choice_.all) ? autocast_->call(call) : next_below_amp(call);
+    if (operands == outputs) return operands ? autocast_->call(call) : next_below_amp(call);
+    // An op that is not lowered has no such parts.
+    if (!lowered) return choice_.all ? autocast_->call(call) : next_below_amp(call);
     // The product in f32, of rounded operands or with a rounded result.
     const StageScope off(chain().amp, nullptr);
     const std::vector<Tensor> inputs = inputs_of(call, [&](const Tensor& t) {
-      const bool casts = t.defined() && amp::castable(t.dtype());
-      return casts ? (operands ? t.to(dtype_) : t).to(DType::f32) : t;
+      if (!t.defined() || !amp::castable(t.dtype())) return t;
+      const Tensor rounded = operands ? t.to(dtype_) : t;
+      return rounded.to(DType::f32);
     });
     const std::vector<const Tensor*> refs = pointers_to(inputs);
     Outputs out = dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);

@@ -19,12 +19,21 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // Two tensors with the same strides need no copies.
-double sqnr_db(Tensor wide, Tensor narrow) {
+ErrorSum errors(Tensor wide, Tensor narrow) {
   if (wide.strides() == narrow.strides()) {
     wide = in_any_order(wide);
     narrow = in_any_order(narrow);
   }
-  return error_of(narrow, wide).sqnr_db();
+  return error_of(narrow, wide);
+}
+
+void note_errors(LedgerRow& r, const Tensor& wide, const Tensor& narrow) {
+  const ErrorSum e = errors(wide, narrow);
+  r.sqnr_db = e.sqnr_db();
+  r.bias = e.bias();
+  r.bias_interval = e.bias_interval();
+  r.gain = e.gain();
+  r.gain_interval = e.gain_interval();
 }
 
 bool any_nonfinite(const OpCall& call) {
@@ -73,7 +82,7 @@ void count_swamped(LedgerRow& r, const OpCall& call, const Tensor& y) {
 double accumulation_db(const OpCall& call, const Outputs& out) {
   const Unseen unseen;
   const AccumulatorScope exact(std::nullopt);
-  return sqnr_db(dispatch(call.op, call.inputs, *call.attrs, call.where)[0], out[0]);
+  return errors(dispatch(call.op, call.inputs, *call.attrs, call.where)[0], out[0]).sqnr_db();
 }
 
 // The columns of the files, in order. null stands for NaN and Inf.
@@ -112,6 +121,10 @@ nlohmann::ordered_json json(const LedgerRow& r) {
   j["nonfinite_inputs"] = r.nonfinite_inputs;
   j["reads"] = r.reads;
   j["sqnr_db"] = r.sqnr_db;
+  j["bias"] = r.bias;
+  j["bias_interval"] = r.bias_interval;
+  j["gain"] = r.gain;
+  j["gain_interval"] = r.gain_interval;
   j["accumulator"] = r.accumulator;
   j["accumulation_db"] = r.accumulation_db;
   j["added"] = r.added;
@@ -199,7 +212,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   // Non-finite inputs matter only if results are not finite.
   if (!r.numbers.finite())
     r.nonfinite_inputs = is_mask(call) || (kind == OpKind::InPlace ? nonfinite_[0] : any_nonfinite(call));
-  if (call.op == OpId::cast && r.counts.elements) r.sqnr_db = inspect::sqnr_db(call[0], out[0]);
+  if (call.op == OpId::cast && r.counts.elements) note_errors(r, call[0], out[0]);
   if ((call.op == OpId::add || call.op == OpId::sub) && is_half(r.to)) count_swamped(r, call, out[0]);
   if (const auto& sums = current_accumulator();
       sums && (kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean)) {
@@ -223,7 +236,7 @@ void Ledger::quantized(const QuantizerCall& call) {
   r.numbers = numbers_of(call.to);
   if (!r.numbers.finite()) r.nonfinite_inputs = !numbers_of(call.from).finite();
   reads(r, call.from);
-  r.sqnr_db = inspect::sqnr_db(call.from, call.scale.defined() ? mul(call.to, call.scale) : call.to);
+  note_errors(r, call.from, call.scale.defined() ? mul(call.to, call.scale) : call.to);
   add(std::move(r), call.to);
 }
 
@@ -254,6 +267,10 @@ std::string Ledger::to_string() const {
     std::string lost = r.counts.elements ? "nothing" : "-";
     if (const CastCounts& c = r.counts; c.underflow + c.overflow + c.subnormal)
       lost = fmt::format("{} underflow, {} overflow, {} subnormal", c.underflow, c.overflow, c.subnormal);
+    if (std::isfinite(r.gain) && std::abs(r.gain) > r.gain_interval)
+      lost += fmt::format("{}size {}", lost == "-" ? "" : ", ", with_interval(r.gain, r.gain_interval));
+    if (std::isfinite(r.bias) && std::abs(r.bias) > r.bias_interval)
+      lost += fmt::format("{}mean {}", lost == "-" ? "" : ", ", with_interval(r.bias, r.bias_interval));
     text += fmt::format("{:>5}  {:<9}  {:<36}  {:<11}  {:<40}  {:<40}  {}{}{}\n", r.number, gradual::to_string(r.phase),
                         r.site(), fmt::format("{}->{}", gradual::to_string(r.from), gradual::to_string(r.to)),
                         r.numbers.elements ? inspect::to_string(r.numbers) : "-", lost, r.line,

@@ -36,6 +36,12 @@ struct LedgerRow : OpRow {
   bool nonfinite_number = false;            // an operand that is a number, not a tensor, is NaN or Inf
   // For a cast and a quantiser: 10 log10(sum x^2 / sum (x - y)^2), Inf if exact. NaN for every other op.
   double sqnr_db = std::numeric_limits<double>::quiet_NaN();
+  // Of the same errors: the mean error in units of the root mean square of x, and the part of x in it (ErrorSum), with
+  // half their 95% intervals.
+  double bias = std::numeric_limits<double>::quiet_NaN();
+  double bias_interval = std::numeric_limits<double>::quiet_NaN();
+  double gain = std::numeric_limits<double>::quiet_NaN();
+  double gain_interval = std::numeric_limits<double>::quiet_NaN();
   // For a product or a sum in an AccumulatorScope: the accumulator, and the SQNR of the result against f32 sums.
   std::string accumulator = {};
   double accumulation_db = std::numeric_limits<double>::quiet_NaN();  // NaN for every other op

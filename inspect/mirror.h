@@ -54,10 +54,9 @@ enum OptimizerInput : std::uint8_t { kWeight, kGradient, kMaster, kCompensation,
 Tensor value_of(const Tensor& parameter, const Tensor& master, const Tensor& compensation);
 
 // Runs the op of `call` on other inputs. Floating ones are f64 (f64_of() makes them), or f32 where that suffices (the
-// effects of rounding in shadow.cpp). Attributes and random
-// draws are the same; there is no accumulator, no rounding and no stochastic update, and a cast to another float loses
-// nothing. In-place ops write their inputs. Custom ops are not allowed. Neither observers nor the tape see the run. A
-// cast to another float gives its input itself. Error if the op has no f64 form.
+// effects of rounding in shadow.cpp). Attributes and random draws are the same. There is no accumulator, no rounding
+// and no stochastic update; a cast to another float gives its input itself. In-place ops write their inputs. Neither
+// observers nor the tape see the run. Custom ops are not allowed. Error if the op has no f64 form.
 Outputs run_exactly(const OpCall& call, const std::vector<Tensor>& inputs);
 
 // f of each input of a call.

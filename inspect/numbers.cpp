@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "../core/formats/format.h"
@@ -103,7 +105,10 @@ void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, Spacing
   double ulps = 0;
   double elements = 0;
   double lost = 0;
-#pragma omp simd reduction(+ : squares, exact, ulps, elements, lost) reduction(max : most)
+  double sum = 0;
+  double along = 0;
+  double along_squares = 0;
+#pragma omp simd reduction(+ : squares, exact, ulps, elements, lost, sum, along, along_squares) reduction(max : most)
   for (std::int64_t i = 0; i < n; ++i) {
     const bool known = !checks || is_finite(x[i]);
     const bool both = known && (!checks || is_finite(y[i]));
@@ -118,6 +123,9 @@ void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, Spacing
     const double in_ulps = !ulps_too ? 0 : std::abs(error) * power(-half) * power(half - spacing);
     squares += error * error;
     exact += value * value;
+    sum += error;
+    along += error * value;
+    along_squares += error * value * (error * value);
     most = in_ulps > most ? in_ulps : most;
     ulps += in_ulps;
     elements += both;
@@ -126,6 +134,9 @@ void add(ErrorSum& to, const double* y, const double* x, std::int64_t n, Spacing
   if (!checks && !is_finite(squares + exact)) return add<ulps_too, true>(to, y, x, n, of);
   to.squares += squares;
   to.exact_squares += exact;
+  to.sum += sum;
+  to.along += along;
+  to.along_squares += along_squares;
   to.sum_ulps += ulps;
   to.max_ulps = std::max(to.max_ulps, most);
   to.elements += checks ? static_cast<std::int64_t>(elements) : n;
@@ -140,6 +151,21 @@ double inner(const double* a, const double* b, std::int64_t n) {
 }
 
 }  // namespace
+
+double ErrorSum::bias() const {
+  if (elements == 0 || exact_squares == 0) return 0;
+  const auto n = static_cast<double>(elements);
+  return sum / n / std::sqrt(exact_squares / n);
+}
+
+double ErrorSum::bias_interval() const {
+  if (elements < 2 || exact_squares == 0) return 0;
+  const auto n = static_cast<double>(elements);
+  const double variance = std::max(0.0, squares - sum * sum / n) / (n - 1);
+  return 1.96 * std::sqrt(variance / exact_squares);
+}
+
+std::string with_interval(double value, double half) { return fmt::format("{:+.2g} +- {:.1g}", value, half); }
 
 Numbers& Numbers::operator+=(const Numbers& n) {
   elements += n.elements;

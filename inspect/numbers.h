@@ -64,11 +64,25 @@ struct ErrorSum {
   double sum_ulps = 0;
   std::int64_t elements = 0;
   std::int64_t lost = 0;  // elements that are NaN or Inf but are finite in f64
+  double sum = 0;            // of the error, with its sign
+  double along = 0;          // of error * exact value
+  double along_squares = 0;  // of (error * exact value)^2
 
   double relative() const { return squares == 0 ? 0 : std::sqrt(squares / exact_squares); }
   double sqnr_db() const { return 10 * std::log10((squares == 0 ? 1 : exact_squares) / squares); }  // Inf: no error
+  // The mean error, with its sign, in units of the root mean square of the exact values.
+  double bias() const;
+  // The part of the exact values in the error, <error, exact> / <exact, exact>: -0.02 if numbers are 2% too small.
+  double gain() const { return exact_squares > 0 ? along / exact_squares : 0; }
+  // Half the 95% intervals of both. Of independent errors without a bias, such as those of stochastic rounding, 95% are
+  // within them.
+  double bias_interval() const;
+  double gain_interval() const { return exact_squares > 0 ? 1.96 * std::sqrt(along_squares) / exact_squares : 0; }
   double mean_ulps() const { return elements ? sum_ulps / static_cast<double>(elements) : 0; }
 };
+
+// "+0.0012 +- 0.0004".
+std::string with_interval(double value, double half);
 
 // given: the result of an op. exact: the op in f64 on the same inputs. shadow: the op in f64 on the shadow's inputs.
 // All have the same sizes. Ulps are those of `dtype`.

@@ -97,6 +97,14 @@ struct Shadow::Frame {
     if (!std::isfinite(absmax(products[0]) + absmax(products[1]))) products.clear();
     return products;
   }
+  // The mirror's numbers of a product by these effects: `both` minus the effect of the other operand is `first`, and
+  // that minus the effect of the first one is `exact`. Undefined if the mirror has to run the product.
+  Tensor by_effects(const Mirror& mirror, const std::vector<Tensor>& effects, const Tensor& out) {
+    if (effects.empty()) return {};
+    if (&mirror == &first) return minus(both.of(out), effects[1]);
+    if (&mirror == &exact) return minus(first.of(out), effects[0]);
+    return {};
+  }
 };
 
 Shadow::Shadow(const ShadowOptions& options) : options_(options) {}
@@ -180,13 +188,10 @@ void Shadow::run_on_mirrors(const OpCall& call, const Outputs& out) try {
   const std::vector<Tensor> effects = frame ? frame->effects(call) : std::vector<Tensor>();
   each_mirror([&](Mirror& mirror) {
     for (int i = 0; in_place && i < call.inputs.size(); ++i) mirror.own(call[i]);
-    // `both` minus the effect of the other operand is `first`, and that minus the effect of the first one is `exact`.
-    const bool first = frame && &mirror == &frame->first;
-    const bool linear = first || (frame && &mirror == &frame->exact);
+    const Tensor product = frame ? frame->by_effects(mirror, effects, out[0]) : Tensor();
     const Outputs results =
-        linear && !effects.empty()
-            ? Outputs{{minus((first ? frame->both : frame->first).of(out[0]), effects[first ? 1 : 0])}}
-            : run_exactly(call, inputs_of(call, [&mirror](const Tensor& t) { return mirror.of(t); }));
+        product.defined() ? Outputs{{product}}
+                          : run_exactly(call, inputs_of(call, [&mirror](const Tensor& t) { return mirror.of(t); }));
     for (int i = 0; !in_place && i < kMaxOutputs; ++i) mirror.set(out[i], results[i]);
     for (int i = 0; frees && i < call.inputs.size(); ++i)
       if (frame->of(call[i]) & Frame::kMade) mirror.forget(call[i]);
@@ -212,10 +217,10 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   }
   const std::string why = std::exchange(why_not_exact_, {});
   for (const auto& frame : frames_) frame->ran(call, out);
-  if (!frames_.empty()) {
+  if (!frames_.empty()) {  // it is part of the custom op's row
     frames_.back()->not_exact += why;
     return;
-  }  // it is part of the custom op's row
+  }
   if (parameter_inputs(call).count && why.empty()) return add_parameters(call, record);
   ShadowRow row = row_of(call, out, record);
   row.not_exact = why;
@@ -257,12 +262,17 @@ void Shadow::add_parts_of_inputs(const OpCall& call, const Outputs& out, const s
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (const Tensor before = unrounded(call[static_cast<int>(i)]); before.defined()) {
       clean[i] = before;
-      (i == 0 ? first : others) = true;
+      first = first || i == 0;
+      others = others || i > 0;
     }
+  // The results without the errors in any input, and with those in the first one.
   const Tensor none = first || others ? run_exactly(call, clean)[0] : exact;
   if (!node_) return unrounded_.set(out[0], none);
-  clean[0] = inputs[0];
-  const Tensor with_first = first && others ? run_exactly(call, clean)[0] : first ? exact : none;
+  Tensor with_first = first ? exact : none;
+  if (first && others) {
+    clean[0] = inputs[0];
+    with_first = run_exactly(call, clean)[0];
+  }
   if (first) parts.push_back({"x before", with_first, none, true});
   if (others) parts.push_back({"w before", exact, with_first, true});
 }
@@ -298,7 +308,8 @@ void Shadow::quantized(const QuantizerCall& call) {
     frame->storages[amp::storage_id(call.to)] |= inputs | Frame::kMade;
     frame->each([&](Mirror& m) {
       const bool rounds = &m == &frame->both || (&m == &frame->first && inputs == Frame::kFirst);
-      m.set(call.to, rounds ? given : m.knows(call.from) ? unscaled(m.of(call.from)) : exact);
+      if (rounds) m.set(call.to, given);
+      else m.set(call.to, m.knows(call.from) ? unscaled(m.of(call.from)) : exact);
     });
   }
   if (!frames_.empty()) return;

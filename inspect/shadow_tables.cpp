@@ -41,10 +41,18 @@ nlohmann::ordered_json json(const ShadowRow& r) {
   j["local_max_ulps"] = r.local.max_ulps;
   j["local_mean_ulps"] = r.local.mean_ulps();
   j["local_sqnr_db"] = r.local.sqnr_db();
+  j["local_bias"] = r.local.bias();
+  j["local_bias_interval"] = r.local.bias_interval();
+  j["local_gain"] = r.local.gain();
+  j["local_gain_interval"] = r.local.gain_interval();
   j["inherited_relative"] = r.inherited.relative();
   j["total_relative"] = r.total.relative();
   j["total_max_ulps"] = r.total.max_ulps;
   j["total_sqnr_db"] = r.total.sqnr_db();
+  j["total_bias"] = r.total.bias();
+  j["total_bias_interval"] = r.total.bias_interval();
+  j["total_gain"] = r.total.gain();
+  j["total_gain_interval"] = r.total.gain_interval();
   j["cosine"] = r.cosine;
   j["lost"] = r.local.lost;
   j["decided_otherwise"] = r.decided_otherwise;
@@ -59,17 +67,18 @@ nlohmann::ordered_json json(const ShadowRow& r) {
 
 std::string Shadow::to_string() const {
   std::string text =
-      fmt::format("{:>5}  {:<9}  {:<44}  {:<20}  {:>9}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}  {}\n", "row", "phase", "op",
-                  "result", "local dB", "ulps max", "inherited", "total dB", "cosine", "share", "line");
+      fmt::format("{:>5}  {:<9}  {:<44}  {:<20}  {:>9}  {:>9}  {:>16}  {:>9}  {:>9}  {:>8}  {:>9}  {}\n", "row", "phase",
+                  "op", "result", "local dB", "ulps max", "size", "inherited", "total dB", "cosine", "share", "line");
   for (const ShadowRow& r : rows_) {
     text += fmt::format(
-        "{:>5}  {:<9}  {:<44}  {:<20}  {:>9}  {:>9.3g}  {:>9}  {:>9}  {:>8.5f}  {:>9}  {}{}\n", r.number,
-        gradual::to_string(r.phase), r.site(), r.results, decibels(r.local), r.local.max_ulps, decibels(r.inherited),
+        "{:>5}  {:<9}  {:<44}  {:<20}  {:>9}  {:>9.3g}  {:>16}  {:>9}  {:>9}  {:>8.5f}  {:>9}  {}{}\n", r.number,
+        gradual::to_string(r.phase), r.site(), r.results, decibels(r.local), r.local.max_ulps,
+        r.local.squares == 0 ? "" : with_interval(r.local.gain(), r.local.gain_interval()), decibels(r.inherited),
         decibels(r.total), r.cosine, r.share == 0 ? "" : fmt::format("{:+.2e}", r.share), r.line,
         r.decided_otherwise > 0 ? fmt::format("  ({:.2g}% decided otherwise)", 100 * r.decided_otherwise) : "");
     for (const ErrorPart& part : r.parts)
       if (part.squares > 0)
-        text += fmt::format("{:>18}  {:<44}  {:<20}  {:>9.1f}{:>51}\n", "", "  rounding: " + part.name, "",
+        text += fmt::format("{:>18}  {:<44}  {:<20}  {:>9.1f}{:>69}\n", "", "  rounding: " + part.name, "",
                             10 * std::log10(r.local.exact_squares / part.squares),
                             part.share == 0 ? "" : fmt::format("{:+.2e}", part.share));
   }

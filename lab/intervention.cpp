@@ -24,7 +24,8 @@ constexpr double kInTraining = 0.5;           // of the difference of test losse
 constexpr double kClearErrors = 4;            // standard errors of a difference of training losses that is clear
 constexpr double kLeastGap = 0.002;           // of fp32's training loss
 constexpr double kCures = 0.5;                // a cure undoes at least so much
-constexpr std::int64_t kMoreTrials = 3;       // that the budget leaves room for: of cures, of causes together
+constexpr double kCuresAll = 0.98;            // of the failure: more is not told apart
+constexpr std::int64_t kMoreTrials = 5;       // that the budget leaves room for: of cures, of causes together
 constexpr double kClearlyTheProgram = 1.5;    // the severity of findings that rounding cannot explain
 constexpr double kDoesHarm = 0.1;             // a share of the failure below this is no cause
 
@@ -198,6 +199,19 @@ int order_of(const inspect::Finding& f) {
   return 9 - static_cast<int>(std::lround(8 * *f.undone));
 }
 
+// Two findings of one loss: where other scales undo half of what exact numbers do, the scales are its cause.
+void weigh_scales(std::vector<inspect::Finding>& findings) {
+  for (inspect::Finding& f : findings) {
+    const auto is_loss = [&f](const inspect::Finding& g) {
+      return !g.exact.empty() && g.site == f.site && g.phase == f.phase && g.severity == f.severity && g.undone;
+    };
+    const bool scales = f.cause == inspect::Cause::delayed_scale || f.cause == inspect::Cause::scale_range;
+    if (!scales || !f.undone || !f.exact.empty()) continue;
+    const auto lost = std::ranges::find_if(findings, is_loss);
+    if (lost != findings.end() && *f.undone >= kCures * *lost->undone) f.undone = std::max(*f.undone, *lost->undone);
+  }
+}
+
 // Where no single mechanism undoes the failure but all together do, the weight of each is what is lost without it.
 void weigh_together(std::vector<inspect::Finding>& findings, const amp::Recipe& recipe, Trials& trials) {
   std::vector<inspect::Finding*> members;
@@ -223,17 +237,28 @@ void weigh_together(std::vector<inspect::Finding>& findings, const amp::Recipe& 
   for (const auto& [f, weight] : weights) f->undone = std::max(f->undone.value_or(0), weight);
 }
 
-// Tries the cures of a finding: those that undo half of the failure come first, then those that undo a
-// part, those that were not tried, and those that help not. One that changes nothing goes.
+// The place of a cure that undoes this share of the failure: those that undo all are equal, so that the smallest edit
+// comes first. A generic cure must undo clearly more than one of the mechanism.
+double place_of(const inspect::Cure& cure, const std::optional<double>& share) {
+  constexpr double kGeneric = 0.3;
+  constexpr double kUntried = 2;
+  constexpr double kHelpsNot = 3;
+  if (!share) return kUntried;
+  if (*share < kDoesHarm) return kHelpsNot;
+  const double undone = *share >= kCuresAll ? 1 : *share;
+  return 1 - undone + (cure.generic ? kGeneric : 0);
+}
+
+// Tries the cures of a finding, and puts what undoes the failure first. One that changes nothing goes.
 void weigh_cures(inspect::Finding& f, const amp::Recipe& recipe, Trials& trials) {
   std::vector<std::pair<double, inspect::Cure>> tried;
+  bool found = false;  // the smallest edit that undoes all: larger ones wait
   for (inspect::Cure& c : f.cures) {
-    const std::optional<double> share = trials.undone({.edit = inspect::edit(recipe, c.recipe)});
+    std::optional<double> share;
+    if (!found) share = trials.undone({.edit = inspect::edit(recipe, c.recipe)});
+    found = found || (share && *share >= kCuresAll && !c.generic);
     if (share && *share == 0) continue;
-    double place = 1;  // not tried
-    if (share) place = *share < kDoesHarm ? 2 : 1 - *share;
-    if (share && *share >= kCures) place = 0;
-    tried.emplace_back(place, std::move(c));
+    tried.emplace_back(place_of(c, share), std::move(c));
   }
   std::ranges::stable_sort(tried, std::less(), [](const auto& t) { return t.first; });
   f.cures.clear();
@@ -259,10 +284,12 @@ void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model,
     if (!f.precision || (f.exact.empty() && f.cures.empty())) continue;
     f.undone = trials.undone(change_of(f, recipe));
   }
+  weigh_scales(findings);
   weigh_together(findings, recipe, trials);
   std::ranges::stable_sort(findings, std::less(), order_of);
   drop_weak();
-  if (!findings.empty() && findings[0].precision) weigh_cures(findings[0], recipe, trials);
+  for (inspect::Finding& f : findings)
+    if (f.precision) weigh_cures(f, recipe, trials);
 }
 
 }  // namespace gradual::lab

@@ -9,6 +9,11 @@
 
 namespace gradual::lab {
 
+bool Judged::unusual() const {
+  constexpr double kFar = 16;
+  return explained() && sampled > 0 && difference > kFar * sampled;
+}
+
 Judgement Replay::judgement() {
   forward();
   pass({"out", "", p_.root.get()}, outputs_of_model());

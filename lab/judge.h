@@ -10,12 +10,11 @@
 // where it begins.
 //
 // What rounding explains, of each element: every op may round as the recorded dtype does, whatever the order of its
-// sums. A product or sum of n terms may err by n u / (1 - n u) times the sum of the magnitudes of its terms (Higham
-// 2002, 3.1), u = 2^-24 (2^-53 for f64), and by the rounding of its operands and result in the recorded dtype. Softmax
-// and attention have such bounds, too (judge_attention.h). For other ops, the operands are moved by some units of
-// rounding, up, down and at random, and the largest of the results' changes is taken twice. Errors of unrecorded values
-// are carried through the ops that follow in the same way. Where an op chooses among equal elements (judge_ties.h), or
-// its derivative jumps, every choice is explained.
+// sums. Products, sums, quotients, softmax, attention, norms, variances, cross entropy and mean errors have bounds
+// (docs/judge.md derives them). For other ops there is an estimate: the operands are moved by some units of rounding,
+// up, down and at random, and the largest of the results' changes is taken twice. Errors of unrecorded values are
+// carried through the ops that follow in the same way. Where an op chooses among equal elements (judge_ties.h), or its
+// derivative jumps, every choice is explained.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +40,12 @@ struct Judged {
   std::vector<std::string> between;  // further ops since the tensors recorded before, which share the difference
   double difference = 0;             // from f64: 2-norm, relative
   double allowed = 0;                // what rounding explains: 2-norm, relative
+  double sampled = -1;               // what sampled orders of the sums differ by: 2-norm, relative; -1: not sampled
   double worst = 0;                  // the largest difference of an element over what rounding explains; Inf for NaN
 
   bool explained() const { return worst <= 1; }
+  // Explained by the bound over all orders, but far from what sampled orders give: worth a look, no verdict.
+  bool unusual() const;
 };
 
 struct Judgement {

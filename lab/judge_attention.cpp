@@ -6,6 +6,7 @@
 
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
+#include "judge_bounds.h"
 
 namespace gradual::lab {
 namespace {
@@ -14,13 +15,6 @@ constexpr double kFunction = 8;     // units of rounding of exp and log, and of 
 constexpr double kRescalings = 16;  // terms that sums in blocks add, which are rescaled as the largest score grows
 
 Tensor transposed(const Tensor& t) { return transpose(t, -2, -1); }
-Tensor or_zeros(const Tensor& error, const Tensor& like) { return error.defined() ? error : zeros_like(like); }
-// 0 where a mask of -Inf is.
-Tensor finite(const Tensor& t) { return where(isfinite(t), t, 0); }
-
-// n u / (1 - n u) (Higham 2002, 3.1).
-double gamma(double terms, double unit) { return terms * unit / (1 - std::min(0.5, terms * unit)); }
-double length(const Tensor& t, int dim) { return static_cast<double>(t.size(dim)); }
 
 // Errors of a product of two matrices whose sums have `terms` terms.
 Tensor product_error(const Tensor& a, const Tensor& a_error, const Tensor& b, const Tensor& b_error, double terms,
@@ -47,12 +41,15 @@ Probabilities probabilities(const Tensor& scores, const Tensor& error, const Uni
   const Tensor s = finite(scores);
   const Tensor largest = amax(scores, {-1}, true);
   const Tensor logarithm = finite(add(largest, log(sum(exp(sub(scores, largest)), {-1}, true))));
-  const Tensor mean_error = sum(mul(p, error), {-1}, true);
+  // The row's sum grows by at most this factor, and shrinks by no more.
+  const Tensor of_scores = sub(logsumexp(add(scores, error), {-1}, true), logsumexp(scores, {-1}, true));
   const double own = gamma(length(scores, -1) + kRescalings, units.sum) + kFunction * units.sum + 2 * units.store;
-  Tensor relative = add(error, mean_error);
+  Tensor relative = add(error, where(isnan(of_scores), 0, of_scores));  // NaN: a row that is masked whole
   relative = add(relative, mul(add(abs(s), abs(logarithm)), 2 * units.sum));
   relative = add(relative, own);
-  const Tensor bound = where(gt(p, 0), add(mul(p, expm1(relative)), units.least), 0);
+  // Of a score so small that its exponential is 0, too; a probability lies between 0 and 1.
+  const Tensor grown = where(gt(p, 0), mul(p, expm1(relative)), exp(add(sub(scores, logarithm), relative)));
+  const Tensor bound = minimum(where(isnan(grown), 1, add(grown, units.least)), 1);
   return {p, bound};
 }
 

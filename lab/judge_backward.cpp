@@ -5,6 +5,7 @@
 #include "../core/ops/ops.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
+#include "judge_ops.h"
 #include "judge_replay.h"
 
 namespace gradual::lab {

@@ -156,7 +156,10 @@ void Replay::take(const std::string& name, const std::string& gradient, int id) 
   if (unknown_.contains(id)) result_.not_judged.push_back(name);
   else if (!computed.is_floating()) compare_exactly(name, recorded, computed, errors_[k], segments_[k]);
   else compare(name, JudgedKind::value, recorded, computed, errors_[k], segments_[k]);
+  const auto sampled = sampled_.find(id);
+  if (sampled != sampled_.end() && !unknown_.contains(id)) result_.tensors.back().sampled = sampled->second;
   if (const Tensor* const g = find(gradient)) recorded_gradients_[{id, writer_[k]}].push_back({gradient, *g});
+  sampled_.erase(id);
   unknown_.erase(id);
   contested_.erase(id);
   errors_[k] = {};

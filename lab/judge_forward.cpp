@@ -5,6 +5,8 @@
 #include "../autograd/grad_mode.h"
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
+#include "judge_ops.h"
+#include "judge_orders.h"
 #include "judge_replay.h"
 #include "judge_statistics.h"
 #include "judge_ties.h"
@@ -102,6 +104,12 @@ void Replay::run_step(int index) {
     const int id = outputs[i].first;
     const auto k = static_cast<std::size_t>(id);
     errors_[k] = bounds[i];
+    sampled_.erase(id);
+    const auto stored = stored_.find(id);
+    if (judges_ && !unknown && stored != stored_.end())
+      if (const std::optional<double> spread =
+              sampled_orders(*bounds_, step, inputs, id, outputs[i].second, stored->second))
+        sampled_[id] = *spread;
     writer_[k] = index;
     segments_[k] = segment;
     if (unknown) unknown_.insert(id);

@@ -137,6 +137,7 @@ class Replay {
   std::set<int> unknown_gradients_;
   std::map<int, Tensor> state_before_;
   std::map<int, Tensor> statistics_errors_;  // of running means and variances
+  std::map<int, double> sampled_;            // by value: what sampled orders of its sums differ by
   std::set<std::string> used_;
   Judgement result_;
   StateDict written_;

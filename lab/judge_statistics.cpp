@@ -5,13 +5,12 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/ops/ops.h"
+#include "judge_bounds.h"
 
 namespace gradual::lab {
 namespace {
 
 constexpr double kFewOperations = 16;  // of scaling and of joining partial sums
-
-double gamma(double terms, double unit) { return terms * unit / (1 - std::min(0.5, terms * unit)); }
 
 }  // namespace
 

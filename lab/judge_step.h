@@ -50,6 +50,14 @@ class StepBounds {
   };
   Tensor moved(const Tensor& x, const Tensor& error, const Move& by, int direction);
   ValueTensors moved_inputs(const ValueTensors& inputs, const std::vector<Tensor>& errors, const Move& by, int sample);
+  // The largest changes when operands are moved: an estimate.
+  std::vector<Tensor> of_moved_operands(const pt2::Step& step, const ValueTensors& inputs,
+                                        const std::vector<Tensor>& errors, const ValueTensors& outputs,
+                                        const Units& units);
+  // None for other ops than sums, differences and quotients.
+  static std::optional<Tensor> of_arithmetic(const pt2::Step& step, const ValueTensors& inputs,
+                                             const std::vector<Tensor>& errors, const ValueTensors& outputs,
+                                             const Units& units);
   std::vector<Tensor> of_sum(const pt2::Step& step, const ValueTensors& inputs, const std::vector<Tensor>& errors,
                              const ValueTensors& outputs, const Units& units, double terms);
   // An attention, and the values of the graph that it reads; -1: none.
@@ -85,10 +93,5 @@ class StepBounds {
   pt2::Executor executor_;
   std::mt19937_64 random_;
 };
-
-// Whether the step only arranges elements, without rounding.
-bool only_arranges(const pt2::Step& step);
-// Whether the step draws random numbers: its results cannot be computed again.
-bool draws(const pt2::Step& step);
 
 }  // namespace gradual::lab

@@ -11,6 +11,7 @@
 #include "../core/support/printable.h"
 #include "../core/support/throwf.h"
 #include "../dist/communicator.h"
+#include "cure_trials.h"
 #include "folder.h"
 #include "folder_lock.h"
 #include "live.h"
@@ -71,6 +72,42 @@ std::string samples_of(const data::Dataset& d) {
 
 using Results = std::vector<Result>;
 
+std::vector<const amp::Recipe*> undecided(const std::vector<amp::Recipe>& recipes, const Results& results) {
+  std::vector<const amp::Recipe*> open;
+  for (const amp::Recipe& recipe : recipes) {
+    const auto is_open = [&](const Result& r) {
+      return r.recipe == recipe.name && r.verdict.kind == VerdictKind::undecided;
+    };
+    if (std::ranges::any_of(results, is_open)) open.push_back(&recipe);
+  }
+  return open;
+}
+
+// In the order of the recipes; runs of one recipe keep theirs.
+void sort_by_recipe(Results& results, const std::vector<amp::Recipe>& recipes) {
+  const auto place_of = [&](const Result& r) {
+    return std::ranges::find(recipes, r.recipe, &amp::Recipe::name) - recipes.begin();
+  };
+  std::ranges::stable_sort(results, {}, place_of);
+}
+
+// Error if --resume finds something else on another rank.
+void check_same_start(dist::Communicator& ranks, const amp::Recipe& recipe, int seed, bool saved, bool done) {
+  const char* found = "nothing";
+  if (done) found = "a finished run";
+  if (saved) found = "a checkpoint";
+  dist::check_same(ranks, {{fmt::format("what --resume finds of {}, seed {}", recipe.name, seed), found}});
+}
+
+// Notes the earlier runs that have ended and cannot stand for this one, since they had other settings.
+void note_other_settings(const Results& before, const amp::Recipe& recipe, std::uint64_t seed, const Options& options,
+                         const LabData& data) {
+  for (const Result& b : before)
+    if (is_finished(b, recipe, seed, options, data))
+      options.note("the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
+                   ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options)));
+}
+
 // A comparison while it runs.
 class Comparison {
  public:
@@ -102,7 +139,7 @@ class Comparison {
     for (int seed = 0; seed < options_.seeds && !listed && !stopped_; ++seed) train(fp32_, seed, references_, false);
     explain_all();
     until_decided(listed ? *full : fp32_, listed ? results_ : references_);
-    if (options_.cure && !stopped_) try_cures();
+    if (options_.cure && !stopped_) try_cures(make_model_, data_, recipes_, options_, results_, references_);
     write();
     return results_;
   }
@@ -123,17 +160,10 @@ class Comparison {
     const std::string checkpoint = folder_.checkpoint(recipe.name, s);
     const bool saved = options_.resume && !checkpoint.empty() && fs::exists(checkpoint);
     const Result* done = finished_run(before_, recipe, s, options_, data_);
-    if (options_.ranks && options_.ranks->size() > 1)
-      dist::check_same(*options_.ranks,
-                       {{fmt::format("what --resume finds of {}, seed {}", recipe.name, seed), saved  ? "a checkpoint"
-                                                                                               : done ? "a finished run"
-                                                                                                      : "nothing"}});
+    if (options_.ranks && options_.ranks->size() > 1) check_same_start(*options_.ranks, recipe, seed, saved, done);
     if (done && !saved) return into.push_back(*done);  // with a checkpoint it is finished, but not explained
     if (options_.stop && options_.stop()) return;
-    for (const Result& b : before_)
-      if (!done && options_.note && is_finished(b, recipe, s, options_, data_))
-        options_.note("the finished run of " + recipe.name + ", seed " + std::to_string(seed) +
-                      ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options_)));
+    if (!done && options_.note) note_other_settings(before_, recipe, s, options_, data_);
     // curves.csv grows while the run goes on.
     LiveCurves live(out_, results_, recipe.name, seed);
     const Run* running = nullptr;
@@ -158,7 +188,7 @@ class Comparison {
   void until_decided(const amp::Recipe& fp32, Results& base) {
     const std::vector<int> planned = looks(options_.seeds, options_.until);
     for (std::size_t look = 1; look < planned.size() && !stopped_; ++look) {
-      const std::vector<const amp::Recipe*> open = undecided();
+      const std::vector<const amp::Recipe*> open = undecided(recipes_, results_);
       if (open.empty()) return;
       runs_ += static_cast<int>(open.size() + 1) * (planned[look] - planned[look - 1]);
       for (int seed = planned[look - 1]; seed < planned[look]; ++seed) {
@@ -167,22 +197,8 @@ class Comparison {
           if (!stopped_) train(*recipe, seed, results_, false);
       }
       explain_all();
-      if (unexplained_.empty()) std::ranges::stable_sort(results_, {}, [&](const Result& r) { return place_of(r); });
+      if (unexplained_.empty()) sort_by_recipe(results_, recipes_);
     }
-  }
-  std::vector<const amp::Recipe*> undecided() const {
-    std::vector<const amp::Recipe*> open;
-    for (const amp::Recipe& recipe : recipes_) {
-      const auto is_open = [&](const Result& r) {
-        return r.recipe == recipe.name && r.verdict.kind == VerdictKind::undecided;
-      };
-      if (std::ranges::any_of(results_, is_open)) open.push_back(&recipe);
-    }
-    return open;
-  }
-  // Of the run's recipe among the listed ones.
-  std::ptrdiff_t place_of(const Result& r) const {
-    return std::ranges::find(recipes_, r.recipe, &amp::Recipe::name) - recipes_.begin();
   }
 
   // Explains the runs that fail and can be compared with fp32. A stop leaves the rest to --resume.
@@ -227,55 +243,6 @@ class Comparison {
     unlisted.insert(unlisted.end(), before_.begin(), before_.end());
     folder_.write(results_, unlisted);
   }
-
-  // Trains each recipe's first seed with the cures of its first findings, until one brings it back, and puts into the
-  // finding what came of it; that finding comes first then.
-  void try_cures() {
-    Options options = options_;
-    options.trace.clear();
-    options.profile.clear();
-    options.save.clear();
-    for (const amp::Recipe& recipe : recipes_) {
-      const auto r = std::ranges::find(results_, recipe.name, &Result::recipe);
-      if (r == results_.end()) continue;
-      const Result* base = baseline(results_, references_, *r);
-      bool cured = false;
-      for (std::size_t i = 0; i < r->findings.size() && i < kMostTried && !cured; ++i) {
-        for (const Finding::Cure& c : r->findings[i].cures) {
-          if (cured || (options_.stop && options_.stop())) break;
-          cured = try_cure(r->findings[i], c, recipe, *r, base, options);
-        }
-        if (cured)
-          std::rotate(r->findings.begin(), r->findings.begin() + static_cast<std::ptrdiff_t>(i),
-                      r->findings.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-      }
-    }
-  }
-  // True if the verdict on the edited recipe leaves nothing to explain: the same test as any recipe's, of accuracy and
-  // loss. A finding keeps the best of its cures.
-  bool try_cure(Finding& f, const Finding::Cure& c, const amp::Recipe& recipe, const Result& r, const Result* base,
-                const Options& options) const {
-    const amp::Recipe cured = inspect::edited(recipe, c.edit);
-    const auto seed = static_cast<std::uint64_t>(r.seed);
-    Results with = results_;
-    try {
-      Run run(make_model_, data_, cured, seed, options);
-      if (!run.train("", {.recipe = cured, .seed = seed})) return false;
-      with.push_back(run.result());
-    } catch (const Error&) { return false; }  // the edited recipe does not fit the model
-    judge(with, references_, judging_of(options_));
-    const Result& got = with.back();
-    const bool well = got.status == Status::ok;
-    const double before = f.tried ? (got.metric == MetricInfo{} ? f.tried->accuracy : f.tried->metric) : 0;
-    if (!f.tried || (well && !(got.metric.gain(metric_of(got) - before) <= 0))) {
-      f.cure = c.edit;
-      f.remedy = c.remedy;
-      f.tried = Finding::Tried{got.test_accuracy, got.test_loss, got.verdict, metric_of(got)};
-    }
-    return well && base && !fails(got);
-  }
-
-  static constexpr std::size_t kMostTried = 3;
 
   const MakeModel& make_model_;
   const LabData& data_;

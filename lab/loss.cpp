@@ -25,22 +25,22 @@ Tensor kl(const Tensor& x, const Tensor& y) {
   return mul(kl_div(log_softmax(x, -1), y), width);
 }
 
-struct LossRule {
+struct LossFormula {
   std::string_view name, metric;
   Tensor (*function)(const Tensor& outputs, const Tensor& targets) = nullptr;  // of targets that fit; null: output
 };
-constexpr LossRule kRules[] = {{"cross_entropy", "accuracy", classification_loss},
-                               {"mse", "rmse", mse},
-                               {"l1", "mae", l1},
-                               {"huber", "rmse", huber},
-                               {"bce", "accuracy", bce},
-                               {"kl", "loss", kl},
-                               {"output", "loss"}};
+constexpr LossFormula kFormulas[] = {{"cross_entropy", "accuracy", classification_loss},
+                                     {"mse", "rmse", mse},
+                                     {"l1", "mae", l1},
+                                     {"huber", "rmse", huber},
+                                     {"bce", "accuracy", bce},
+                                     {"kl", "loss", kl},
+                                     {"output", "loss"}};
 
-const LossRule* rule_of(const Loss& loss) {
+const LossFormula* formula_of(const Loss& loss) {
   if (loss.function) return nullptr;
-  const auto* const found = std::ranges::find(kRules, loss.name, &LossRule::name);
-  return found == std::end(kRules) ? nullptr : found;
+  const auto* const found = std::ranges::find(kFormulas, loss.name, &LossFormula::name);
+  return found == std::end(kFormulas) ? nullptr : found;
 }
 
 std::string names_of(const data::Fields& fields) {
@@ -87,18 +87,18 @@ Outputs run_exported(pt2::ExportedModule& model, const data::Batch& batch, bool 
 
 std::vector<std::string> loss_names() {
   std::vector<std::string> names;
-  for (const LossRule& rule : kRules) names.emplace_back(rule.name);
+  for (const LossFormula& formula : kFormulas) names.emplace_back(formula.name);
   return names;
 }
 
 void check_known(const Loss& loss) {
-  if (!loss.function && !rule_of(loss))
+  if (!loss.function && !formula_of(loss))
     throwf("lab: no loss '{}'{}; allowed are {}", loss.name, did_you_mean(loss.name, loss_names()), join(loss_names()));
 }
 
 std::string metric_for(const Loss& loss) {
-  const LossRule* rule = rule_of(loss);
-  return rule ? std::string(rule->metric) : "loss";
+  const LossFormula* formula = formula_of(loss);
+  return formula ? std::string(formula->metric) : "loss";
 }
 
 Outputs outputs_of(nn::Module& model, const data::Batch& batch, bool wants_target) {
@@ -148,7 +148,7 @@ Tensor loss_of(const Loss& loss, const Outputs& outputs) {
   }
   const Tensor targets = fitting_targets(loss, first, outputs.targets);
   if (loss.function) return loss.function(first, targets);
-  return rule_of(loss)->function(first, targets);
+  return formula_of(loss)->function(first, targets);
 }
 
 }  // namespace gradual::lab

@@ -169,8 +169,8 @@ double exponential(double ratio) { return std::exp(ratio); }
 double in_bits(double ratio) { return ratio / std::numbers::ln2; }
 double of_bits(double) { return 1 / std::numbers::ln2; }
 
-const std::vector<MetricRule>& rules() {
-  static const std::vector<MetricRule> all{
+const std::vector<MetricFormula>& formulas() {
+  static const std::vector<MetricFormula> all{
       {.info = {"accuracy", "%", Direction::higher}, .sums = right<1>, .value = same, .slope = one},
       {.info = {"top5", "%", Direction::higher}, .sums = right<5>, .value = same, .slope = one},
       {.info = {"loss", "", Direction::lower}, .value = same, .slope = one},
@@ -201,18 +201,19 @@ std::string difference_text(const MetricInfo& info, double mean, double half) {
 
 std::vector<std::string> metric_names() {
   std::vector<std::string> names;
-  for (const MetricRule& rule : rules()) names.push_back(rule.info.name);
+  for (const MetricFormula& formula : formulas()) names.push_back(formula.info.name);
   return names;
 }
 
-const MetricRule* rule_of(const std::string& metric) {
-  const auto found = std::ranges::find(rules(), metric, [](const MetricRule& rule) { return rule.info.name; });
-  return found == rules().end() ? nullptr : &*found;
+const MetricFormula* formula_of(const std::string& metric) {
+  const auto found =
+      std::ranges::find(formulas(), metric, [](const MetricFormula& formula) { return formula.info.name; });
+  return found == formulas().end() ? nullptr : &*found;
 }
 
 MetricInfo info_of(const Metric& metric) {
   if (metric.function) return metric.info;
-  if (const MetricRule* rule = rule_of(metric.name)) return rule->info;
+  if (const MetricFormula* formula = formula_of(metric.name)) return formula->info;
   throwf("lab: no metric '{}'{}; allowed are {}", metric.name, did_you_mean(metric.name, metric_names()),
          join(metric_names()));
 }

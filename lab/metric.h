@@ -64,7 +64,7 @@ struct SampleSum {
 };
 // How a metric follows from sums over samples. Either `sums` or `whole` is set; neither for metrics of the loss, whose
 // sums are those of the loss.
-struct MetricRule {
+struct MetricFormula {
   MetricInfo info;
   std::vector<SampleSum> (*sums)(const Tensor& outputs, const Tensor& targets) = nullptr;  // of each sample
   bool of_all = false;  // `sums` is called once with all samples, not batch by batch
@@ -73,6 +73,6 @@ struct MetricRule {
   double (*slope)(double ratio) = nullptr;  // the derivative of `value`
 };
 // Null for a metric of the user.
-const MetricRule* rule_of(const std::string& metric);
+const MetricFormula* formula_of(const std::string& metric);
 
 }  // namespace gradual::lab

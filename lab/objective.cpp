@@ -17,28 +17,28 @@ namespace {
 constexpr std::int64_t kBatch = 256;
 constexpr std::int64_t kLossBatches = 64;  // of the test data at least, where each is a number
 
-bool is_loss_metric(const MetricRule* rule) { return rule && !rule->sums && !rule->whole; }
+bool is_loss_metric(const MetricFormula* formula) { return formula && !formula->sums && !formula->whole; }
 
 Tensor wide(const Tensor& x) { return x.dtype() == DType::f64 ? x : x.to(DType::f32); }
 
 bool is_of_classes(const Loss& loss) { return !loss.function && loss.name == "cross_entropy"; }
 
 void check_fits(const Objective& o) {
-  const MetricRule* rule = o.metric.function ? nullptr : rule_of(o.metric.name);
+  const MetricFormula* formula = o.metric.function ? nullptr : formula_of(o.metric.name);
   const auto fail = [&](const char* allowed) {
     throwf("lab: metric {} does not go with loss {}; {}", o.metric.name, o.loss.name, allowed);
   };
-  if (o.loss.is_output() && !is_loss_metric(rule))
+  if (o.loss.is_output() && !is_loss_metric(formula))
     fail("where the model returns its loss, loss, perplexity and bits do");
   if (o.loss.function) return;
   const bool of_classes = o.loss.name == "cross_entropy";
   const bool of_signs = o.loss.name == "bce";
   const std::string& m = o.metric.name;
-  if (rule && (m == "perplexity" || m == "bits") && !of_classes && !o.loss.is_output())
+  if (formula && (m == "perplexity" || m == "bits") && !of_classes && !o.loss.is_output())
     fail("it is of cross_entropy, and of a model that returns its loss");
-  if (rule && m == "top5" && !of_classes) fail("it is of cross_entropy");
-  if (rule && (m == "accuracy" || m == "f1") && !of_classes && !of_signs) fail("it is of cross_entropy and bce");
-  if (rule && of_classes && (m == "mse" || m == "rmse" || m == "mae" || m == "r2"))
+  if (formula && m == "top5" && !of_classes) fail("it is of cross_entropy");
+  if (formula && (m == "accuracy" || m == "f1") && !of_classes && !of_signs) fail("it is of cross_entropy and bce");
+  if (formula && of_classes && (m == "mse" || m == "rmse" || m == "mae" || m == "r2"))
     fail("it is of numbers, and the targets are classes");
 }
 
@@ -58,7 +58,7 @@ Objective objective_of(const LabData& data, const Loss& loss, const Metric& metr
 
 Evaluation::Evaluation(const Objective& objective, std::int64_t samples, bool by_sample)
     : objective_(objective),
-      rule_(objective.metric.function ? nullptr : rule_of(objective.metric.name)),
+      formula_(objective.metric.function ? nullptr : formula_of(objective.metric.name)),
       by_sample_(by_sample),
       batch_(objective.loss.is_output() ? std::clamp<std::int64_t>(samples / kLossBatches, 1, kBatch) : kBatch) {}
 
@@ -84,11 +84,11 @@ void Evaluation::add_losses(const Outputs& outputs, const data::Batch& batch) {
 }
 
 void Evaluation::add_sums(const Tensor& outputs, const Tensor& targets) {
-  if (!rule_ || rule_->whole || rule_->of_all) {
+  if (!formula_ || formula_->whole || formula_->of_all) {
     outputs_.push_back(outputs.to(Device::cpu()));
     targets_.push_back(targets.to(Device::cpu()));
-  } else if (rule_->sums) {
-    const std::vector<SampleSum> sums = rule_->sums(outputs, targets);
+  } else if (formula_->sums) {
+    const std::vector<SampleSum> sums = formula_->sums(outputs, targets);
     sums_.insert(sums_.end(), sums.begin(), sums.end());
   }
 }
@@ -101,7 +101,7 @@ void Evaluation::add(const Outputs& outputs, const data::Batch& batch) {
     const Tensor classes = fitting_targets(loss, first, outputs.targets);
     add_score(score_, first, classes);
     if (by_sample_) add_samples(samples_, first, {batch.inputs, classes.to(Device::cpu())});
-    if (rule_ && rule_->info == MetricInfo{}) return;
+    if (formula_ && formula_->info == MetricInfo{}) return;
   } else {
     add_losses({{wide(first)}, outputs.targets}, batch);
   }
@@ -143,17 +143,17 @@ void Evaluation::write(Result& r) const {
   r.samples = samples_;
   r.samples.metric = objective_.info.name;
   r.samples.better = objective_.info.better;
-  if (rule_ && rule_->info == MetricInfo{} && of_classes) return;
-  if (!rule_ || rule_->whole) {
+  if (formula_ && formula_->info == MetricInfo{} && of_classes) return;
+  if (!formula_ || formula_->whole) {
     const Tensor all = cat(outputs_, 0);
     const Tensor targets = cat(targets_, 0);
-    r.test_metric = rule_ ? rule_->whole(all, targets) : objective_.metric.function(all, targets);
+    r.test_metric = formula_ ? formula_->whole(all, targets) : objective_.metric.function(all, targets);
     r.samples = {};  // the metric is of all samples together: seeds alone tell
     return;
   }
-  std::vector<SampleSum> sums = rule_->of_all ? rule_->sums(cat(outputs_, 0), cat(targets_, 0)) : sums_;
+  std::vector<SampleSum> sums = formula_->of_all ? formula_->sums(cat(outputs_, 0), cat(targets_, 0)) : sums_;
   double ratio = r.test_loss;
-  if (rule_->sums) {
+  if (formula_->sums) {
     SampleSum all;
     for (const SampleSum& s : sums) {
       all.sum += s.sum;
@@ -163,9 +163,9 @@ void Evaluation::write(Result& r) const {
   } else {
     for (std::size_t i = 0; i < samples_.size(); ++i) sums.push_back({samples_.loss[i], samples_.counted[i]});
   }
-  r.test_metric = rule_->value(ratio);
-  if (rule_->info.name == "accuracy") r.test_accuracy = r.test_metric;
-  if (by_sample_) set_scores(r.samples, sums, r.test_metric, rule_->slope(ratio));
+  r.test_metric = formula_->value(ratio);
+  if (formula_->info.name == "accuracy") r.test_accuracy = r.test_metric;
+  if (by_sample_) set_scores(r.samples, sums, r.test_metric, formula_->slope(ratio));
 }
 
 namespace {
@@ -195,8 +195,8 @@ double of_constant_class(const std::string& metric, const std::vector<double>& s
   if (metric == "top5") return largest(5);
   double entropy = 0;
   for (const double share : shares) entropy -= share * std::log(share);
-  const MetricRule* rule = rule_of(metric);
-  return is_loss_metric(rule) ? rule->value(entropy) : std::numeric_limits<double>::quiet_NaN();
+  const MetricFormula* formula = formula_of(metric);
+  return is_loss_metric(formula) ? formula->value(entropy) : std::numeric_limits<double>::quiet_NaN();
 }
 
 }  // namespace
@@ -213,7 +213,7 @@ double constant_metric(const Objective& o, const data::Dataset& test) {
   }
   if (metric == "r2") return 0;
   if (metric != "mse" && metric != "rmse") return kUnknown;
-  return rule_of(metric)->value(mean(square(y - mean(y, {0}, true))).item());
+  return formula_of(metric)->value(mean(square(y - mean(y, {0}, true))).item());
 }
 
 bool beats_constant(const Result& r) {

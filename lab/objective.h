@@ -44,7 +44,7 @@ class Evaluation {
   void set_scores(SampleScores& samples, const std::vector<SampleSum>& sums, double value, double slope) const;
 
   const Objective& objective_;
-  const MetricRule* rule_;  // null: the user's metric
+  const MetricFormula* formula_;  // null: the user's metric
   bool by_sample_;
   std::int64_t batch_;
   Score score_;  // of cross entropy

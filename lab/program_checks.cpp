@@ -44,17 +44,25 @@ data::Batch in_f64(data::Batch batch) {
   return batch;
 }
 
-class Checks {
+Options without_outputs(Options options) {
+  options.progress = {};
+  options.save.clear();
+  options.trace.clear();
+  options.profile.clear();
+  return options;
+}
+
+struct Trial {
+  bool learns = false;
+  double loss = 0;
+};
+
+// Short trainings in fp32, as long as the budget of steps lasts.
+class Trials {
  public:
-  Checks(const MakeModel& make_model, const LabData& data, std::uint64_t seed, const Options& options,
-         const Result& run, const std::vector<inspect::Update>& updates)
+  Trials(const MakeModel& make_model, const LabData& data, std::uint64_t seed, const Options& options,
+         const Result& run)
       : make_model_(make_model), data_(data), seed_(seed), options_(options), run_(run) {
-    options_.progress = {};
-    options_.save.clear();
-    options_.trace.clear();
-    options_.profile.clear();
-    for (const inspect::Update& u : updates)
-      if (u.part == inspect::UpdatePart::whole) updates_ += u;
     const data::Dataset train = data.load(seed).train;
     planned_ = (train.size() + options.batch - 1) / options.batch * options.epochs;
     budget_ = options.explain_steps >= 0 ? options.explain_steps : std::max(planned_, kTrials * kFewestSteps);
@@ -62,18 +70,30 @@ class Checks {
     choose_steps();
   }
 
-  ProgramChecks run() {
-    if (!gradient_is_wrong() && !sample_is_broken() && !fails_early() && !rate_is_wrong()) labels_are_wrong();
-    found_.stopped = options_.stop && options_.stop();
-    return std::move(found_);
-  }
+  std::int64_t steps() const { return steps_; }  // of a trial
+  double constant() const { return constant_; }  // the loss of the best constant answer; NaN: unknown
+  bool affordable() const { return spent_ + steps_ <= budget_; }
+
+  // None if the budget is spent, or if it cannot be trained.
+  std::optional<Trial> trained(const LabData& data, double rate) try {
+    if (steps_ == 0 || spent_ + steps_ > budget_ || (options_.stop && options_.stop())) return {};
+    Options options = options_;
+    options.lr = rate;
+    const amp::Recipe fp32 = amp::recipe("fp32");
+    Run run(make_model_, data, fp32, seed_, options);
+    run.intervene({});
+    const bool ended = run.train_to(steps_);
+    const std::vector<double> loss = run.curve().loss;
+    spent_ += std::ssize(loss);
+    if (!ended) return {};
+    Trial trial{.loss = mean_of_last_part(loss, steps_)};
+    if (!learns(loss, steps_)) return trial;
+    run.test_loss();
+    trial.learns = beats_constant(run.result());
+    return trial;
+  } catch (const Error&) { return {}; }
 
  private:
-  struct Trial {
-    bool learns = false;
-    double loss = 0;
-  };
-
   double loss_of_constant(const data::Dataset& train) const {
     Objective objective = objective_of(data_, options_.loss, options_.metric);
     if (objective.loss.function) return std::nan("");
@@ -97,25 +117,65 @@ class Checks {
     if (learns(run_.curve.loss, steps_)) budget_ = 0;  // it fails in evaluation alone, or by a hair
   }
 
-  // None if the budget is spent, or if it cannot be trained.
-  std::optional<Trial> trained(const LabData& data, double rate) try {
-    if (steps_ == 0 || spent_ + steps_ > budget_ || (options_.stop && options_.stop())) return {};
-    Options options = options_;
-    options.lr = rate;
-    const amp::Recipe fp32 = amp::recipe("fp32");
-    Run run(make_model_, data, fp32, seed_, options);
-    run.intervene({});
-    const bool ended = run.train_to(steps_);
-    const std::vector<double> loss = run.curve().loss;
-    spent_ += std::ssize(loss);
-    if (!ended) return {};
-    Trial trial{.loss = mean_of_last_part(loss, steps_)};
-    if (!learns(loss, steps_)) return trial;
-    run.test_loss();
-    trial.learns = beats_constant(run.result());
-    return trial;
-  } catch (const Error&) { return {}; }
+  const MakeModel& make_model_;
+  const LabData& data_;
+  const std::uint64_t seed_;
+  const Options& options_;
+  const Result& run_;
+  std::int64_t planned_ = 0;
+  std::int64_t steps_ = 0;
+  std::int64_t budget_ = 0;
+  std::int64_t spent_ = 0;
+  double constant_ = 0;
+};
 
+// Of the initial model's loss on the first samples.
+inspect::GradientCheck gradients_of(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
+                                    const Options& options, bool wide) {
+  Generator generator(seed);
+  const GeneratorScope scope(generator);
+  const Objective objective = objective_of(data, options.loss, options.metric);
+  const std::shared_ptr<nn::Module> model = make_model();
+  model->to(options.device);
+  if (wide) model->to(DType::f64);
+  const data::Dataset train = data.load(seed).train;
+  std::vector<std::int64_t> rows;
+  for (std::int64_t i = 0; i < std::min({options.batch, kMostSamples, train.size()}); ++i) rows.push_back(i);
+  data::Batch batch = data::take(train, rows);
+  if (wide) batch = in_f64(batch);
+  batch.inputs = batch.inputs.to(options.device);
+  batch.targets = batch.targets.to(options.device);
+  for (auto& [field, values] : batch.fields) values = values.to(options.device);
+  return inspect::check_gradients(
+      *model, [&] { return lab::loss_of(objective.loss, outputs_of(*model, batch, !objective.loss.is_output())); });
+}
+
+// A function that takes no f64 is checked in f32.
+std::optional<inspect::GradientCheck> gradients(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
+                                                const Options& options) {
+  for (const bool wide : {true, false}) try {
+      return gradients_of(make_model, data, seed, options, wide);
+    } catch (const Error&) { continue; }
+  return {};
+}
+
+// The experiments on one run.
+class Checks {
+ public:
+  Checks(const MakeModel& make_model, const LabData& data, std::uint64_t seed, const Options& options,
+         const Result& run, const std::vector<inspect::Update>& updates)
+      : make_model_(make_model), data_(data), seed_(seed), options_(without_outputs(options)), run_(run) {
+    for (const inspect::Update& u : updates)
+      if (u.part == inspect::UpdatePart::whole) updates_ += u;
+  }
+
+  ProgramChecks run() {
+    if (!gradient_is_wrong() && !sample_is_broken() && !fails_early() && !rate_is_wrong()) labels_are_wrong();
+    found_.stopped = options_.stop && options_.stop();
+    return std::move(found_);
+  }
+
+ private:
   void add(Cause cause, std::string site, std::string sentence) {
     Finding f{.cause = cause};
     if (cause == Cause::learning_rate || cause == Cause::small_rate) f.phase = Phase::optimizer;
@@ -126,35 +186,8 @@ class Checks {
     found_.findings.push_back(std::move(f));
   }
 
-  inspect::GradientCheck gradients_of(bool wide) const {
-    Generator generator(seed_);
-    const GeneratorScope scope(generator);
-    const Objective objective = objective_of(data_, options_.loss, options_.metric);
-    const std::shared_ptr<nn::Module> model = make_model_();
-    model->to(options_.device);
-    if (wide) model->to(DType::f64);
-    const data::Dataset train = data_.load(seed_).train;
-    std::vector<std::int64_t> rows;
-    for (std::int64_t i = 0; i < std::min({options_.batch, kMostSamples, train.size()}); ++i) rows.push_back(i);
-    data::Batch batch = data::take(train, rows);
-    if (wide) batch = in_f64(batch);
-    batch.inputs = batch.inputs.to(options_.device);
-    batch.targets = batch.targets.to(options_.device);
-    for (auto& [field, values] : batch.fields) values = values.to(options_.device);
-    return inspect::check_gradients(
-        *model, [&] { return lab::loss_of(objective.loss, outputs_of(*model, batch, !objective.loss.is_output())); });
-  }
-
-  // A function that takes no f64 is checked in f32.
-  std::optional<inspect::GradientCheck> gradients() const {
-    for (const bool wide : {true, false}) try {
-        return gradients_of(wide);
-      } catch (const Error&) { continue; }
-    return {};
-  }
-
   bool gradient_is_wrong() {
-    const std::optional<inspect::GradientCheck> check = gradients();
+    const std::optional<inspect::GradientCheck> check = gradients(make_model_, data_, seed_, options_);
     if (!check) return false;
     if (const std::optional<Finding> wrong = inspect::finding_of(*check)) {
       found_.findings.push_back(*wrong);
@@ -165,7 +198,7 @@ class Checks {
   }
 
   bool sample_is_broken() {
-    if (spent_ + steps_ > budget_) return false;
+    if (!trials_.affordable()) return false;
     std::vector<OddSample> odd;
     try {
       odd = odd_samples(make_model_, data_, seed_, options_, run_);
@@ -176,13 +209,14 @@ class Checks {
     }
     std::vector<std::int64_t> rows;
     for (const OddSample& s : odd) rows.push_back(s.index);
-    std::optional<Trial> trial = trained(without(data_, rows), options_.lr);
+    std::optional<Trial> trial = trials_.trained(without(data_, rows), options_.lr);
     if (!trial || !trial->learns) {
       if (trial) found_.excluded.push_back(fmt::format("it fails without the {} samples that stand out", odd.size()));
       return false;
     }
     if (odd.size() > 1)
-      if (const std::optional<Trial> alone = trained(without(data_, {rows[0]}), options_.lr); alone && alone->learns) {
+      if (const std::optional<Trial> alone = trials_.trained(without(data_, {rows[0]}), options_.lr);
+          alone && alone->learns) {
         trial = alone;
         rows.resize(1);
       }
@@ -192,8 +226,8 @@ class Checks {
         fmt::format(
             "without sample{} {} of the training data (from 0) the loss falls to {:.3g} in {} steps, with {} to "
             "{:.3g}: {}",
-            rows.size() > 1 ? "s" : "", names, trial->loss, steps_, rows.size() > 1 ? "them" : "it",
-            mean_of_last_part(run_.curve.loss, steps_), odd[0].why));
+            rows.size() > 1 ? "s" : "", names, trial->loss, trials_.steps(), rows.size() > 1 ? "them" : "it",
+            mean_of_last_part(run_.curve.loss, trials_.steps()), odd[0].why));
     return true;
   }
 
@@ -224,7 +258,7 @@ class Checks {
   bool rate_is_wrong() {
     std::string tried;
     for (const double other : rates()) {
-      const std::optional<Trial> trial = trained(data_, other);
+      const std::optional<Trial> trial = trials_.trained(data_, other);
       if (!trial) break;
       found_.rates_tried = true;
       tried += fmt::format("{}{:.3g}", tried.empty() ? "" : ", ", other);
@@ -233,7 +267,8 @@ class Checks {
       add(larger ? Cause::small_rate : Cause::learning_rate, "",
           fmt::format("with a learning rate of {:.3g} the loss falls to {:.3g} in {} steps, with {:.3g} to {:.3g}; the "
                       "updates of all steps are {:.2g} of the weights together",
-                      other, trial->loss, steps_, rate(), mean_of_last_part(run_.curve.loss, steps_), way()));
+                      other, trial->loss, trials_.steps(), rate(), mean_of_last_part(run_.curve.loss, trials_.steps()),
+                      way()));
       return true;
     }
     if (!tried.empty()) found_.excluded.push_back(fmt::format("it learns with no rate of {} either", tried));
@@ -247,7 +282,7 @@ class Checks {
       return;
     }
     const std::optional<LabData> other = taught(data_, seed_);
-    const std::optional<Trial> trial = other ? trained(*other, options_.lr) : std::nullopt;
+    const std::optional<Trial> trial = other ? trials_.trained(*other, options_.lr) : std::nullopt;
     if (!trial) return;
     if (!trial->learns) {
       found_.excluded.emplace_back("it does not learn a random function of the inputs either");
@@ -256,7 +291,7 @@ class Checks {
     add(Cause::labels, "the targets",
         fmt::format("the loss ends at {:.3g}, where a constant answer gives {:.3g}; targets that are a random function "
                     "of the same inputs are learned to {:.3g} in {} steps",
-                    mean_of_last_part(run_.curve.loss, run_.steps), constant_, trial->loss, steps_));
+                    mean_of_last_part(run_.curve.loss, run_.steps), trials_.constant(), trial->loss, trials_.steps()));
     if (!near) return;
     std::string& text = found_.findings.back().sentence;
     if (near->of_classes)
@@ -271,15 +306,11 @@ class Checks {
 
   const MakeModel& make_model_;
   const LabData& data_;
-  std::uint64_t seed_;
-  Options options_;
+  const std::uint64_t seed_;
+  const Options options_;
   const Result& run_;
   inspect::Update updates_;
-  std::int64_t planned_ = 0;
-  std::int64_t steps_ = 0;  // of a trial
-  std::int64_t budget_ = 0;
-  std::int64_t spent_ = 0;
-  double constant_ = 0;  // the loss of the best constant answer; NaN: unknown
+  Trials trials_{make_model_, data_, seed_, options_, run_};
   ProgramChecks found_;
 };
 

@@ -20,7 +20,10 @@ const percent = (x, d) => finite(x) ? num(x, d) + " %" : "–";
 // What the runs are measured by: a share of 0 to 1 reads as percent. A file of an earlier version has the accuracy.
 const metric = (data.runs[0] || {}).metric || {name: "accuracy", unit: "%", better: "higher"};
 const isShare = metric.unit === "%";
-const valueOf = r => (isShare ? 100 : 1) * (metric.name === "accuracy" ? r.test_accuracy : r.test_metric);
+const valueOf = r => {
+  const value = metric.name === "accuracy" ? r.test_accuracy : r.test_metric;
+  return finite(value) ? (isShare ? 100 : 1) * value : NaN;  // null, of a run that diverged, is no 0
+};
 const valueText = x => !finite(x) ? "–" :
     isShare                       ? percent(x, 2) :
                                     String(+x.toPrecision(4)) + (metric.unit ? " " + metric.unit : "");
@@ -161,7 +164,7 @@ function findings() {
               f.tried.verdict}`] :
           [];
       const weight =
-          finite(f.undone) ? ` Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
+          finite(f.undone) ? `. Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
       place.append(el("div", {class: "finding"},
                       (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${f.cause}]` + weight, ...cure,
                       ...tried));
@@ -202,7 +205,7 @@ const logDepth = (low, high) => v => v === 0 ? 0 : Math.log(Math.abs(v) / low) /
 const zeros = [v => lostText(v).replace(" %", "").replace("< ", "<"), logDepth(.001, 100)];
 const angles = [v => v.toFixed(3), v => logDepth(1e-6, 1)(Math.max(0, 1 - v))];
 // Of a layer: [what it is, how to read it, its number from the rows of the shadow and of "casts", its text, 0 to 1 for
-// its shade].
+// its shade, whether a negative number is a good one].
 const measures = {
   forward: [
     "error of the layer's result", "Relative error against f64 of the last op of the layer's forward.",
@@ -232,7 +235,7 @@ const measures = {
   share: [
     "share of the error in the loss",
     "What the layer's own errors do to the loss, in the loss's units: + (red) raises it, - (blue) lowers it.",
-    rows => rows.reduce((a, r) => a + r.share, 0), v => (v > 0 ? "+" : "") + error(v), logDepth(1e-7, .1)
+    rows => rows.reduce((a, r) => a + r.share, 0), v => (v > 0 ? "+" : "") + error(v), logDepth(1e-7, .1), true
   ],
   ...Object.fromEntries(castRoles.map(
       role => [role,
@@ -245,7 +248,7 @@ const measures = {
 // Layers against recipes.
 function heat() {
   const names = shown();
-  const [, note, of, text, depth] = measures[chosen("heat-measure")];
+  const [, note, of, text, depth, hasGood] = measures[chosen("heat-measure")];
   const runs = names.map(n => shadowed(n) || runsOf(n)[0]);
   const rowsOf = r => r.step_errors ? r.step_errors.rows : [];
   const order = [...new Set(data.runs.flatMap(r => [...rowsOf(r), ...r.casts].map(c => c.layer)))];
@@ -265,7 +268,7 @@ function heat() {
     if (deep > 0)
       shades.push([
         k, i, k + 1, i + 1, `${names[k]}, layer ${l}: ${v}`,
-        v < 0 && note.includes("blue") ? "var(--bar)" : "var(--bad)", .85 * deep
+        v < 0 && hasGood ? "var(--bar)" : "var(--bad)", .85 * deep
       ]);
     // on a deep shade the digits have the page's colour, where that contrasts more
     const deepFrom = matchMedia("(prefers-color-scheme: dark)").matches ? .75 : .88;
@@ -282,6 +285,15 @@ function heat() {
 }
 
 // The ops of a step in order, in mean ulps: a bar's dark part is the op's own error, the light part is inherited.
+// Own errors that point one way: of numbers that are all too small or too large, and of a shifted mean.
+function biasText(r) {
+  const sure = (value, half) => finite(value) && Math.abs(value) > (half || 0);
+  return (sure(r.gain, r.gain_interval) ?
+              `\nnumbers ${(100 * Math.abs(r.gain)).toPrecision(2)}% too ${r.gain < 0 ? "small" : "large"}` :
+              "") +
+      (sure(r.bias, r.bias_interval) ? `\nmean shifted by ${signed(r.bias)} of their size` : "");
+}
+
 function lineage() {
   const run = shadowed(chosen("lineage-recipe"));
   const log = chosen("lineage-axis") === "logarithmic";
@@ -295,7 +307,8 @@ function lineage() {
   const high = log ? most : Math.min(most, 2 * heights[Math.floor(.8 * (heights.length - 1))]);
   const largest = Math.max(...rows.map(r => Math.abs(r.share)), 1e-30);
   byId("lineage-note").textContent =
-      `Each bar is an op of one step after training: dark is the error it makes itself, light the error that its inputs bring, as means in ulps (the distance to the next number of the result's dtype). ` +
+      "Each bar is an op of one step after training: dark is the error it makes itself, light the error that its " +
+      "inputs bring, as means in ulps (the distance to the next number of the result's dtype). " +
       `Red raises the loss, blue lowers it, grey does neither; an arrow stands on a bar that goes on. The loss is ${
           e.loss.toPrecision(6)}, in f64 ${e.exact_loss.toPrecision(6)}: a difference of ${
           signed(e.loss - e.exact_loss)}, of which own errors explain ${signed(e.explained)}.`;
@@ -309,6 +322,7 @@ function lineage() {
         `${r.phase} ${r.op}${r.product ? " (" + r.product + ")" : ""}${r.layer ? " in " + r.layer : ""}\nown ${
             short(r.local_ulps)} ulps, inherited ${short(inherited(r))}, in all ${short(r.total_ulps)}\nrelative ${
             r.local.toExponential(1)} own, ${r.total.toExponential(1)} in all` +
+        biasText(r) +
         (r.share ? `\nmoves the loss by ${signed(r.share)}` : "");
     const floor = Math.max(low, r.local_ulps);
     own.push([i, low, i + 1, Math.min(high, floor), what, fill, .9]);
@@ -675,10 +689,10 @@ function cloud() {
                              fill])
       }));
   const counts = layers.map(l => `${(100 * l.points.length / points.length).toFixed(0)} % ${l.name}`).join(", ");
-  byId("cloud-note").textContent = `A dot is a weight of ${run.recipe} at step ${
-      clouds[0]
-          .step}: to the right how large it is, upwards how large its update should be. Below the line, half the distance to the next number in ${
-      dtypes.join(" or ")}, the update is lost (red); yellow ones arrive in part, blue ones wholly: ${counts}.`;
+  byId("cloud-note").textContent =
+      `A dot is a weight of ${run.recipe} at step ${clouds[0].step}: to the right how large it is, upwards how large ` +
+      `its update should be. Below the line, half the distance to the next number in ${dtypes.join(" or ")}, the ` +
+      `update is lost (red); yellow ones arrive in part, blue ones wholly: ${counts}.`;
   plot(byId("cloud"), {
     height: 380,
     legend: true,
@@ -912,10 +926,10 @@ function whatIf() {
     return;
   }
   byId("what-if-note").textContent =
-      `The numbers of ${run.recipe}, seed ${run.seed}, at step ${
-          run.what_if
-              .step}, rounded to each format without a scale, with the power of two that keeps most of them, and with max / amax, which puts the largest on the format's largest value. ` +
-      "SQNR is signal over noise of rounding, in dB: one more bit of mantissa is worth 6. One scale serves all tensors of a role here.";
+      `The numbers of ${run.recipe}, seed ${run.seed}, at step ${run.what_if.step}, rounded to each format without a ` +
+      "scale, with the power of two that keeps most of them, and with max / amax, which puts the largest on the " +
+      "format's largest value. SQNR is signal over noise of rounding, in dB: one more bit of mantissa is worth 6. " +
+      "One scale serves all tensors of a role here.";
   const fraction = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + " %";
   const db = x => x === null ? "exact" : x.toFixed(1);
   const scaleText = s => s.startsWith("2^") ? power(s.slice(2)) : s;

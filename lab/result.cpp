@@ -214,6 +214,10 @@ template <class V> void fields(V& v, StepErrors::Row& r) {
   v("inherited_ulps", r.inherited_ulps, kLater);
   v("cosine", r.cosine);
   v("share", r.share);
+  v("bias", r.bias, kLater);
+  v("bias_interval", r.bias_interval, kLater);
+  v("gain", r.gain, kLater);
+  v("gain_interval", r.gain_interval, kLater);
 }
 template <class V> void fields(V& v, BlockMap& b) {
   v("layer", b.layer);

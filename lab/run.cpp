@@ -85,6 +85,13 @@ amp::CastStatsTable casts_from(const StateDict& state) {
   return casts;
 }
 
+// Tells of the second moments that low precision has broken by the end of a run.
+void note_moments(amp::RecipeRun& run, const Options& options, std::uint64_t seed) {
+  if (!options.note) return;
+  const std::string faults = to_string(run.optimizer().moment_faults());
+  if (!faults.empty()) options.note(fmt::format("{}, seed {}: {}", run.recipe().name, seed, faults));
+}
+
 std::string key_of(const inspect::Update& u) { return std::string(to_string(u.part)) + ":" + u.parameter; }
 
 data::Batch on_device(data::Batch batch, Device device) {
@@ -167,10 +174,6 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   const GeneratorScope scope(generator_);
   model_ = make_model();
   model_->to(options.device);
-  run_.emplace(recipe, *model_, make_optimizer(options.optimizer, options.lr, options.training.rates),
-               amp::RunOptions{.clip_norm = options.training.clip, .seed = seed});
-  if (options.training.average > 0) average_.emplace(*run_, options.training.average);
-  use_ranks();
   const auto batch_of = [train = data_.train, augment = data.augment](const std::vector<std::int64_t>& samples) {
     const data::Batch batch = data::take(train, samples);
     return augment ? augment(batch) : batch;
@@ -178,6 +181,10 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   loader_.emplace(
       data_.train.size(), batch_of,
       data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
+  run_.emplace(recipe, *model_, make_optimizer(options.optimizer, options.lr, options.training.rates),
+               amp::RunOptions{.clip_norm = options.training.clip, .seed = seed, .steps = loader_->size() * options.epochs});
+  if (options.training.average > 0) average_.emplace(*run_, options.training.average);
+  use_ranks();
   schedule_.emplace(run_->optimizer(), schedule_for(options.training, loader_->size() * options.epochs));
   result_.recipe = recipe.name;
   result_.model = options.model_name;
@@ -423,6 +430,7 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
     result_.status = Status::diverged;
   else if (stopped) result_.status = Status::interrupted;
   else result_.status = result_.skipped_steps == steps_ ? Status::all_skipped : Status::ok;
+  if (!replay_ && samples_ && !stopped) note_moments(*run_, options_, seed_);
   show(progress, true);
   return !stopped;
 }

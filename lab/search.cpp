@@ -31,6 +31,11 @@ using inspect::Assignment;
 
 struct Stopped {};
 
+constexpr double kCostOfFp32 = 2;     // of bf16's
+constexpr std::size_t kBudgets = 24;  // of the knapsack, in a geometric series
+constexpr double kEqualCost = 0.02;   // an assignment costs as much as another one if the difference is smaller
+constexpr int kMostDraws = 20000;     // of random assignments
+
 // How much better the runs are than fp32's: in points of a share, else in percent of fp32's value.
 double points_of(const Pairs& pairs) {
   const MetricInfo& metric = pairs[0].second->metric;
@@ -46,7 +51,8 @@ class TrialJudge {
  public:
   explicit TrialJudge(const SearchOptions& options) : options_(options) {}
 
-  // runs: those of this trial; base: those of fp32, with all seeds. True if the trial is far from passing.
+  // Sets the trial's verdict and whether it passes. runs: those of this trial; base: those of fp32, with all seeds.
+  // True if the trial is far from passing, so that more seeds would not help.
   bool judge_trial(Trial& t, const std::vector<Result>& runs, const std::vector<Result>& base) const {
     compare(t, runs, base);
     const bool well = std::ranges::all_of(runs, [](const Result& r) { return r.status == Status::ok; });
@@ -63,7 +69,8 @@ class TrialJudge {
     const bool equal = kind == VerdictKind::matches || kind == VerdictKind::better;
     t.passes = well && (equal || (near && !worse));
     const bool open = kind == VerdictKind::undecided && !t.verdict.looks_worse;
-    return !t.passes && !(open && (any_loss || t.loss_change <= 2 * limit));
+    const bool may_pass = open && (any_loss || t.loss_change <= 2 * limit);
+    return !t.passes && !may_pass;
   }
 
  private:
@@ -120,15 +127,16 @@ class Trials {
   // Trains an assignment, fp32 if it is empty, with `seeds` seeds from `first` on.
   const Trial& measure(const std::string& why, const Assignment& a, std::uint64_t first, int seeds) {
     const amp::Recipe recipe = a.empty() ? amp::recipe("fp32") : s_.recipe(a);
-    Trial t{.why = why, .assignment = a, .cost = a.empty() ? 2 : s_.cost(a), .first_seed = first};
+    Trial t{.why = why, .assignment = a, .cost = a.empty() ? kCostOfFp32 : s_.cost(a), .first_seed = first};
     std::vector<Result> runs;
     std::vector<Result>& base = fp32_[first];
-    const bool searching = first == 0 && !a.empty();
+    const bool searching = first == 0 && !a.empty();  // else the run is fp32's, or proves or compares
     for (int i = 0; i < seeds; ++i) {
       const std::uint64_t seed = first + static_cast<std::uint64_t>(i);
       Run run(make_model_, data_, recipe, seed, run_);
       if (!run.train("", {.recipe = recipe, .seed = seed})) throw Stopped{};
-      ++(s_.proven ? s_.compared : s_.trainings);
+      if (s_.proven) ++s_.compared;
+      else ++s_.trainings;
       runs.push_back(run.result());
       if (a.empty()) base.push_back(runs.back());
       if (judge_.judge_trial(t, runs, base) && searching) break;  // a proof has all seeds, a trial may do without
@@ -183,26 +191,38 @@ Assignment rule_of_thumb(const Search& s) {
   return best;
 }
 
+// How many of the formats, from the cheapest on, a layer may have for the cost of the assignment.
+std::size_t affordable_formats(const Search& s, Assignment a, std::size_t layer, double most) {
+  std::size_t count = a[layer];
+  while (count < s.formats.size()) {
+    a[layer] = count;
+    if (s.cost(a) > most) break;
+    ++count;
+  }
+  return count;
+}
+
 // The layers draw their formats in random order, each one of those that leave enough of the found assignment's cost for
 // the cheapest format in the layers after it.
 Assignment random_assignment(const Search& s, Generator& generator) {
   Assignment a = uniform(s, 0);
+  const double most = (1 + kEqualCost) * s.cost(*s.found);
   for (const std::int64_t i : randperm(std::ssize(s.sites), generator).to_vector<std::int64_t>()) {
-    std::size_t& format = a[static_cast<std::size_t>(i)];  // at first the number of formats to draw from
-    while (s.cost(a) <= 1.02 * s.cost(*s.found) && ++format < s.formats.size()) {}
-    format = static_cast<std::size_t>(rand({}, {}, generator).item() * static_cast<double>(format));
+    const auto layer = static_cast<std::size_t>(i);
+    const auto count = static_cast<double>(affordable_formats(s, a, layer, most));
+    a[layer] = static_cast<std::size_t>(rand({}, {}, generator).item() * count);
   }
   return a;
 }
 
-// At most `most` of 20,000 random assignments: those whose cost is within 2% of the found one's.
+// At most `most` different ones whose cost equals the found one's.
 std::vector<Assignment> random_ones(const Search& s, int most) {
   Generator generator(0);
   std::vector<Assignment> found;
   std::set<Assignment> seen{*s.found, rule_of_thumb(s)};
-  for (int draws = 0; draws < 20000 && std::ssize(found) < most; ++draws) {
+  for (int draws = 0; draws < kMostDraws && std::ssize(found) < most; ++draws) {
     const Assignment a = random_assignment(s, generator);
-    if (distance_in_cost(s, a) <= 0.02 * s.cost(*s.found) && seen.insert(a).second) found.push_back(a);
+    if (distance_in_cost(s, a) <= kEqualCost * s.cost(*s.found) && seen.insert(a).second) found.push_back(a);
   }
   return found;
 }
@@ -234,27 +254,38 @@ class Searcher {
       least += std::ranges::min(s.cost);
       most += std::ranges::max(s.cost);
     }
-    std::vector<double> budgets(24, least);
-    for (std::size_t i = 1; i < budgets.size(); ++i) budgets[i] = budgets[i - 1] * std::pow(most / least, 1 / 23.0);
+    std::vector<double> budgets(kBudgets, least);
+    const double factor = std::pow(most / least, 1.0 / (kBudgets - 1));
+    for (std::size_t i = 1; i < budgets.size(); ++i) budgets[i] = budgets[i - 1] * factor;
     std::vector<Assignment> front = inspect::knapsack(s_.sites, budgets);
     front.push_back(uniform(s_, s_.formats.size() - 1));
     if (trials_.passes("knapsack", front[0])) return;
-    for (std::size_t fails = 0, good = front.size(); fails + 1 < good;) {
+    std::size_t fails = 0;
+    std::size_t good = front.size();  // beyond the last one, which may fail too
+    while (fails + 1 < good) {
       const std::size_t middle = (fails + good) / 2;
-      (trials_.passes("knapsack", front[middle]) ? good : fails) = middle;
+      if (trials_.passes("knapsack", front[middle])) good = middle;
+      else fails = middle;
     }
   }
 
   // Moves all layers, then halves of them, finally single ones to the next cheaper format. Takes the first that passes.
   bool lower() {
     const std::vector<std::size_t> sites = by_gain(s_);
-    for (std::size_t size = sites.size(); size > 0; size = size == 1 ? 0 : (size + 1) / 2)
-      for (std::size_t at = 0; at < sites.size(); at += size) {
-        Assignment a = *s_.found;
-        const std::size_t count = std::min(size, sites.size() - at);
-        for (std::size_t i = at; i < at + count; ++i) --a[sites[i]];
-        if (trials_.passes(fmt::format("lower {}", count), a)) return true;
-      }
+    std::size_t size = sites.size();
+    for (; size > 1; size = (size + 1) / 2)
+      if (lower_some(sites, size)) return true;
+    return size == 1 && lower_some(sites, 1);
+  }
+
+  // The same for groups of `size` sites, one group after the other.
+  bool lower_some(const std::vector<std::size_t>& sites, std::size_t size) {
+    for (std::size_t at = 0; at < sites.size(); at += size) {
+      Assignment a = *s_.found;
+      const std::size_t count = std::min(size, sites.size() - at);
+      for (std::size_t i = at; i < at + count; ++i) --a[sites[i]];
+      if (trials_.passes(fmt::format("lower {}", count), a)) return true;
+    }
     return false;
   }
 

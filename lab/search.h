@@ -44,8 +44,8 @@ struct Trial {
   inspect::Assignment assignment = {};  // empty: fp32
   double cost = 0;                      // relative to a model entirely in bf16 (e8m7)
   std::uint64_t first_seed = 0;
-  std::vector<double> accuracy = {};  // by seed
-  std::vector<double> loss = {};      // on the test data; accuracy: the metric's value
+  std::vector<double> accuracy = {};  // by seed, on the test data; of another metric its value
+  std::vector<double> loss = {};      // by seed, on the test data
   // Compared with fp32 on the same seeds: points of accuracy (percent of another metric, negative: worse), change of
   // the loss, standard deviation of fp32's loss, fp32's loss.
   double points = 0;

@@ -34,6 +34,15 @@ const Trial* proof_of(const Search& s, const inspect::Assignment& a) {
   return s.proof_seed == 0 || found == s.trials.end() ? nullptr : &*found;
 }
 
+const char* proof_sentence(const Search& s) {
+  if (s.proven) return "it holds on seeds that the search never saw\n";
+  if (s.proof_seed == 0) return "NOT proven on seeds that the search never saw\n";
+  return "NOT proven on seeds that the search never saw: cheaper ones failed their proof\n";
+}
+
+// In the order in which they are removed: a recipe without its trials is of no search.
+constexpr const char* kFiles[] = {"/recipe.json", "/trials.csv", "/front.svg"};
+
 }  // namespace
 
 std::string to_string(const Search& s) {
@@ -43,9 +52,7 @@ std::string to_string(const Search& s) {
   text += s.complete
               ? "no layer can go to a cheaper format\n"
               : "cheaper formats are left that were not tried: the search was stopped, or its trainings ran out\n";
-  text += s.proven            ? "it holds on seeds that the search never saw\n"
-          : s.proof_seed == 0 ? "NOT proven on seeds that the search never saw\n"
-                              : "NOT proven on seeds that the search never saw: cheaper ones failed their proof\n";
+  text += proof_sentence(s);
   if (const Trial* base = proof_of(s, {}))
     text += fmt::format("fp32's {} with the seeds of the proof: {} to {}\n", s.metric.name,
                         value_text(s.metric, std::ranges::min(base->accuracy)),
@@ -113,13 +120,6 @@ std::string front_svg(const Search& s) {
   }
   return text + "</svg>\n";
 }
-
-namespace {
-
-// In the order in which they are removed: a recipe without its trials is of no search.
-constexpr const char* kFiles[] = {"/recipe.json", "/trials.csv", "/front.svg"};
-
-}  // namespace
 
 void begin_search(const std::string& folder, bool overwrite) {
   for (const char* file : kFiles) {

@@ -48,6 +48,10 @@ StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
     row.total_ulps = r.total.mean_ulps();
     row.cosine = r.cosine;
     row.share = r.share;
+    row.bias = r.local.bias();
+    row.bias_interval = r.local.bias_interval();
+    row.gain = r.local.gain();
+    row.gain_interval = r.local.gain_interval();
   }
   return errors;
 }

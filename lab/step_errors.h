@@ -43,6 +43,11 @@ struct StepErrors {
     double total_ulps = 0;
     double cosine = 1;  // between the result and that in f64
     double share = 0;   // share of the error in the loss
+    // of the local error (inspect::ErrorSum), with half their 95% intervals
+    double bias = 0;
+    double bias_interval = 0;
+    double gain = 0;
+    double gain_interval = 0;
   };
   std::int64_t step = 0;
   double loss = 0;             // loss in the recipe

@@ -49,28 +49,36 @@ std::string to_string(const StudiedStep& s) {
   return text;
 }
 
-DiffedStep::DiffedStep(const MakeModel& make_model, const LabData& data, const amp::Recipe& a, const amp::Recipe& b,
-                       const amp::Recipe& trained_by, const StudyOptions& options)
-    : trained_(make_model, data, trained_by, options) {
-  observe(a_, a, make_model, options, trained_);
-  observe(b_, b, make_model, options, trained_);
-  diff_.emplace(*a_.shadow, *b_.shadow);
+TwinSide::TwinSide(const amp::Recipe& recipe, const MakeModel& make_model, const StudyOptions& options,
+                   Study& trained) {
+  default_generator().manual_seed(options.seed);
+  model = make_model();
+  model->to(options.device);
+  model->load_state_dict(trained.run().master_state_dict());
+  // Another recipe's schedule is where this step has it; its own one comes with the state.
+  const bool own = trained.run().recipe().name == recipe.name;
+  run.emplace(own ? recipe : amp::recipe_in_step(recipe, options.step, trained.steps()), *model,
+              make_optimizer(options.optimizer, options.lr, options.training.rates),
+              amp::RunOptions{.seed = options.seed, .steps = trained.steps()});
+  // Takes over histories, loss scale and moments, if they are this recipe's own.
+  if (own) run->load_state_dict(trained.run().state_dict());
 }
 
-void DiffedStep::observe(Side& side, const amp::Recipe& recipe, const MakeModel& make_model,
-                         const StudyOptions& options, Study& trained) {
+void TwinSide::observe_loss(const StudyOptions& options, Study& trained) {
+  shadow.emplace(*model, &run->optimizer(), inspect::ShadowOptions{.attribution = true});
   default_generator().manual_seed(options.seed);
-  side.model = make_model();
-  side.model->to(options.device);
-  side.model->load_state_dict(trained.run().master_state_dict());
-  side.run.emplace(recipe, *side.model, make_optimizer(options.optimizer, options.lr, options.training.rates),
-                   amp::RunOptions{.seed = options.seed});
-  // Takes over histories, loss scale and moments, if they are this recipe's own.
-  if (trained.run().recipe().name == recipe.name) side.run->load_state_dict(trained.run().state_dict());
-  side.shadow.emplace(*side.model, &side.run->optimizer(), inspect::ShadowOptions{.attribution = true});
-  default_generator().manual_seed(options.seed);
-  const ObserverScope scope(*side.shadow);
-  side.run->backward(side.run->forward([&] { return trained.loss(*side.model); }));
+  const ObserverScope scope(*shadow);
+  run->backward(run->forward([&] { return trained.loss(*model); }));
+}
+
+DiffedStep::DiffedStep(const MakeModel& make_model, const LabData& data, const amp::Recipe& a, const amp::Recipe& b,
+                       const amp::Recipe& trained_by, const StudyOptions& options)
+    : trained_(make_model, data, trained_by, options),
+      a_(a, make_model, options, trained_),
+      b_(b, make_model, options, trained_) {
+  a_.observe_loss(options, trained_);
+  b_.observe_loss(options, trained_);
+  diff_.emplace(*a_.shadow, *b_.shadow);
 }
 
 DiffedStep diff_step(const MakeModel& make_model, const LabData& data, const amp::Recipe& a, const amp::Recipe& b,

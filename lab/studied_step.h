@@ -40,6 +40,19 @@ StudiedStep study_step(const MakeModel& make_model, const LabData& data, const a
                        const StudyOptions& options = {});
 std::string to_string(const StudiedStep& step);
 
+// The weights of a training in a model of its own, under this recipe: the one that trained them or another. Where it is
+// the one that trained, histories, loss scale and moments are its own; another begins without.
+struct TwinSide : Pinned {
+  TwinSide(const amp::Recipe& recipe, const MakeModel& make_model, const StudyOptions& options, Study& trained);
+  // Forward and backward of the loss of the study's step under a shadow with attribution, with the random numbers of
+  // the seed.
+  void observe_loss(const StudyOptions& options, Study& trained);
+
+  std::shared_ptr<nn::Module> model;
+  std::optional<amp::RecipeRun> run;
+  std::optional<inspect::Shadow> shadow;  // from observe_loss
+};
+
 // The same step under two recipes.
 class DiffedStep : Pinned {
  public:
@@ -49,17 +62,8 @@ class DiffedStep : Pinned {
   nn::Module& model() { return trained_.model(); }  // the trained one
 
  private:
-  // The step under a recipe, of a model that was trained with another recipe.
-  struct Side {
-    std::shared_ptr<nn::Module> model;
-    std::optional<amp::RecipeRun> run;
-    std::optional<inspect::Shadow> shadow;
-  };
-  static void observe(Side& side, const amp::Recipe& recipe, const MakeModel& make_model, const StudyOptions& options,
-                      Study& trained);
-
   Study trained_;
-  Side a_, b_;
+  TwinSide a_, b_;
   std::optional<inspect::ShadowDiff> diff_;
 };
 // Trains with `trained_by` up to a step and runs that step under both recipes: parameters, batch and random numbers are

@@ -17,8 +17,6 @@ Study::Study(const MakeModel& make_model, const LabData& data, const amp::Recipe
   if (data_.train.size() == 0) throwf("a study: the data '{}' have no training samples", data.name);
   if (options.step < 0) throwf("a study's step is {}; it must be at least 0", options.step);
   model_->to(device_);
-  run_.emplace(recipe, *model_, make_optimizer(options.optimizer, options.lr, options.training.rates),
-               amp::RunOptions{.clip_norm = options.training.clip, .seed = options.seed});
   const auto batch_of = [train = data_.train, augment = data.augment](const std::vector<std::int64_t>& samples) {
     const data::Batch batch = data::take(train, samples);
     return augment ? augment(batch) : batch;
@@ -26,11 +24,13 @@ Study::Study(const MakeModel& make_model, const LabData& data, const amp::Recipe
   data::DataLoader loader(
       data_.train.size(), batch_of,
       data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = options.seed, .device = device_});
-  const std::int64_t steps = loader.size() * options.epochs;
-  if (options.step >= steps)
-    throwf("a study's step is {}; the training has {} steps ({} epochs of {}), the last is {}", options.step, steps,
-           options.epochs, loader.size(), steps - 1);
-  optim::Scheduler schedule(run_->optimizer(), schedule_for(options.training, steps));
+  steps_ = loader.size() * options.epochs;
+  if (options.step >= steps_)
+    throwf("a study's step is {}; the training has {} steps ({} epochs of {}), the last is {}", options.step, steps_,
+           options.epochs, loader.size(), steps_ - 1);
+  run_.emplace(recipe, *model_, make_optimizer(options.optimizer, options.lr, options.training.rates),
+               amp::RunOptions{.clip_norm = options.training.clip, .seed = options.seed, .steps = steps_});
+  optim::Scheduler schedule(run_->optimizer(), schedule_for(options.training, steps_));
   for (std::int64_t k = 0;; ++k) {
     if (!loader.next(batch_)) {
       evaluate();

@@ -42,6 +42,7 @@ class Study : Pinned {
   Tensor loss(nn::Module& model) const;
   Tensor loss_on(const data::Batch& batch) const { return loss_on(batch, *model_); }
   amp::RunStep step();  // runs the studied step
+  std::int64_t steps() const { return steps_; }  // of the whole training
 
  private:
   Tensor loss_on(const data::Batch& batch, nn::Module& model) const;
@@ -53,6 +54,7 @@ class Study : Pinned {
   Objective objective_;
   Device device_;
   int accumulate_;
+  std::int64_t steps_ = 0;
   std::shared_ptr<nn::Module> model_;
   std::optional<amp::RecipeRun> run_;
   data::Batch batch_;

@@ -65,7 +65,7 @@ void GradScaler::take(const void* bytes) const {
   state_ = read.now;
 }
 
-bool GradScaler::rules(const Optimizer& optimizer) {
+bool GradScaler::scales_on_gpu(const Optimizer& optimizer) {
   const bool on_gpu = there_.in_use() && optimizer.skips_on(there_.memory().device());
   if (!on_gpu) there_.leave();
   else if (!device::capturing()) there_.upload_changes();
@@ -91,8 +91,8 @@ Tensor GradScaler::scale(const Tensor& loss, SourceLocation loc) {
 }
 
 void GradScaler::check(PerOptimizer& o, Optimizer& optimizer, bool write) {
-  const GradientScale by = rules(optimizer) ? GradientScale{.on_device = &on_gpu()->inverse}
-                                            : GradientScale{static_cast<double>(now().inverse())};
+  const GradientScale by = scales_on_gpu(optimizer) ? GradientScale{.on_device = &on_gpu()->inverse}
+                                                    : GradientScale{static_cast<double>(now().inverse())};
   const auto last = static_cast<std::int64_t>(optimizer.param_count()) + 1;
   const Tensor found = zeros({last + 1}, {.dtype = DType::i64, .device = optimizer.device()});
   if (optimizer.unscale(found, by, write) > 0) o.found = found;
@@ -129,7 +129,7 @@ StepResult GradScaler::step(Optimizer& optimizer, SourceLocation loc) {
         "GradScaler: step: no inf checks were recorded for this optimizer: no parameter has a gradient; call "
         "scale(loss).backward() first");
   StepResult result(optimizer, o.found);
-  if (rules(optimizer)) {
+  if (scales_on_gpu(optimizer)) {
     optimizer.step_scaled({.on_device = unscaled ? nullptr : &on_gpu()->inverse, .found = o.found}, loc);
   } else if (result.applied()) {
     optimizer.step_scaled({unscaled ? 1 : static_cast<double>(now().inverse())}, loc);

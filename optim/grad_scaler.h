@@ -115,7 +115,8 @@ class GradScaler {
     there_.read();
     return state_;
   }
-  bool rules(const Optimizer& optimizer);  // true if the optimizer reads the scale on the GPU; else moves it to the CPU
+  bool scales_on_gpu(
+      const Optimizer& optimizer);  // true if the optimizer reads the scale on the GPU; else moves it to the CPU
   DeviceLossScale* on_gpu() const { return static_cast<DeviceLossScale*>(there_.raw()); }
 
   GradScalerOptions options_;

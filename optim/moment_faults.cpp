@@ -40,7 +40,7 @@ Tensor Optimizer::stored_next(const ParamState& s, const Tensor& v, const Tensor
 
 MomentFaults Optimizer::moment_faults() {
   MomentFaults faults;
-  if (rule_.op != OpId::adam_step_) return faults;
+  if (update_rule_.op != OpId::adam_step_) return faults;
   const NoGrad off;
   const StageScope amp(chain().amp, nullptr);
   const StageScope exact(chain().results, nullptr);

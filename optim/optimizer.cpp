@@ -43,22 +43,23 @@ ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named)
   return group;
 }
 
-Optimizer::Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults,
+Optimizer::Optimizer(UpdateRule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults,
                      const UpdateOptions& options)
-    : rule_(std::move(rule)), defaults_(defaults), options_(options) {
-  if (rule_.op) not_null(rule_.attrs, "optimizer: the attributes of a fused row");
+    : update_rule_(std::move(rule)), defaults_(defaults), options_(options) {
+  if (update_rule_.op) not_null(update_rule_.attrs, "optimizer: the attributes of a fused row");
   if (options.pure_arithmetic && options.update != LowPrecisionUpdate::none)
     throwf("optimizer: pure_arithmetic needs LowPrecisionUpdate::none, not {}", to_string(options.update));
   if (options.state_dtype && (!is_floating(*options.state_dtype) || is_f8(*options.state_dtype)))
     throwf("optimizer: state_dtype may be f64, f32, f16 or bf16, not {}", to_string(*options.state_dtype));
   check_moments(options);
-  if (rule_.moments.size() > kMaxState)
-    throwf("optimizer: {} names {} state tensors; allowed are at most {}", rule_.kind, rule_.moments.size(), kMaxState);
+  if (update_rule_.moments.size() > kMaxState)
+    throwf("optimizer: {} names {} state tensors; allowed are at most {}", update_rule_.kind,
+           update_rule_.moments.size(), kMaxState);
   std::set<std::string> taken = {"", "steps", "master", "compensation"};  // of a state dict
-  for (const std::string& state : rule_.moments)
+  for (const std::string& state : update_rule_.moments)
     if (!taken.insert(state).second)
       throwf("optimizer: {} names a state tensor '{}'; names differ, and none is '', steps, master or compensation",
-             rule_.kind, state);
+             update_rule_.kind, state);
   for (ParamGroup& group : groups) add_param_group(std::move(group));
   if (states_.empty())
     throwf("optimizer: it was given no parameters; a model lists what register_module and register_parameter took");
@@ -212,8 +213,8 @@ std::vector<UpdateEvent> Optimizer::events_of(std::span<const Live> run, std::sp
   for (std::size_t k = 0; k < run.size(); ++k) {
     const ParamState& s = *run[k].state;
     const Tensor* const* const of = &inputs[k * each];
-    events.push_back({.optimizer = rule_.kind,
-                      .op = rule_.op,
+    events.push_back({.optimizer = update_rule_.kind,
+                      .op = update_rule_.op,
                       .parameter = s.param,
                       .target = *of[0],
                       .gradient = *of[1],
@@ -234,14 +235,14 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
     return t.is_contiguous() ? &t : &(copy = contiguous(t, loc));
   };
   std::vector<const Tensor*> inputs;
-  inputs.reserve(run.size() * (4 + rule_.moments.size()));
+  inputs.reserve(run.size() * (4 + update_rule_.moments.size()));
   for (const Live& l : run) {
     ParamState& s = *l.state;
     prepare_state(s);
     const Tensor& gradient = s.wide_stands(l.gradient) ? s.wide_gradient : l.gradient;
     inputs.insert(inputs.end(),
                   {row_major(s.param, copies[0]), row_major(gradient, copies[1]), &s.master, &s.compensation});
-    for (std::size_t k = 0; k < rule_.moments.size(); ++k) inputs.push_back(k < kept ? &s.moments[k] : &none);
+    for (std::size_t k = 0; k < update_rule_.moments.size(); ++k) inputs.push_back(k < kept ? &s.moments[k] : &none);
   }
   const std::int64_t steps = counts_there ? 0 : first.steps;
   UpdateAttrs how{.inverse_scale = by.inverse,
@@ -256,8 +257,8 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
         .rates = device::capturing() ? static_cast<const Rates*>(device_rates_.raw()) + first.group : nullptr};
   std::vector<UpdateEvent> events = events_of(run, inputs);
   for (const UpdateEvent& event : events) event.tell_before();
-  dispatch(*rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
-           rule_.attrs(rates_of(groups_[first.group]), counts_there ? 1 : steps, how), loc);
+  dispatch(*update_rule_.op, TensorRefs(inputs.data(), static_cast<int>(inputs.size())),
+           update_rule_.attrs(rates_of(groups_[first.group]), counts_there ? 1 : steps, how), loc);
   if (copies[0].defined()) first.param.copy_(copies[0], loc);
   for (const UpdateEvent& event : events) event.tell_after();
   for (const Live& l : run) {
@@ -277,7 +278,7 @@ void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
     for (std::size_t g = 0; g < groups_.size(); ++g)
       if (defaults_.*rate.value && !(groups_[g].*rate.value))
         throwf("optimizer: {} of group {} is unset; assign a number", rate.name, g);
-  if (!rule_.op) {
+  if (!update_rule_.op) {
     count_on_device(false);  // an Error where a step is recorded
     for (const Live& l : live_gradients()) step_by_ops(l, by);
     return;

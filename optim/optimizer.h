@@ -169,7 +169,8 @@ class Optimizer : Pinned {
   // the names of its state tensors, at most four. These have the parameter's shape and start as zeros.
   Optimizer(std::string kind, std::vector<std::string> state, std::vector<ParamGroup> groups,
             const ParamGroup& defaults, const UpdateOptions& options)
-      : Optimizer(Rule{.kind = std::move(kind), .moments = std::move(state)}, std::move(groups), defaults, options) {}
+      : Optimizer(UpdateRule{.kind = std::move(kind), .moments = std::move(state)}, std::move(groups), defaults,
+                  options) {}
   // One update of one parameter. The tensors are f32 (f64 for f64 parameters; the parameter's dtype under
   // pure_arithmetic).
   struct Update {
@@ -187,13 +188,13 @@ class Optimizer : Pinned {
   // For an optimizer with a fused op, such as SGD and Adam: the op that updates parameters (inputs of each: parameter,
   // gradient, master, compensation and state), and its attributes for parameters that were updated `steps` times before
   // (if a GPU counts steps, for any number above 0).
-  struct Rule {
+  struct UpdateRule {
     std::string kind;
     std::optional<OpId> op = {};  // none: update() is called
     std::vector<std::string> moments = {};
     std::function<Attrs(const Rates& rates, std::int64_t steps, const UpdateAttrs& how)> attrs = {};  // with `op`
   };
-  // Rule::attrs of an op with attributes A, whose formula has one flag.
+  // UpdateRule::attrs of an op with attributes A, whose formula has one flag.
   template <class A> static auto attrs_of(bool flag) {
     return [flag](const Rates& rates, std::int64_t steps, const UpdateAttrs& how) -> Attrs {
       A attrs{rates, flag, how};
@@ -201,7 +202,7 @@ class Optimizer : Pinned {
       return attrs;
     };
   }
-  Optimizer(Rule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
+  Optimizer(UpdateRule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
   virtual bool has_moments(const ParamGroup&) const { return true; }
 
   static std::vector<ParamGroup> one_group(const std::vector<Tensor>& params) { return {{.params = params}}; }
@@ -240,7 +241,7 @@ class Optimizer : Pinned {
 
   std::vector<ParamState>& states();  // Error if a group's params were edited
   std::span<const std::string> moments(const ParamState& s) const {
-    return std::span(rule_.moments).first(has_moments(groups_[s.group]) ? rule_.moments.size() : 0);
+    return std::span(update_rule_.moments).first(has_moments(groups_[s.group]) ? update_rule_.moments.size() : 0);
   }
   struct Live {
     ParamState* state;
@@ -291,7 +292,7 @@ class Optimizer : Pinned {
   }
   Tensor& wide_gradient(ParamState& s);
 
-  Rule rule_;
+  UpdateRule update_rule_;
   ParamGroup defaults_;
   UpdateOptions options_;
   std::vector<ParamGroup> groups_;

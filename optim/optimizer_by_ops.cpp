@@ -11,7 +11,7 @@ namespace gradual::optim {
 constexpr std::uint64_t kByOpsRoundingKey = 0x6772616475616c23;
 
 Tensor Optimizer::update(const Update&) {
-  throwf("optimizer: {} has neither a fused row nor an update(); override update(const Update&)", rule_.kind);
+  throwf("optimizer: {} has neither a fused row nor an update(); override update(const Update&)", update_rule_.kind);
 }
 
 void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
@@ -25,7 +25,7 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   Tensor weight = s.master.defined() ? s.master : cast(p, dtype);
   if (s.compensation.defined()) weight = weight + cast(s.compensation, dtype);
 
-  UpdateEvent event{.optimizer = rule_.kind,
+  UpdateEvent event{.optimizer = update_rule_.kind,
                     .op = {},
                     .parameter = p,
                     .target = p,
@@ -40,8 +40,8 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   Tensor next = update({weight, gradient, state, groups_[s.group], step});
   const auto check = [&](const Tensor& t, std::string_view what) {
     if (!t.defined() || t.sizes() != p.sizes() || t.dtype() != dtype || t.device() != p.device())
-      throwf("optimizer: {}: update() gave {} {} for {}; it must be {} {} on {}", rule_.kind, what, describe(t), s.name,
-             to_string(p.sizes()), to_string(dtype), to_string(p.device()));
+      throwf("optimizer: {}: update() gave {} {} for {}; it must be {} {} on {}", update_rule_.kind, what, describe(t),
+             s.name, to_string(p.sizes()), to_string(dtype), to_string(p.device()));
   };
   check(next, "a weight");
   for (std::size_t k = 0; k < state.size(); ++k) check(state[k], moments(s)[k]);

@@ -14,7 +14,7 @@ void Optimizer::need_no_capture(const std::string& who) {
 }
 
 bool Optimizer::skips_on(Device device) const {
-  return rule_.op && device.is_cuda() && !states_.empty() &&
+  return update_rule_.op && device.is_cuda() && !states_.empty() &&
          std::ranges::all_of(states_, [&](const ParamState& s) { return s.param.device() == device; });
 }
 

@@ -40,7 +40,7 @@ std::vector<std::pair<std::string, Tensor*>> Optimizer::saved_tensors(ParamState
 StateDict Optimizer::state_dict() {
   device_steps_.read();
   StateDict out;
-  out.set("kind", rule_.kind);
+  out.set("kind", update_rule_.kind);
   out.set("seed", options_.seed);
   out.set("groups", groups_.size());
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -83,8 +83,8 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
 
 void Optimizer::load_state_dict(const StateDict& from) {
   const NoGrad no_grad;
-  if (const std::string& kind = from.text("kind"); kind != rule_.kind)
-    throwf("load_state_dict: the state of '{}' does not fit '{}'", kind, rule_.kind);
+  if (const std::string& kind = from.text("kind"); kind != update_rule_.kind)
+    throwf("load_state_dict: the state of '{}' does not fit '{}'", kind, update_rule_.kind);
   if (const auto n = from.natural("groups"); n != groups_.size())
     throwf("load_state_dict: the state has {} groups, the optimizer {}", n, groups_.size());
   const std::uint64_t seed = from.natural("seed");

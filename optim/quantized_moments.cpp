@@ -28,6 +28,7 @@ void check_moments(const UpdateOptions& options) {
       throwf(
           "optimizer: moments are kept as codes without delayed scaling, zero points, Hadamard transform and "
           "pure_arithmetic");
+    if (q->center) throw_error("optimizer, moments: center belongs to a product");
   }
 }
 

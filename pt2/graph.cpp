@@ -472,7 +472,16 @@ template <class F> void reading(const std::string& what, const F& f) {
 
 }  // namespace
 
+// Counted in the text, in which each node has the key once: the objects of a graph take many times its memory.
+static void check_size(std::string_view json) {
+  constexpr std::string_view kKey = "\"target\":";  // in a string its quotes are escaped
+  std::size_t nodes = 0;
+  for (auto at = json.find(kKey); at != std::string_view::npos; at = json.find(kKey, at + kKey.size())) ++nodes;
+  if (nodes > kMostNodes) throwf("models/model.json: {} nodes; at most {} are read", nodes, kMostNodes);
+}
+
 Graph parse_graph(const std::string& json) {
+  check_size(json);
   Graph graph;
   const Json program = parse_json<Json>(json, [](std::size_t, const std::string&) {});
   reading("models/model.json", [&] { Reader(graph).read(program); });

@@ -1,6 +1,7 @@
 // PyTorch's exported models as modules. docs/pt2.md lists ops, versions and limits.
 //
-//   // python: torch.export.save(torch.export.export(net, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},)), "net.pt2")
+//   // python: batch = torch.export.Dim("batch")
+//   // python: torch.export.save(torch.export.export(net, (x,), dynamic_shapes=({0: batch},)), "net.pt2")
 //   const std::shared_ptr<pt2::ExportedModule> net = pt2::load("net.pt2");
 //   const Tensor logits = (*net)(x);
 //   cross_entropy(logits, y).backward();

@@ -17,6 +17,25 @@ template <> struct InFile<Rounding> {
   static Json of(const Rounding& rounding) { return to_string(rounding); }
 };
 
+template <> struct InFile<HadamardSize> {
+  static void read(const JsonReader& r, const char* key, const Json& from, HadamardSize& value) {
+    if (from.is_boolean()) {
+      value = from.get<bool>();
+      return;
+    }
+    for (const int size : kHadamardSizes)
+      if (from == size) {
+        value = size;
+        return;
+      }
+    r.bad(key, "true (16), false, 16, 32, 64, 128 or 256");
+  }
+  static Json of(const HadamardSize& of) {
+    if (of && of != HadamardSize(true)) return of.size;
+    return static_cast<bool>(of);
+  }
+};
+
 template <> struct InFile<std::optional<Accumulator>> {
   static void read(const JsonReader& r, const char* key, const Json& from, std::optional<Accumulator>& value) {
     if (from == "none") return value.reset();
@@ -43,6 +62,7 @@ template <> struct Fields<Quantizer> {
     field("overflow", q.overflow);
     field("scaling", q.scaling);
     field("hadamard", q.hadamard);
+    field("center", q.center);
   }
 };
 

@@ -1,9 +1,9 @@
 // gradual-import-check compare FILE.pt2 GIVEN.safetensors OUT.safetensors f32|f64: calls an exported model and writes
-// its outputs, loss, gradients and buffers, by the names of reference.py. GIVEN has input.NAME and cotangent.N; the loss is
-// the sum over outputs of sum(output * cotangent). Prints the seconds of loading, forward and backward.
-// gradual-import-check train FILE.pt2 GIVEN.safetensors OUT.safetensors LR: trains a model whose first output is its loss
-// with SGD. GIVEN has input.NAME [steps, ..]. Writes `losses` and `seconds`, f64 [steps]. Prints the seconds of loading
-// and the most memory used after it and at the end, in MiB.
+// its outputs, loss, gradients and buffers, by the names of reference.py. GIVEN has input.NAME and cotangent.N; the
+// loss is the sum over outputs of sum(output * cotangent). Prints the seconds of loading, forward and backward.
+// gradual-import-check train FILE.pt2 GIVEN.safetensors OUT.safetensors LR: trains a model whose first output is its
+// loss with SGD. GIVEN has input.NAME [steps, ..]. Writes `losses` and `seconds`, f64 [steps]. Prints the seconds of
+// loading and the most memory used after it and at the end, in MiB.
 // gradual-import-check race FILE.pt2 GIVEN.safetensors OUT.safetensors resnet|gpt: times a model of twins.py and the
 // same one of twins.h in turn.
 #include <gradual/gradual.h>

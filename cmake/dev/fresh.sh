@@ -87,7 +87,7 @@ fresh_root() {
   rm "$dir/root/.gitconfig"
   say "$release: made in $((SECONDS - start)) s, with a clone of $(in_tree log -1 --format='%h (%s)')"
   while IFS= read -r line; do
-    [[ $line != './dev test' ]] || ((!without_long)) || line+=' -LE long'
+    [[ $line != './dev test' ]] || ((!shortened)) || line+=" -LE 'long|slow|kills'"
     say "$release: $line (output: $log)"
     start=$SECONDS
     try "$dir/root/gradual/build/apt.log" "$log" in_root "$dir" "$log" "$line" || return
@@ -103,13 +103,13 @@ leave_fresh() {
 
 fresh() {
   local argument releases=() status=0 worst=0 release
-  keep=0 share_cache=1 without_long=0 child=''
+  keep=0 share_cache=1 shortened=0 child=''
   for argument in "$@"; do
     case $argument in
       bookworm | trixie) releases+=("$argument") ;;
       --keep) keep=1 ;;
       --cold) share_cache=0 ;;
-      --quick) without_long=1 ;;
+      --quick) shortened=1 ;;
       *) fail "fresh: unknown argument $argument (there are bookworm, trixie, --keep, --cold and --quick)" ;;
     esac
   done

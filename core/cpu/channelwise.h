@@ -60,10 +60,10 @@ template <class T> struct Part {
 
 // The pieces of a tensor as values of E: in place if the dtype is E's, else converted in a buffer. Conversion needs E
 // to be float or double.
-template <class E> class Images {
+template <class E> class Pieces {
  public:
-  Images(const Tensor& t, const Channels& l) : tensor_(row_major(t)), dense_(tensor_), l_(l) {}
-  template <class Other> Images<Other> as() const { return {tensor_, l_}; }
+  Pieces(const Tensor& t, const Channels& l) : tensor_(row_major(t)), dense_(tensor_), l_(l) {}
+  template <class Other> Pieces<Other> as() const { return {tensor_, l_}; }
   bool defined() const { return tensor_.defined(); }
   bool direct() const { return tensor_.dtype() == dtype_of<E>; }
   Part<E> load(const Piece& p, E* buffer) const {
@@ -247,16 +247,16 @@ void map(const Piece& p, const Part<E>& a, const Part<E>& b, const Part<E>& y, c
 template <class T, class E, class Y> struct Passes {
   static constexpr std::int64_t kRows = 3;
   const Channels& l;
-  Images<E> a, b;
-  Images<Y> y;
+  Pieces<E> a, b;
+  Pieces<Y> y;
   DType stored;
   bool sums;
 
   template <class P, class F, class A> void run(const P& partial, const F& finish, const A& apply) const {
     const Scratch scratch(static_cast<std::size_t>(l.chunks * kRows * l.channels) * sizeof(T) + 1);
     T* const all = scratch.as<T>();
-    const Images<Y> last_a = a.template as<Y>();
-    const Images<Y> last_b = b.template as<Y>();
+    const Pieces<Y> last_a = a.template as<Y>();
+    const Pieces<Y> last_b = b.template as<Y>();
     const auto add = [&](std::int64_t chunk, std::int64_t g, Y* buffer, CastCounts*) {
       const Piece p = piece(chunk, g);
       // bf16 pieces are read in place

@@ -22,10 +22,10 @@ inline constexpr std::int64_t kPartialElements = 1 << 24;  // elements of all pa
 
 // y = conv2d(x, w), by group. `y` describes the output as windows of one tap each, so that unfolding gathers its
 // pixels.
-struct Problem {
+struct ConvSizes {
   std::int64_t images, groups, inputs, outputs;  // channels of one group
   Windows x, y;
-  Problem(const ConvAttrs& a, const Shape& xs, const Shape& ws, const Shape& ys)
+  ConvSizes(const ConvAttrs& a, const Shape& xs, const Shape& ws, const Shape& ys)
       : images(xs[0]), groups(a.groups), inputs(ws[1]), outputs(ws[0] / a.groups) {
     x = {inputs, {xs[2], xs[3]}, {ws[2], ws[3]}, {ys[2], ys[3]}};
     y = {outputs, {ys[2], ys[3]}, {1, 1}, {ys[2], ys[3]}};
@@ -47,7 +47,7 @@ template <class T> struct Chunk {
 
 // Calls f(chunk) for every group and all output rows of all images. The rows are cut into at most `most` parts, each a
 // multiple of `unit` rows. The chunks of one group and part run in order, on one thread.
-template <class T, class F> void for_chunks(const Problem& p, std::int64_t most, std::int64_t unit, const F& f) {
+template <class T, class F> void for_chunks(const ConvSizes& p, std::int64_t most, std::int64_t unit, const F& f) {
   const std::int64_t width = p.y.size[1];
   const std::int64_t each = p.depth() + p.outputs;
   const std::int64_t all = p.images * p.y.size[0];
@@ -101,7 +101,7 @@ void product(std::int64_t m, std::int64_t n, std::int64_t k, const MatrixRef<T>&
 }
 
 template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
-  const Problem p(call.get<ConvAttrs>(), call[0].sizes(), call[1].sizes(), out.sizes());
+  const ConvSizes p(call.get<ConvAttrs>(), call[0].sizes(), call[1].sizes(), out.sizes());
   const UnfoldedImages x(call[0]);
   const Loaded<T> w(contiguous(call[1]));
   const Loaded<T> bias(call[2], Loaded<T>::As::rows);
@@ -128,7 +128,7 @@ template <class T> void conv2d_of(const OpCall& call, Tensor& out) {
 }
 
 template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
-  const Problem p(call.get<ConvAttrs>(), out.sizes(), call[1].sizes(), call[0].sizes());
+  const ConvSizes p(call.get<ConvAttrs>(), out.sizes(), call[1].sizes(), call[0].sizes());
   const UnfoldedImages dy(call[0]);
   const Loaded<T> w(contiguous(call[1]));
   const Result<T> dx(out);
@@ -146,7 +146,7 @@ template <class T> void backward_input_of(const OpCall& call, Tensor& out) {
 
 // Each part of the batch has its own sum. The sums of the parts are added in order.
 template <class T> void backward_weight_of(const OpCall& call, Tensor& out) {
-  const Problem p(call.get<ConvAttrs>(), call[1].sizes(), out.sizes(), call[0].sizes());
+  const ConvSizes p(call.get<ConvAttrs>(), call[1].sizes(), out.sizes(), call[0].sizes());
   const UnfoldedImages dy(call[0]);
   const UnfoldedImages x(call[1]);
   const Result<T> dw(out);

@@ -17,14 +17,15 @@ inline constexpr std::int64_t kPanelRows = 128;
 inline constexpr std::int64_t kPanelCols = 256;
 inline constexpr std::int64_t kSlow = 64;  // cost of a product with a rounded sum, in plain products, about
 
-template <class T> struct Operand : MatrixBatch {
+template <class T> struct MatrixOperand : MatrixBatch {
   Loaded<T> values;
-  explicit Operand(const Tensor& t) : MatrixBatch{t.sizes(), {}}, values(t) { strides = values.strides(); }
+  explicit MatrixOperand(const Tensor& t) : MatrixBatch{t.sizes(), {}}, values(t) { strides = values.strides(); }
   MatrixRef<T> matrix() const { return {values.data(), strides[strides.size() - 2], strides.back()}; }
 };
 
 // out = bias + a b. The bias is one row, or null. Panels are cut by shape alone, alike for all matrices of a batch.
-template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch, const T* bias, Tensor& out) {
+template <class T>
+void product(MatrixOperand<T>& a, const MatrixOperand<T>& b, Shape batch, const T* bias, Tensor& out) {
   merge_rows(a, b, batch);
   const Result<T> c(out);
   const Gemm<T> g{
@@ -61,7 +62,7 @@ template <class T> void product(Operand<T>& a, const Operand<T>& b, Shape batch,
 bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
   if (out[0].numel() == 0) return true;
   visit_floating(out[0].dtype(), [&]<class T>(T) {
-    Operand<T> a(call[0]), b(call[1]);
+    MatrixOperand<T> a(call[0]), b(call[1]);
     const Loaded<T> bias(linear ? call[2] : Tensor(), Loaded<T>::As::rows);
     const Shape batch = as_matrices(a, b, linear, out[0].sizes());
     product<T>(a, b, batch, bias.data(), out[0]);

@@ -23,9 +23,9 @@ inline constexpr std::int64_t kTile = 16;   // else parts are multiples of this 
 std::int64_t whole_tiles(DType in) { return in == DType::bf16 ? 32 : 48; }
 
 // The matrices of a tensor in the dtype of the multiplication, with a stride of 1: the tensor itself or a copy.
-struct Operand : MatrixBatch {
+struct MatrixOperand : MatrixBatch {
   Tensor tensor;
-  Operand(const Tensor& t, DType dtype) : tensor(t) {
+  MatrixOperand(const Tensor& t, DType dtype) : tensor(t) {
     const bool tf32 = rounds_to_tf32(t.dtype());
     if (t.dtype() != dtype || tf32 || !readable(t)) tensor = copied(t, dtype);
     if (tf32) round_tf32(tensor.data<float>(), tensor.numel());
@@ -75,8 +75,8 @@ bool cuts_columns(const Multiplier& kernel, const Product& p, int threads) {
 // All products of a batch, each on one thread. A single product is cut into parts: by its shape alone in deterministic
 // mode if a cut may change bits, else by the number of threads. *relu says whether relu is wanted; it becomes false if
 // the kernel applies it. False, with nothing written, if the kernel does not suit.
-bool products(const Multiplier& kernel, Operand& a, const Operand& b, Shape batch, const float* bias, char* c, DType in,
-              DType out, bool* relu = nullptr) {
+bool products(const Multiplier& kernel, MatrixOperand& a, const MatrixOperand& b, Shape batch, const float* bias,
+              char* c, DType in, DType out, bool* relu = nullptr) {
   merge_rows(a, b, batch);
   const std::int64_t count = numel(batch);
   const std::int64_t width = static_cast<std::int64_t>(size_of(out));
@@ -196,7 +196,7 @@ bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, 
   if (!found) return false;
   const Blocks& b = *found;
   const bool direct = y.dtype() == DType::f32;
-  Operand whole(call[b.by_columns ? 0 : 1], DType::f32);
+  MatrixOperand whole(call[b.by_columns ? 0 : 1], DType::f32);
   if (linear && !b.by_columns) whole.transpose();
   const Strides strides = whole.matrix_strides();
   for (const std::int64_t count : {b.lines(0), b.lines(b.blocks - 1)}) {
@@ -234,7 +234,7 @@ bool multiply_in_place(const Multiplier& kernel, const OpCall& call, Tensor& y, 
                        const float* bias, bool relu) {
   const Tensor& a = call[0];
   const Tensor& b = call[1];
-  const auto reads = [in](const Tensor& t) { return t.dim() == 2 && t.dtype() == in && Operand::readable(t); };
+  const auto reads = [in](const Tensor& t) { return t.dim() == 2 && t.dtype() == in && MatrixOperand::readable(t); };
   if (!kernel.same_bits || rounds_to_tf32(in) || !reads(a) || !reads(b)) return false;
   const std::int64_t m = a.sizes()[0];
   const std::int64_t k = a.sizes()[1];
@@ -260,8 +260,8 @@ bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool l
     if (relu) relu_in_place(y);
     return true;
   }
-  Operand a(call[0], in);
-  Operand b(call[1], in);
+  MatrixOperand a(call[0], in);
+  MatrixOperand b(call[1], in);
   const Shape batch = as_matrices(a, b, linear, y.sizes());
   bool left = relu;
   if (stores) {

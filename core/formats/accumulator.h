@@ -18,8 +18,8 @@ namespace gradual {
 // The sum starts at zero, and each product updates it: sum = round(sum + a b). The product and the sum before rounding
 // are exact. matmul, linear, conv2d with its gradients, the products of attention, sum and mean compute so in an
 // AccumulatorScope, on one exact and slow path. The products have the order of the contracted axis. A convolution is
-// its im2col product with the axis C*kh*kw in forward, O*kh*kw in the input's gradient (with the zeros between strides)
-// and N*oh*ow in the weight's gradient. A reduction takes the elements of an output in row-major order. A sum beyond
+// the product of its windows with the axis kh*kw*C in forward, kh*kw*O in the input's gradient (with the zeros between
+// strides), oh*ow*N in the weight's gradient. A reduction takes an output's elements in row-major order. A sum beyond
 // the format's range becomes Inf, or NaN in a format without Inf. The finished sum and the bias are added exactly and
 // rounded once to the output's dtype. A mean divides the sum in f32. Ops on f64 tensors ignore the accumulator.
 struct Accumulator {

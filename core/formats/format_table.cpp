@@ -168,6 +168,29 @@ ValueTable twos_complement(int bits) {
       [=](std::uint32_t code) { return code - static_cast<double>(code >> (bits - 1) << bits); });
 }
 
+// The dynamic maps of 8-bit optimizers (Dettmers et al. 2022), as bitsandbytes' create_dynamic_map makes them: of
+// bits - 1 decades the i-th from below has 2^i values (unsigned: twice as many), the middles of equal parts of
+// 0.1 to 1; and 0 and 1.
+ValueTable dynamic_map(int bits, bool is_signed) {
+  ValueTable t{.name = fmt::format("{}dynamic{}", is_signed ? "" : "u", bits),
+               .about = fmt::format("dynamic map of {} (Dettmers et al. 2022, bitsandbytes), for max / amax scales",
+                                    is_signed ? "first moments" : "second moments"),
+               .values = {0, 1},
+               .bits = bits};
+  const int decades = bits - 1;
+  for (int i = 0; i < decades; ++i) {
+    const int parts = 1 << (is_signed ? i : i + 1);
+    for (int k = 0; k < parts; ++k) {
+      const double middle = 0.1 + 0.9 * (k + 0.5) / parts;
+      const auto value = static_cast<float>(std::pow(10.0, i + 1 - decades) * middle);
+      t.values.push_back(value);
+      if (is_signed) t.values.push_back(-value);
+    }
+  }
+  std::ranges::sort(t.values);
+  return t;
+}
+
 std::vector<ValueTable> make_tables() {
   const auto posits = [](int es) { return [es](std::uint32_t code, int bits) { return posit(code, bits, es); }; };
   return {
@@ -198,6 +221,10 @@ std::vector<ValueTable> make_tables() {
       twos_complement(8),
       twos_complement(4),
       twos_complement(2),
+      dynamic_map(8, true),
+      dynamic_map(8, false),
+      dynamic_map(4, true),
+      dynamic_map(4, false),
   };
 }
 

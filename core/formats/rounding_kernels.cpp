@@ -15,7 +15,8 @@ template <int loop, bool codes, bool count, bool ordinary, class U, class T, cla
   LoopCounts sums;
   if constexpr (count) sums = *counts;
   for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint32_t word = loop == static_cast<int>(RoundingMode::stochastic) ? random[i] : 0;
+    constexpr bool kDraws = loop == static_cast<int>(RoundingMode::stochastic) || loop == kByChance;
+    const std::uint32_t word = kDraws ? random[i] : 0;
     const auto bits = round_bits<loop, codes, count, ordinary>(std::bit_cast<U>(in[i]), word, s, sums);
     out[i] = std::bit_cast<Out>(bits);
   }
@@ -35,7 +36,7 @@ template <int loop, bool codes, class U, class T, class Out>
 [[gnu::always_inline]] inline void round_loop(const RoundingSpec<U>& s, const T* in, const std::uint32_t* random,
                                               Out* out, std::int64_t n, LoopCounts* counts) {
   LoopCounts unused;
-  if constexpr (loop >= kAligned) {  // the others are not worth more forms
+  if constexpr (loop == kAligned || loop == kShifted) {  // the others are not worth more forms
     if (s.ordinary != 0 && largest_magnitude(in, n) <= s.ordinary) {
       if (counts) return round_loop<loop, codes, true, true>(s, in, random, out, n, counts);
       return round_loop<loop, codes, false, true>(s, in, random, out, n, nullptr);
@@ -62,6 +63,9 @@ void round_block(int number, const RoundingSpec<U>& s, const T* in, const std::u
   constexpr int kLoops = SourceBits<U>::kWide ? static_cast<int>(kAligned) : static_cast<int>(kRoundingLoops);
   if constexpr (loop + 1 < kLoops)
     if (number != loop) return round_block<U, loop + 1>(number, s, in, random, values, codes, bytes, n, counts);
+  if constexpr (SourceBits<U>::kWide && loop == static_cast<int>(RoundingMode::stochastic))
+    if (s.shift >= s.random_bits)
+      return round_block<U, kByChance>(kByChance, s, in, random, values, codes, bytes, n, counts);
   if (codes) vectorized([=, &s] { code_loop<loop>(s, in, random, codes, bytes, n, counts); });
   else vectorized([=, &s] { round_loop<loop, false>(s, in, random, values, n, counts); });
 }

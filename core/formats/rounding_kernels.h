@@ -72,7 +72,8 @@ struct LoopCounts {
 enum RoundingLoop : int {
   kAligned = 7,  // adds 2^shift times the value's power of two: the addition rounds, the sum's low bits are the result
   kShifted = 8,  // for f32's exponents and subnormal values: every result is a multiple of 2^shift
-  kRoundingLoops
+  kRoundingLoops,
+  kByChance  // stochastic, for formats whose steps are at least 2^random_bits of the source's; on the CPU
 };
 
 // condition ? a : b by bits, so that loops vectorise.
@@ -106,7 +107,7 @@ constexpr U round_magnitude(U magnitude, bool negative, std::uint32_t random, co
     if constexpr (codes) return std::bit_cast<U>(sum) - aligner + ((exponent - s.lowest) >> s.shift);
     return std::bit_cast<U>(sum - std::bit_cast<Value>(aligner));
   } else {
-    constexpr auto mode = static_cast<RoundingMode>(loop);
+    constexpr auto mode = loop == kByChance ? RoundingMode::stochastic : static_cast<RoundingMode>(loop);
     using Int = typename Bits::Int;  // one width for all integers, so that loops vectorise
     constexpr Int kDeepest = 8 * sizeof(U) - 1;
     const auto exponent = static_cast<Int>(magnitude >> Bits::kMantissa);
@@ -122,7 +123,10 @@ constexpr U round_magnitude(U magnitude, bool negative, std::uint32_t random, co
     if constexpr (mode == RoundingMode::up) q = (sig + (negative ? 0 : mask)) >> shift;
     if constexpr (mode == RoundingMode::down) q = (sig + (negative ? mask : 0)) >> shift;
     if constexpr (mode == RoundingMode::to_odd) q += static_cast<U>((sig & mask) != 0) & (last ^ 1);
-    if constexpr (mode == RoundingMode::stochastic)
+    if constexpr (loop == kByChance) {  // round_by_chance() in the source's width
+      const Int fine = deep - s.random_bits;
+      q = ((sig >> (fine < kDeepest ? fine : kDeepest)) + random) >> s.random_bits;
+    } else if constexpr (mode == RoundingMode::stochastic)
       q = round_by_chance(sig, static_cast<int>(deep), random, s.random_bits);
     if constexpr (codes) return q + (static_cast<U>(above > 0 ? above : 0) << (Bits::kMantissa - s.shift));
     const U rounded = choose<U>(deep > Bits::kMantissa + 1, s.quantum, magnitude + (q << shift) - sig);

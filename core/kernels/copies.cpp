@@ -1,8 +1,11 @@
 #include "copies.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
 
 #include "../formats/convert_kernels.h"
+#include "../support/transpose.h"
 #include "streaming_store.h"
 
 namespace gradual::cpu {
@@ -22,6 +25,44 @@ void copy_block(const Loop& loop, std::int64_t at, std::int64_t n, CastCounts* c
   }
   if (in != out || (target && source != target)) convert(in, source, out, target ? target : to, n, counts);
   if (!target) move_raw(loop, 0, at, n, in == out ? source : to, Move::scatter);
+}
+
+// copy_elements of f32 whose elements are adjacent along one dim in x and along another one in `out`. `loop` has the
+// order of out. Threads share strips of x's adjacent elements.
+bool copy_transposed(const Loop& loop) {
+  constexpr std::int64_t kStrip = 64;
+  const View& to = loop.view[0];
+  const View& from = loop.view[1];
+  const int last = loop.ndim - 1;
+  if (to.dtype != DType::f32 || from.dtype != DType::f32 || loop.ndim < 2 || to.strides[last] != 1) return false;
+  int adjacent = 0;
+  while (adjacent < last && (from.strides[adjacent] != 1 || loop.sizes[adjacent] < 4)) ++adjacent;
+  if (adjacent == last || loop.sizes[last] < 4) return false;
+  Loop outer;  // all other dims
+  outer.operands = 2;
+  outer.view[0] = to;
+  outer.view[1] = from;
+  for (int d = 0; d < last; ++d) {
+    if (d == adjacent) continue;
+    for (View& v : std::span(outer.view, 2)) v.strides[outer.ndim] = v.strides[d];
+    outer.sizes[outer.ndim] = loop.sizes[d];
+    outer.numel *= loop.sizes[d];
+    ++outer.ndim;
+  }
+  const std::int64_t rows = loop.sizes[adjacent];
+  const std::int64_t strips = (rows + kStrip - 1) / kStrip;
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain / (kStrip * loop.sizes[last]));
+  parallel_for(outer.numel * strips, grain, [&](std::int64_t at, std::int64_t end) {
+    for (; at < end; ++at) {
+      const std::int64_t row = at % strips * kStrip;
+      const std::int64_t read = offset_of(outer, 1, at / strips) + row;
+      const std::int64_t written = offset_of(outer, 0, at / strips) + row * to.strides[adjacent];
+      transpose(reinterpret_cast<const float*>(from.data) + read, from.strides[last],
+                reinterpret_cast<float*>(to.data) + written, to.strides[adjacent], std::min(kStrip, rows - row),
+                loop.sizes[last]);
+    }
+  });
+  return true;
 }
 
 // copy_elements of row-major tensors that exceed the caches: converts a block in the L1 cache and streams it to memory.
@@ -71,6 +112,7 @@ void copy_elements(const Tensor& out, const Tensor& x) {
   const Tensor* operands[] = {&out, &x};
   const bool rows = x.is_contiguous() && out.strides().back() == 1;  // in x's order only the writes are scattered
   const Loop loop = make_loop(out.sizes(), operands, rows || out.is_contiguous());
+  if (copy_transposed(loop)) return;
   const auto copy = [](const Loop& part, std::int64_t at, std::int64_t end, CastCounts* counts) {
     for (std::int64_t n = 0; at < end; at += n) copy_block(part, at, n = part.block(at, end), counts);
   };

@@ -32,28 +32,28 @@ struct LossScale {
   // The factor for gradients, rounded once.
   GRADUAL_HD float inverse() const { return static_cast<float>(1 / static_cast<double>(scale)); }
 
-  GRADUAL_HD void set(double value, const LossScaleOptions& rule) {
-    const double low = value < rule.min_scale ? rule.min_scale : value;
-    scale = static_cast<float>(low > rule.max_scale ? rule.max_scale : low);
+  GRADUAL_HD void set(double value, const LossScaleOptions& options) {
+    const double low = value < options.min_scale ? options.min_scale : value;
+    scale = static_cast<float>(low > options.max_scale ? options.max_scale : low);
   }
 
   // Ends an iteration. `overflow`: it had one. `given`, unless 0, becomes the scale.
-  GRADUAL_HD void advance(const LossScaleOptions& rule, bool overflow, double given) {
+  GRADUAL_HD void advance(const LossScaleOptions& options, bool overflow, double given) {
     ++updates;
-    if (given != 0) return set(given, rule);
-    if (!rule.dynamic) return;
+    if (given != 0) return set(given, options);
+    if (!options.dynamic) return;
     if (overflow) {
       growth_tracker = 0;
       // An exhausted hysteresis is restored by clean iterations only.
       if (hysteresis_tracker > 0) --hysteresis_tracker;
-      if (hysteresis_tracker == 0) set(static_cast<double>(scale) * rule.backoff_factor, rule);
+      if (hysteresis_tracker == 0) set(static_cast<double>(scale) * options.backoff_factor, options);
       return;
     }
-    hysteresis_tracker = rule.hysteresis;
-    if (++growth_tracker < rule.growth_interval) return;
+    hysteresis_tracker = options.hysteresis;
+    if (++growth_tracker < options.growth_interval) return;
     growth_tracker = 0;
-    const double grown = static_cast<double>(scale) * rule.growth_factor;
-    if (static_cast<float>(grown) < std::numeric_limits<float>::infinity()) set(grown, rule);
+    const double grown = static_cast<double>(scale) * options.growth_factor;
+    if (static_cast<float>(grown) < std::numeric_limits<float>::infinity()) set(grown, options);
   }
 };
 
@@ -77,7 +77,7 @@ static_assert(sizeof(DeviceLossScale) % 8 == 0);
 
 namespace device {
 // state->now.advance() on the GPU. The iteration has an overflow if any of the counts found[k][0] is not 0.
-void advance_scale(DeviceLossScale* state, Device device, const LossScaleOptions& rule,
+void advance_scale(DeviceLossScale* state, Device device, const LossScaleOptions& options,
                    std::span<const std::int64_t* const> found, double given);
 }  // namespace device
 

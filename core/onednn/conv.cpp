@@ -155,7 +155,7 @@ std::int64_t image_bytes(const Shape& sizes, DType dtype) {
 std::int64_t part_of(const Convolution& c) {
   constexpr std::int64_t kCached = 512 << 10;
   const std::int64_t images = c.x[0];
-  // Images that are not reordered need no such cache.
+  // ConvertedImages that are not reordered need no such cache.
   const std::int64_t bytes = image_bytes(c.x, c.x_dtype()) + image_bytes(c.y, c.y_dtype());
   const std::int64_t cached = c.stays_last() ? images : kCached / bytes;
   const std::int64_t worth = cpu::kWorthThreads * images / std::max<std::int64_t>(1, c.work());
@@ -165,7 +165,7 @@ std::int64_t part_of(const Convolution& c) {
 
 // The images x or y of a convolution that reads or writes them as `dtype`: in place, or converted a part at a time,
 // without a copy of all images.
-struct Images {
+struct ConvertedImages {
   const Tensor& tensor;
   DType dtype;
   std::int64_t numbers;  // elements per part; the last may have fewer
@@ -207,9 +207,10 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
     const Team one(1);
     if (!primitive_of(cut(0)) || !primitive_of(cut(parts - 1))) return false;
   }
-  const Images xs{x, whole.x_dtype(), size * (numel(whole.x) / images), whole.makes(OpId::conv2d_backward_input)};
-  const Images ys{y, whole.y_dtype(), size * (numel(whole.y) / images), whole.makes(OpId::conv2d)};
-  const auto step = [](const Images& of) { return of.converted ? Primitive::kAnew : of.step(); };
+  const ConvertedImages xs{x, whole.x_dtype(), size * (numel(whole.x) / images),
+                           whole.makes(OpId::conv2d_backward_input)};
+  const ConvertedImages ys{y, whole.y_dtype(), size * (numel(whole.y) / images), whole.makes(OpId::conv2d)};
+  const auto step = [](const ConvertedImages& of) { return of.converted ? Primitive::kAnew : of.step(); };
   const std::int64_t steps[] = {step(xs), sums ? n * 4 : 0, step(ys), 0};
   const auto task = [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
     const Team one(1);
@@ -232,7 +233,7 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
   };
   // A task takes consecutive parts and reorders the weights once.
   const int threads = num_threads();
-  const Images& result = xs.written ? xs : ys;
+  const ConvertedImages& result = xs.written ? xs : ys;
   cpu::parallel_counted(parts, (parts + threads - 1) / threads, result.dtype, result.tensor.dtype(),
                         [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
                           const bool rest = end == parts && images % size != 0;  // the last part is smaller

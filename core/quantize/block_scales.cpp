@@ -1,6 +1,8 @@
 #include "block_scales.h"
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <variant>
 
@@ -62,6 +64,21 @@ std::vector<Scale> range_scales(const T* values, std::int64_t n, const Grid& g, 
   scales.reserve(ranges.size());
   for (const Range& r : ranges) scales.push_back(r.scale(g.spec));
   return scales;
+}
+
+// scale_of() for scales that are powers of two by floor and rceil, from the bits of a normal amax.
+Scale power_scale_of(float amax, const ScaleSpec& spec) {
+  constexpr std::uint32_t kMantissa = 0x7fffff;
+  const auto bits = std::bit_cast<std::uint32_t>(amax);
+  const auto exponent = static_cast<int>(bits >> 23);
+  if (exponent == 0 || exponent == 255) return scale_of(amax, spec);
+  const bool up = spec.rule == ScaleRule::rceil &&
+                  (bits & kMantissa) > (std::bit_cast<std::uint32_t>(static_cast<float>(spec.most)) & kMantissa);
+  return power_scale(exponent - 127 - spec.emax + (up ? 1 : 0));
+}
+bool has_power_scales(const ScaleSpec& s) {
+  return s.form == ScaleForm::power && s.oracle == ScaleOracle::transformer_engine &&
+         (s.rule == ScaleRule::floor || (s.rule == ScaleRule::rceil && static_cast<float>(s.most) == s.most));
 }
 
 }  // namespace
@@ -126,6 +143,8 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
           best = scale;
         }
     }
+  } else if (sizeof(T) == sizeof(float) && has_power_scales(g.spec)) {
+    for (const T m : most) scales.push_back(power_scale_of(static_cast<float>(m), g.spec));
   } else {
     for (const T m : most) scales.push_back(scale_of(m, g.spec));
   }

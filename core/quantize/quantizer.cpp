@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "../formats/accumulator.h"
 #include "../formats/format_table.h"
@@ -16,16 +19,18 @@
 #include "../support/multiversion.h"
 #include "../support/parallel.h"
 #include "../support/throwf.h"
+#include "../support/transpose.h"
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
 #include "block_scales.h"
+#include "quantize_part.h"
 #include "quantizer_call.h"
 #include "quantizer_kernels.h"
 
 namespace gradual::detail {
 namespace {
 
-constexpr std::int64_t kChunk = 16 * 1024;         // elements that a thread takes at a time, about
+constexpr std::int64_t kChunk = 4 * 1024;          // elements that a thread takes at a time, about: L1 holds them
 constexpr std::int64_t kWorthThreads = 64 * 1024;  // fewer stay on one thread
 constexpr std::int64_t kTogether = 16;             // rows of a transposition: the floats of a cache line
 
@@ -55,6 +60,20 @@ struct Rows {
     in_order = is_contiguous(sizes, strides);
   }
 
+  // Whether x's elements fill a range of memory, in any order.
+  bool is_dense() const {
+    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // strides and sizes
+    for (int d = 0; d < x.dim(); ++d)
+      if (x.sizes()[d] != 1) dims.emplace_back(x.strides()[d], x.sizes()[d]);
+    std::ranges::sort(dims);
+    std::int64_t filled = 1;
+    for (const auto& [step, size] : dims) {
+      if (step != filled) return false;
+      filled *= size;
+    }
+    return true;
+  }
+
   // Elements [first, first + n) in the order [rows, k] as T (float or double): in place if they are T in that order,
   // else in `scratch`, which is allocated on demand.
   template <class T> const T* load(std::int64_t first, std::int64_t n, std::optional<Scratch>& scratch) const {
@@ -77,6 +96,8 @@ struct Rows {
       const std::int64_t whole = count < k ? 1 : std::min({kTogether, (n - done) / k, adjacent - row % adjacent});
       if (x.dtype() != dtype_of<T>)
         for (std::int64_t r = 0; r < whole; ++r) copy(at + r, stride, done + r * k, count);
+      else if constexpr (std::is_same_v<T, float>)
+        transpose(static_cast<const float*>(x.raw()) + at, stride, buffer + done, k, whole, count);
       else
         for (std::int64_t j = 0; j < count; ++j)
           for (std::int64_t r = 0; r < whole; ++r)
@@ -84,6 +105,21 @@ struct Rows {
       done += whole * count;
     }
     return buffer;
+  }
+
+  // Writes elements [first, first + n), whole rows, to `to`, which has x's layout.
+  void store(const float* values, std::int64_t first, std::int64_t n, float* to) const {
+    const std::int64_t adjacent = sizes.size() > 1 && strides.end()[-2] == 1 ? sizes.end()[-2] : 1;
+    for (std::int64_t row = first / k; n > 0;) {
+      std::int64_t at = 0;
+      std::int64_t rest = row;
+      for (int d = sizes.size() - 2; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
+      const std::int64_t together = std::min({n / k, adjacent - row % adjacent, kTogether});
+      transpose(values, k, to + at, stride, k, together);
+      values += together * k;
+      row += together;
+      n -= together * k;
+    }
   }
 
   // Calls f(first, n) for chunks that are whole multiples of `unit` elements, and of 4, so that codes of any width fill
@@ -144,10 +180,10 @@ Range range_of(const Tensor& x) { return x.dtype() == DType::f64 ? range_as<doub
 
 bool on_gpu(const Rows& x) { return x.x.device().is_cuda(); }
 
-// ScaleGrid::whole of scales from x's amax.
-Tensor whole_scale(const Rows& x, const ScaleSpec& spec) {
+// ScaleGrid::whole of scales from an amax.
+Tensor whole_scale(const Rows& x, const Tensor& amax, const ScaleSpec& spec) {
   Tensor scale = empty({2}, {.device = x.x.device()});
-  device::whole_scale(absmax_tensor(x.x), spec, scale);
+  device::whole_scale(amax, spec, scale);
   return scale;
 }
 
@@ -157,7 +193,7 @@ void set_scales(const FixedScale& kind, const Rows&, const QuantizeOptions&, Gri
   g.one = inverted(static_cast<float>(kind.value));
 }
 void set_scales(const TensorScale&, const Rows& x, const QuantizeOptions&, Grid& g) {
-  if (on_gpu(x)) g.whole = whole_scale(x, g.spec);
+  if (on_gpu(x)) g.whole = whole_scale(x, absmax_tensor(x.x), g.spec);
   else g.one = current_scale(amax_of(x.x), g.spec);
 }
 void set_scales(const TensorRange&, const Rows& x, const QuantizeOptions&, Grid& g) {
@@ -180,9 +216,9 @@ void set_scales(const DelayedScale& kind, const Rows& x, const QuantizeOptions& 
   g.one = inverted(o.use == QuantizeFor::later_use ? o.history->used : o.history->scale);
   if (stages) o.history->stage(amax_of(x.x));
 }
-void set_scales(const Nvfp4Blocks&, const Rows& x, const QuantizeOptions&, Grid& g) {
-  if (on_gpu(x)) g.whole = whole_scale(x, g.spec);
-  else set_global(g.spec, nvfp4_global(amax_of(x.x), g.spec));
+void set_tensor_scale(const Rows& x, const Tensor& amax, Grid& g) {
+  if (on_gpu(x)) g.whole = whole_scale(x, amax.defined() ? amax : absmax_tensor(x.x), g.spec);
+  else set_global(g.spec, nvfp4_global(amax.defined() ? amax.item<double>() : amax_of(x.x), g.spec));
 }
 template <class Kind>
   requires(Kind::kUnit != ScaleUnit::tensor)
@@ -206,7 +242,7 @@ template <class Kind> void set_blocks(const Kind& kind, const Rows& x, Grid& g) 
   if (!tiles && x.k % kind.block == 0) g.k = kind.block;
 }
 
-Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
+Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o, const PartOf& part) {
   Grid g;
   g.k = x.k;
   g.spec = scale_spec(q);
@@ -218,10 +254,24 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o) {
         g.fixed = Kind::kUnit == ScaleUnit::tensor;
         if constexpr (Kind::kUnit == ScaleUnit::row) g.block_rows = 1;
         if constexpr (Kind::kUnit == ScaleUnit::block) set_blocks(kind, x, g);
-        set_scales(kind, x, o, g);
+        if constexpr (std::is_same_v<Kind, Nvfp4Blocks>) set_tensor_scale(x, part.amax, g);
+        else set_scales(kind, x, o, g);
       },
       q.scaling);
   return g;
+}
+
+// times_to_odd() by a power of two and its inverse, in f32: only results below 2^-126 or beyond f32 are inexact.
+inline float power_to_odd(float x, float by, float inverse) {
+  const float near = x * by;
+  const float back = std::fabs(near * inverse);
+  const float given = std::fabs(x);
+  const auto too_far = static_cast<std::uint32_t>(back > given);
+  const std::uint32_t inexact = too_far | static_cast<std::uint32_t>(back < given);
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(near) - too_far) | inexact);
+}
+bool is_power(const Scale& s) {
+  return (std::bit_cast<std::uint32_t>(s.forward) & 0x7fffff) == 0 && s.forward > 0 && s.forward * s.inverse == 1;
 }
 
 // Multiplies n elements, whole rows of the grid, by their scales. to_odd: rounds inexact products to odd. `from` may be
@@ -231,6 +281,14 @@ void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<con
   vectorized([=, &g] {
     for_runs(n, g, [=](std::int64_t block, std::int64_t begin, std::int64_t end) {
       const float by = scales[static_cast<std::size_t>(block)].forward;
+      const float inverse = scales[static_cast<std::size_t>(block)].inverse;
+      if constexpr (std::is_same_v<T, float>) {
+        if (to_odd && is_power(scales[static_cast<std::size_t>(block)])) {
+#pragma omp simd
+          for (std::int64_t i = begin; i < end; ++i) to[i] = power_to_odd(from[i], by, inverse);
+          return;
+        }
+      }
       if (to_odd) {
 #pragma omp simd
         for (std::int64_t i = begin; i < end; ++i) to[i] = times_to_odd(from[i], by);
@@ -296,6 +354,7 @@ const Quantizer& checked(const Quantizer& q, const char* what, const Tensor& x) 
     throwf("quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's) run on the CPU only",
            to_string(q.format));
   if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard16 yourself", what);
+  if (q.center) throwf("{}: center belongs to a product; subtract the mean yourself", what);
   return q;
 }
 
@@ -303,6 +362,7 @@ const Quantizer& checked(const Quantizer& q, const char* what, const Tensor& x) 
 struct Call {
   const Quantizer& q;
   const QuantizeOptions& o;
+  PartOf part;
   Rows x;
   Grid g;
   Rounder rounder{rounded_format(q), q.rounding, q.overflow, o.key};
@@ -315,12 +375,13 @@ struct Call {
   bool wide = doubles || (exact && (counts_products || !f32_suffices(rounder)));
   bool stays_wide = doubles && !scaled;
 
-  Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options)
-      : q(checked(quantizer, what, t)), o(options), x(t, axis), g(make_grid(x, q, o)) {}
+  Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options,
+       const PartOf& of = {})
+      : q(checked(quantizer, what, t)), o(options), part(of), x(t, axis), g(make_grid(x, q, o, part)) {}
 
   // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but not yet rounded and
   // counted. Chunks are whole rows of blocks. If the grid is fixed, they are any range, and `scales` has one entry.
-  template <class F> void for_scaled(const F& body) const {
+  template <class F> void for_scaled(const F& body, bool whole_rows = false) const {
     const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
       std::optional<Scratch> scratch;
       const T* source = x.load<T>(first, n, scratch);
@@ -337,18 +398,21 @@ struct Call {
       body(first, n, values, std::span(scales), stats);
     };
     std::mutex mutex;
-    x.chunks(g.fixed ? 1 : g.block_rows * g.k, [&](std::int64_t first, std::int64_t n) {
-      CastCounts counts;
-      std::optional<ExponentHistogram> exponents;
-      if (o.stats.exponents) exponents.emplace();
-      const CastStats mine{o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr};
-      if (wide) chunk(std::type_identity<double>(), first, n, mine);
-      else chunk(std::type_identity<float>(), first, n, mine);
-      if (!o.stats.counts && !exponents) return;
-      const std::lock_guard lock(mutex);
-      if (o.stats.counts) *o.stats.counts += counts;
-      if (exponents) *o.stats.exponents += *exponents;
-    });
+    x.chunks(whole_rows ? g.block_rows * x.k
+             : g.fixed  ? 1
+                        : g.block_rows * g.k,
+             [&](std::int64_t first, std::int64_t n) {
+               CastCounts counts;
+               std::optional<ExponentHistogram> exponents;
+               if (o.stats.exponents) exponents.emplace();
+               const CastStats mine{o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr};
+               if (wide) chunk(std::type_identity<double>(), first, n, mine);
+               else chunk(std::type_identity<float>(), first, n, mine);
+               if (!o.stats.counts && !exponents) return;
+               const std::lock_guard lock(mutex);
+               if (o.stats.counts) *o.stats.counts += counts;
+               if (exponents) *o.stats.exponents += *exponents;
+             });
   }
 
   device::RoundingPass pass() const {
@@ -367,7 +431,10 @@ struct Call {
   // tensor or of rows. Without `all`, those of rows are written to *row_scales.
   Tensor values(bool all, Tensor* row_scales) const {
     const Device device = x.x.device();
-    const Tensor out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
+    const bool as_given = part.same_layout && !x.in_order && device.is_cpu() && !stays_wide && x.is_dense();
+    Tensor out;
+    if (as_given) out = as_strided(empty({x.rows * x.k}), x.x.sizes(), x.x.strides(), 0);
+    else out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
     const bool apart = unit_of(q.scaling) == ScaleUnit::row && !all;
     if (apart) *row_scales = empty({x.rows, 1}, {.device = device});
     if (device.is_cuda()) {
@@ -379,16 +446,22 @@ struct Call {
       device::round_scaled(gpu);
       return x.shaped_like(out);
     }
-    for_scaled([&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
-                            CastStats stats) {
-      if (stays_wide) return rounder.round(from, out.data<T>() + first, n, first, stats);
-      float* const to = out.data<float>() + first;
-      round_scaled(rounder, from, to, n, first, stats, g, scales, false);
-      if (apart) std::ranges::transform(scales, row_scales->data<float>() + first / x.k, &Scale::inverse);
-      else if (!g.fixed || (all && g.one.inverse != 1))
-        unscale(to, n, g, scales, all ? g.spec.global_inverse : 1, fits_f32(q));
-    });
-    return x.shaped_like(out);
+    for_scaled(
+        [&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
+                     CastStats stats) {
+          const std::int64_t number = part.first_element + first;
+          if (stays_wide) return rounder.round(from, out.data<T>() + first, n, number, stats);
+          std::optional<Scratch> rows;
+          float* const to = as_given ? rows.emplace(static_cast<std::size_t>(n) * sizeof(float)).template as<float>()
+                                     : out.data<float>() + first;
+          round_scaled(rounder, from, to, n, number, stats, g, scales, false);
+          if (apart) std::ranges::transform(scales, row_scales->data<float>() + first / x.k, &Scale::inverse);
+          else if (!g.fixed || (all && g.one.inverse != 1))
+            unscale(to, n, g, scales, all ? g.spec.global_inverse : 1, fits_f32(q));
+          if (as_given) x.store(to, first, n, static_cast<float*>(out.raw()));
+        },
+        as_given);
+    return as_given ? out : x.shaped_like(out);
   }
 
   // The format of QuantizedTensor::scales.
@@ -424,6 +497,8 @@ void check_valid(const Quantizer& q) {
       throw_error("a format without zero holds scales; it cannot have a scale itself");
     check_valid(q.rounding);
     std::visit([&](const auto& kind) { kind.check(q.format); }, q.scaling);
+    if (q.hadamard && std::ranges::find(kHadamardSizes, q.hadamard.size) == std::end(kHadamardSizes))
+      throwf("a Hadamard transform of size {}; allowed are 16, 32, 64, 128 and 256", q.hadamard.size);
   });
 }
 
@@ -501,9 +576,15 @@ Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions&
 }
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
+  return quantize_part(x, q, o, {});
+}
+
+QuantizedOperand quantize_part(const Tensor& x, const Quantizer& q, const QuantizeOptions& o, const PartOf& part) {
+  if (part.first_element && x.device().is_cuda())
+    throwf("quantize_part: element {} is the first of a part; GPUs number elements from 0", part.first_element);
   const int axis = wrap_dim(o.axis, x.dim(), "quantize");
   const bool any = per_tensor(q.scaling) && q.rounding.mode != RoundingMode::stochastic;  // random words: by axis
-  const detail::Call c("quantize_operand", x, any && x.device().is_cpu() ? detail::fastest_axis(x) : axis, q, o);
+  const detail::Call c("quantize_operand", x, any && x.device().is_cpu() ? detail::fastest_axis(x) : axis, q, o, part);
   QuantizedOperand out;
   out.values = c.values(false, &out.scale);
   if (out.scale.defined()) {
@@ -519,18 +600,28 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
   return out;
 }
 
-Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
+Tensor hadamard(const Tensor& x, const std::vector<bool>& negated) {
   const AccumulatorScope exact(std::nullopt);  // a recipe's accumulator does not apply to the transform
-  if (x.dim() < 1 || x.sizes().back() % 16 != 0)
-    throw_error("hadamard16: " + to_string(x.sizes()) + ": the last dim must be a multiple of 16");
-  float values[16 * 16];
-  for (unsigned i = 0; i < 16; ++i)
-    for (unsigned j = 0; j < 16; ++j)
-      values[i * 16 + j] = (std::popcount(i & j) + (signs >> i & 1)) % 2 != 0 ? -0.25F : 0.25F;
-  const Tensor h = empty({16, 16}, {.device = x.device()});
-  if (x.device().is_cuda()) device::upload(h.raw(), x.device(), values, sizeof values);
-  else std::copy_n(values, 16 * 16, h.data<float>());
-  return matmul(x.reshape({-1, 16}), h).reshape(x.sizes());
+  const auto n = std::ssize(negated);
+  if (std::ranges::find(kHadamardSizes, n) == std::end(kHadamardSizes))
+    throwf("hadamard: of size {}; allowed are 16, 32, 64, 128 and 256", n);
+  if (x.dim() < 1 || x.sizes().back() % n != 0)
+    throwf("hadamard{}: {}: the last dim must be a multiple of {}", n, to_string(x.sizes()), n);
+  const auto size = static_cast<float>(1 / std::sqrt(static_cast<double>(n)));
+  std::vector<float> values;
+  for (std::size_t i = 0; i < negated.size(); ++i)
+    for (std::size_t j = 0; j < negated.size(); ++j)
+      values.push_back((std::popcount(i & j) + negated[i]) % 2 != 0 ? -size : size);
+  const Tensor h = empty({n, n}, {.device = x.device()});
+  if (x.device().is_cuda()) device::upload(h.raw(), x.device(), values.data(), values.size() * sizeof(float));
+  else std::ranges::copy(values, h.data<float>());
+  return matmul(x.reshape({-1, n}), h).reshape(x.sizes());
+}
+
+Tensor hadamard16(const Tensor& x, std::uint16_t signs) {
+  std::vector<bool> negated;
+  for (int i = 0; i < 16; ++i) negated.push_back((signs >> i & 1) != 0);
+  return hadamard(x, negated);
 }
 
 double absmax(const Tensor& x) {

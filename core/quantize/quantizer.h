@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "../formats/rounding.h"
 #include "../tensor/tensor.h"
@@ -18,12 +19,27 @@
 
 namespace gradual {
 
+// The size of a Hadamard transform: 0 for none, 16, 32, 64, 128 or 256. `true` stands for 16.
+struct HadamardSize {
+  int size = 0;
+
+  constexpr HadamardSize() = default;
+  constexpr HadamardSize(bool on) : size(on ? 16 : 0) {}  // NOLINT(google-explicit-constructor)
+  constexpr HadamardSize(int n) : size(n) {}              // NOLINT(google-explicit-constructor)
+  constexpr explicit operator bool() const { return size != 0; }
+  bool operator==(const HadamardSize&) const = default;
+};
+inline constexpr int kHadamardSizes[] = {16, 32, 64, 128, 256};
+
 struct Quantizer {
   Format format;
   Rounding rounding = {};
   Overflow overflow = Overflow::saturate;
   Scaling scaling = {};
-  bool hadamard = false;  // a random Hadamard transform along the contracted axis before rounding (see hadamard16)
+  HadamardSize hadamard = {};  // a random Hadamard transform along the contracted axis before rounding (see hadamard())
+  // The mean over the samples is subtracted before rounding, and its part of the product is added in f32. For x and dy
+  // of matmul and linear.
+  bool center = false;
 
   bool operator==(const Quantizer&) const = default;
 };
@@ -64,7 +80,7 @@ struct QuantizeOptions {
 
 // x's codes and scales. x is a floating tensor of any sizes on any device. The result is on x's device; all devices
 // give the same bits and counts (a NaN times a NaN scale may have either sign). Scales from amaxes are computed on the
-// device, and the host does not wait. Error if q.hadamard is set: the transform belongs to a product.
+// device, and the host does not wait. Error if q.hadamard or q.center is set: they belong to a product.
 QuantizedTensor quantize(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 // x rounded to codes of a format, without scales.
 inline QuantizedTensor quantize(const Tensor& x, const Format& format, const Rounding& rounding, Overflow overflow,
@@ -87,9 +103,11 @@ struct QuantizedOperand {
 };
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 
-// x [.., K], K a multiple of 16, times H = 1/4 diag(signs) H16 in groups of 16 along the last dim. Bit i of `signs`
-// negates element i of a group first. H is orthogonal, so a product of transformed operands is the product of the
-// operands.
+// x [.., K], K a multiple of n, times H = diag(signs) Hn / sqrt(n) in groups of n along the last dim, n one of
+// kHadamardSizes. negated [n]: the elements of a group that are negated first. H is orthogonal, so a product of
+// transformed operands is the product of the operands, up to rounding: 1/sqrt(n) is exact for 16, 64 and 256.
+Tensor hadamard(const Tensor& x, const std::vector<bool>& negated);
+// The same for n = 16; bit i of `signs` negates element i.
 Tensor hadamard16(const Tensor& x, std::uint16_t signs);
 
 // The largest magnitude in x: 0 without elements, NaN if x has one.

@@ -1,4 +1,5 @@
 // The text of describe(Quantizer).
+#include <string>
 #include <variant>
 
 #include "../support/message_text.h"
@@ -11,7 +12,10 @@ std::string describe(const Quantizer& q) {
   if (q.rounding.mode != RoundingMode::nearest_even) text += " " + to_string(q.rounding);
   text += std::visit([](const auto& kind) { return kind.text(); }, q.scaling);
   if (product_of(q.scaling) == ScaledProduct::rounded) text += ", products rounded first";
-  return text + (q.hadamard ? ", Hadamard transform" : "");
+  if (q.center) text += ", mean subtracted";
+  if (q.hadamard) text += ", Hadamard transform";
+  if (q.hadamard && q.hadamard != HadamardSize(16)) text += " of " + std::to_string(q.hadamard.size);
+  return text;
 }
 
 }  // namespace gradual

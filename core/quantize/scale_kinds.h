@@ -81,7 +81,8 @@ inline constexpr Format kScaleE4m3 = {.exponent_bits = 4, .mantissa_bits = 3, .b
 
 namespace detail {
 
-// Keys in JSON that several kinds share, in their order. A kind writes what it always has for the options that it lacks.
+// Keys in JSON that several kinds share, in their order. A kind writes what it always has for the options that it
+// lacks.
 template <class Self, class F> void margin_keys(Self& s, F& key) {
   if constexpr (requires { s.margin; }) {
     key("margin", s.margin);

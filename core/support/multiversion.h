@@ -16,6 +16,13 @@ inline constexpr CpuIsa kBuiltFor = CpuIsa::avx2;
 inline constexpr CpuIsa kBuiltFor = CpuIsa::baseline;
 #endif
 
+// Sanitizers find in one version of a loop what they find in all, and take minutes longer to compile three.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kManyVersions = false;
+#else
+inline constexpr bool kManyVersions = kBuiltFor < CpuIsa::avx512;
+#endif
+
 // Meaningful if cpu_isa() is avx512 or more.
 bool has_avx512_bf16();
 
@@ -39,7 +46,7 @@ template <class F> auto run_avx512(F f) { return f(); }
 // (-ffp-contract=off). f is a lambda around a loop. It should capture numbers by value: a captured reference might
 // alias the loop's stores. Functions of other source files that f calls run as they were compiled.
 template <class F> auto vectorized(F f) {
-  if constexpr (detail::kBuiltFor < CpuIsa::avx512) {
+  if constexpr (detail::kManyVersions) {
     const CpuIsa isa = cpu_isa();
     if (isa >= CpuIsa::avx512) return detail::run_avx512(f);
     if (detail::kBuiltFor < CpuIsa::avx2 && isa == CpuIsa::avx2) return detail::run_avx2(f);

@@ -34,7 +34,7 @@ template <class C> GRADUAL_HD C wrapped(DType d, C value) {
 inline bool aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
 // One operand of a loop in a kernel. Strides are in elements.
-struct Operand {
+struct ElementOperand {
   char* data = nullptr;
   DType dtype = DType::f32;
   bool linear = false;  // element i of the loop is data[i]
@@ -47,7 +47,7 @@ template <int N> struct Geometry {
   bool narrow = false;  // positions fit in 32 bits, whose divisions are faster
   std::int64_t numel = 0;
   std::int64_t sizes[kMaxDims] = {};
-  Operand operand[N];
+  ElementOperand operand[N];
 
   // The offset of element `position` in each operand.
   GRADUAL_HD void locate(std::int64_t position, std::int64_t (&at)[N]) const {

@@ -28,8 +28,8 @@ template <class C> struct DropElements {
   __device__ void operator()(std::int64_t block) const {
     const RandomKey key = call_key.get();
     const auto words = philox_block(key.seed, key.stream, static_cast<std::uint64_t>(block));
-    const Operand& out = g.operand[0];
-    const Operand& x = g.operand[1];
+    const ElementOperand& out = g.operand[0];
+    const ElementOperand& x = g.operand[1];
     for (int k = 0; k < 4 && 4 * block + k < g.numel; ++k) {
       std::int64_t at[2];
       g.locate(4 * block + k, at);
@@ -120,9 +120,9 @@ template <class X, class C> struct DropAdd {
   __device__ void operator()(std::int64_t block) const {
     const RandomKey key = call_key.get();
     const auto words = philox_block(key.seed, key.stream, static_cast<std::uint64_t>(block));
-    const Operand& out = g.operand[0];
-    const Operand& x = g.operand[1];
-    const Operand& residual = g.operand[2];
+    const ElementOperand& out = g.operand[0];
+    const ElementOperand& x = g.operand[1];
+    const ElementOperand& residual = g.operand[2];
     for (int k = 0; k < 4 && 4 * block + k < g.numel; ++k) {
       const std::int64_t i = 4 * block + k;
       std::int64_t at[3] = {i, i, i};
@@ -147,7 +147,7 @@ void dropout_add(const OpCall& c, Outputs& out) {
   const Tensor* const operands[] = {&out[0], &c[0], &c[1]};
   const Geometry<3> g = make_geometry(out[0].sizes(), operands, true);
   bool linear = true;
-  for (const Operand& o : g.operand) linear = linear && o.linear;
+  for (const ElementOperand& o : g.operand) linear = linear && o.linear;
   const auto of_types = [&]<class X, class C>(X, C) {
     const CountingStores narrowing(dtype_of<X>, c[0].dtype()), storing(dtype_of<C>, out[0].dtype());
     for_each((g.numel + 3) / 4, DropAdd<X, C>{g, linear, device_key(a.key), threshold, static_cast<X>(scale),

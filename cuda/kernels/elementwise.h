@@ -20,10 +20,10 @@ template <class C, int N, class F> struct MapElements {
     g.locate(i, at);
     C x[N];
     for (int k = 0; k < N; ++k) {
-      const Operand& o = g.operand[k + 1];
+      const ElementOperand& o = g.operand[k + 1];
       x[k] = o.data ? load_element<C>(o.dtype, o.data, at[k + 1]) : scalar;
     }
-    const Operand& out = g.operand[0];
+    const ElementOperand& out = g.operand[0];
     const C value = wrapped(out.dtype, C(call(x, std::make_integer_sequence<int, N>{})));
     store_counted(out.dtype, value, out.data, at[0], counter);
   }

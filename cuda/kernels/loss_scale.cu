@@ -16,7 +16,7 @@ constexpr std::size_t kMostOptimizers = 64;
 
 struct AdvanceScale {
   DeviceLossScale* state;
-  LossScaleOptions rule;
+  LossScaleOptions options;
   const std::int64_t* found[kMostOptimizers];
   int count;
   double given;
@@ -24,7 +24,7 @@ struct AdvanceScale {
     bool overflow = false;
     for (int k = 0; k < count; ++k) overflow = overflow || found[k][0] != 0;
     LossScale now = state->now;
-    now.advance(rule, overflow, given);
+    now.advance(options, overflow, given);
     if (now.scale != state->now.scale) {
       state->history[state->changes % DeviceLossScale::kKept] = {now.updates, static_cast<double>(now.scale)};
       ++state->changes;
@@ -55,13 +55,13 @@ struct StoreWords {
 
 namespace gradual::device {
 
-void advance_scale(DeviceLossScale* state, Device device, const LossScaleOptions& rule,
+void advance_scale(DeviceLossScale* state, Device device, const LossScaleOptions& options,
                    std::span<const std::int64_t* const> found, double given) {
   if (found.size() > cuda::kMostOptimizers)
     throw_error("GradScaler: " + std::to_string(found.size()) + " optimizers in one iteration; " +
                 std::to_string(cuda::kMostOptimizers) + " are allowed");
   select(device);
-  cuda::AdvanceScale advance{state, rule, {}, static_cast<int>(found.size()), given};
+  cuda::AdvanceScale advance{state, options, {}, static_cast<int>(found.size()), given};
   std::copy(found.begin(), found.end(), advance.found);
   cuda::for_each(1, advance);
 }

@@ -21,9 +21,9 @@ namespace gradual::cuda {
 namespace {
 
 // An operand as a batch of matrices: the tensor itself or a copy.
-struct Operand : cpu::MatrixBatch {
+struct MatrixOperand : cpu::MatrixBatch {
   Tensor values;
-  explicit Operand(const Tensor& t) : MatrixBatch{t.sizes(), t.strides()}, values(t) {}
+  explicit MatrixOperand(const Tensor& t) : MatrixBatch{t.sizes(), t.strides()}, values(t) {}
 
   // To another dtype, row-major; what is repeated stays one copy.
   void convert(DType dtype) {
@@ -121,7 +121,7 @@ void relu_in_place(const Tensor& t) {
 
 // The operands of matmul or linear as batches of matrices.
 struct Product {
-  Operand a, b;
+  MatrixOperand a, b;
   Shape batch;
   explicit Product(const OpCall& call) : a(call[0]), b(call[1]) {
     if (a.sizes.size() == 1) a.insert_dim(0);
@@ -180,7 +180,7 @@ bool suits_f8(const OpCall& call) {
 
 // Computes the product of a and b into out, which has no gaps, with its epilogue. Returns true if gelu or row sums were
 // written. `narrows`: f32 sums are rounded to a narrower dtype.
-bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
+bool product(MatrixOperand& a, MatrixOperand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
   Gemm g;
   const bool accumulates = current_accumulator() && out.dtype() != DType::f64;
   const auto describe = [&] {
@@ -225,14 +225,14 @@ bool product(Operand& a, Operand& b, Shape batch, const Ending& end, const Tenso
 }
 
 // Counts what rounding a product's sums to out's dtype loses, by computing the sums again in f32.
-void count_rounding(Operand a, Operand b, const Shape& batch, const Tensor& bias, const Tensor& out) {
+void count_rounding(MatrixOperand a, MatrixOperand b, const Shape& batch, const Tensor& bias, const Tensor& out) {
   const CategoryScope scope(Category::workspace);
   const Tensor sums = empty(out.sizes(), {.dtype = DType::f32, .device = out.device()});
   product(a, b, batch, {.bias = bias}, sums, true);
   copied(sums, out.dtype());
 }
 
-bool contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, const Tensor& out) {
+bool contraction(MatrixOperand& a, MatrixOperand& b, const Shape& batch, const Ending& end, const Tensor& out) {
   const bool counted = cpu::counts_for(DType::f32, out.dtype()) != nullptr;
   if (counted) count_rounding(a, b, batch, end.bias, out);
   const CountScope rest(counted ? nullptr : cast_counts());
@@ -242,7 +242,7 @@ bool contraction(Operand& a, Operand& b, const Shape& batch, const Ending& end, 
 void matmul(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
   if (call.attrs->is<F8Attrs>()) return f8_product(call, out[0]);
-  Operand a(call[0]), b(call[1]);
+  MatrixOperand a(call[0]), b(call[1]);
   Shape batch = out[0].sizes();
   if (call[0].dim() == 1) a.insert_dim(0);
   else batch.erase(batch.size() - 1);
@@ -257,7 +257,7 @@ bool linear_ending(const OpCall& call, Ending end, const Tensor& out) {
     f8_product(call, out);
     return false;
   }
-  Operand x(call[0]), w(call[1]);
+  MatrixOperand x(call[0]), w(call[1]);
   if (call[0].dim() == 1) x.insert_dim(0);
   w.transpose();
   Shape batch = x.sizes;
@@ -289,7 +289,7 @@ void linear_gelu(const OpCall& call, Outputs& out) {
 void linear_backward_weight(const OpCall& call, Outputs& out) {
   bool summed = false;
   if (out[0].numel() > 0) {
-    Operand dy(call[0]), x(call[1]);
+    MatrixOperand dy(call[0]), x(call[1]);
     dy.transpose();
     summed = contraction(dy, x, {}, {.row_sums = out[1]}, out[0]);
   }

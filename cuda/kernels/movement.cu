@@ -41,7 +41,7 @@ template <class W> struct RepeatElements {
 template <int N> bool join(Geometry<N>& g, int n, std::size_t width, bool repeats) {
   const int last = g.ndim - 1;
   if (g.sizes[last] % n != 0) return false;
-  const auto fits = [&](const Operand& o) {
+  const auto fits = [&](const ElementOperand& o) {
     if (o.strides[last] != 1 || reinterpret_cast<std::uintptr_t>(o.data) % (static_cast<std::size_t>(n) * width) != 0)
       return false;
     for (int d = 0; d < last; ++d)

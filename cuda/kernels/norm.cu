@@ -261,7 +261,7 @@ template <class C, int N, int M, class F> struct MapChannels {
     C x[N], p[M];
     for (int k = 0; k < N; ++k) x[k] = load_element<C>(g.operand[k + 1].dtype, g.operand[k + 1].data, at[k + 1]);
     for (int m = 0; m < M; ++m) p[m] = parameters[m][at[N + 1]];
-    const Operand& out = g.operand[0];
+    const ElementOperand& out = g.operand[0];
     store_counted(out.dtype, f(x, p), out.data, at[0], counter);
   }
   __device__ void run(const std::int64_t (&at)[N + 2]) const {
@@ -287,7 +287,7 @@ template <class C, int N, int M, class F> struct MapChannels {
 // The same for row-major operands, in runs that may begin in one plane and end in the next. Planes have any size from
 // kRun on.
 template <class C, int N, int M, class F> struct MapPlanes {
-  Operand operand[N + 1];  // the output, then the operands
+  ElementOperand operand[N + 1];  // the output, then the operands
   std::int64_t plane, channels;
   bool narrow;  // positions fit in 32 bits
   const C* parameters[M];

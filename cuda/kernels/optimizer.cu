@@ -131,24 +131,25 @@ template <class C> struct AdamRule : update_rules::Adam<C> {
 };
 
 // The terms of one parameter's update, apart from its tensors.
-template <template <class> class Rule> struct Terms {
-  Rule<float> narrow;
-  Rule<double> wide;
+template <template <class> class UpdateRule> struct Terms {
+  UpdateRule<float> narrow;
+  UpdateRule<double> wide;
   std::uint64_t stream;  // of stochastic rounding
-  template <class C> GRADUAL_HD const Rule<C>& of() const {
+  template <class C> GRADUAL_HD const UpdateRule<C>& of() const {
     if constexpr (std::is_same_v<C, double>) return wide;
     else return narrow;
   }
 };
-template <template <class> class Rule, class A> GRADUAL_HD Terms<Rule> terms_of(const A& a, std::uint64_t stream) {
-  return {Rule<float>(a), Rule<double>(a), stream};
+template <template <class> class UpdateRule, class A>
+GRADUAL_HD Terms<UpdateRule> terms_of(const A& a, std::uint64_t stream) {
+  return {UpdateRule<float>(a), UpdateRule<double>(a), stream};
 }
 
 // Computes each parameter's terms from rates, step counts and loss scale in GPU memory, and increments the counts.
-template <template <class> class Rule> struct Prepare {
-  using A = typename Rule<float>::Attrs;
+template <template <class> class UpdateRule> struct Prepare {
+  using A = typename UpdateRule<float>::Attrs;
   A attrs;
-  Terms<Rule>* terms;
+  Terms<UpdateRule>* terms;
   __device__ void operator()(std::int64_t part) const {
     A a = attrs;
     const DeviceStep& d = attrs.update.device;
@@ -161,7 +162,7 @@ template <template <class> class Rule> struct Prepare {
       stream += static_cast<std::uint64_t>(steps) << 24;
       if (!d.found || *d.found == 0) d.steps[part] = steps + 1;
     }
-    terms[part] = terms_of<Rule>(a, stream);
+    terms[part] = terms_of<UpdateRule>(a, stream);
   }
 };
 
@@ -178,11 +179,11 @@ RoundingSpec<std::uint32_t> by_chance(DType dtype) {
       {format_of(dtype), {.mode = RoundingMode::stochastic}, Overflow::ieee, {}}, true);
 }
 
-template <template <class> class Rule, int kMost> struct Step {
+template <template <class> class UpdateRule, int kMost> struct Step {
   Table<Part<kTensors>, kMost> parts;
-  Terms<Rule> all;            // the terms of all parts, with the stream of the first
-  const Terms<Rule>* each;    // not null: the terms by part, instead of `all`
-  const std::int64_t* found;  // not 0: nothing happens
+  Terms<UpdateRule> all;          // the terms of all parts, with the stream of the first
+  const Terms<UpdateRule>* each;  // not null: the terms by part, instead of `all`
+  const std::int64_t* found;      // not 0: nothing happens
   bool pure, stochastic;
   std::uint64_t seed;
   RoundingSpec<std::uint32_t> f16, bf16;
@@ -202,7 +203,7 @@ template <template <class> class Rule, int kMost> struct Step {
  private:
   template <class C, class R> __device__ void chunk(const Block& block, int at, R round) const {
     const Part<kTensors>& p = parts.part[at];
-    const Rule<C> rule = (each ? each[at] : all).template of<C>();
+    const UpdateRule<C> rule = (each ? each[at] : all).template of<C>();
     const std::uint64_t stream = each ? each[at].stream : all.stream + static_cast<std::uint64_t>(at);
     const std::int64_t begin = (block.index - p.first_chunk) * kPartChunk;
     const std::int64_t end = begin + kPartChunk < p.numel ? begin + kPartChunk : p.numel;
@@ -213,7 +214,8 @@ template <template <class> class Rule, int kMost> struct Step {
   // As in core/cpu/optimizer.cpp: stores the exact weight into the master, the rounded one into the parameter, the
   // rounding error into the compensation.
   template <class C, class R>
-  __device__ void update(int at, const Rule<C>& rule, std::uint64_t stream, std::int64_t i, int n, R round) const {
+  __device__ void update(int at, const UpdateRule<C>& rule, std::uint64_t stream, std::int64_t i, int n,
+                         R round) const {
     const Part<kTensors>& p = parts.part[at];
     C w[kFour] = {}, g[kFour] = {}, m[kFour] = {}, v[kFour] = {}, rest[kFour] = {};
     load_four(p, kGradient, i, n, g);
@@ -268,8 +270,8 @@ template <template <class> class Rule, int kMost> struct Step {
   }
 };
 
-template <template <class> class Rule> void step(const OpCall& c, int moments) {
-  const auto& a = c.get<typename Rule<float>::Attrs>();
+template <template <class> class UpdateRule> void step(const OpCall& c, int moments) {
+  const auto& a = c.get<typename UpdateRule<float>::Attrs>();
   const UpdateAttrs& how = a.update;
   check_dtypes(c, 0);
   const int given = kMoment + moments;
@@ -278,8 +280,8 @@ template <template <class> class Rule> void step(const OpCall& c, int moments) {
   const DeviceStep& d = how.device;
   std::optional<Workspace> each;
   if (d.inverse_scale || d.steps || d.rates) {
-    each.emplace(static_cast<std::size_t>(parts) * sizeof(Terms<Rule>));
-    for_each(parts, Prepare<Rule>{a, each->as<Terms<Rule>>()});
+    each.emplace(static_cast<std::size_t>(parts) * sizeof(Terms<UpdateRule>));
+    for_each(parts, Prepare<UpdateRule>{a, each->as<Terms<UpdateRule>>()});
   }
   const HalfCounts counts(parts);
   const auto make = [&](int part) {
@@ -289,9 +291,10 @@ template <template <class> class Rule> void step(const OpCall& c, int moments) {
   };
   in_tables<kFewParts, kManyParts>(parts, make, [&]<int kMost>(const Table<Part<kTensors>, kMost>& table, int begin) {
     for_blocks(table.chunks,
-               Step<Rule, kMost>{table, terms_of<Rule>(a, how.key.stream + static_cast<std::uint64_t>(begin)),
-                                 each ? each->as<Terms<Rule>>() + begin : nullptr, d.found, how.pure, how.stochastic,
-                                 how.key.seed, by_chance(DType::f16), by_chance(DType::bf16), counts.counters(begin)});
+               Step<UpdateRule, kMost>{
+                   table, terms_of<UpdateRule>(a, how.key.stream + static_cast<std::uint64_t>(begin)),
+                   each ? each->as<Terms<UpdateRule>>() + begin : nullptr, d.found, how.pure, how.stochastic,
+                   how.key.seed, by_chance(DType::f16), by_chance(DType::bf16), counts.counters(begin)});
   });
   for (int i = 1; i < c.inputs.size(); ++i)  // dispatch bumps the version of input 0
     if (i % given != kGradient) bump_version(c[i]);

@@ -180,7 +180,7 @@ template <class Op> struct ReduceColumns {
   }
 
  private:
-  __device__ void load(const Operand& o, const std::int64_t (&base)[kRun], std::int64_t offset,
+  __device__ void load(const ElementOperand& o, const std::int64_t (&base)[kRun], std::int64_t offset,
                        typename Op::Number (&x)[kRun]) const {
     if (s.wide) return load_run(o, base[0] + offset, x);
     std::int64_t at[kRun];

@@ -120,7 +120,7 @@ template <class C, int N, int M, int kHeld> class Row {
   }
   // x[0] of one element.
   __device__ C element(std::int64_t i) const {
-    const Operand& o = set.along.operand[1];
+    const ElementOperand& o = set.along.operand[1];
     return load_element<C>(o.dtype, o.data, base_[1] + i * o.strides[0]);
   }
   template <class F> __device__ void write(const F& f) const {
@@ -190,7 +190,7 @@ template <class C, int N, int M, int kHeld> class Row {
   }
   __device__ void load(std::int64_t run, C (&x)[N][kRun]) const {
     for (int k = 0; k < N; ++k) {
-      const Operand& o = set.along.operand[k + 1];
+      const ElementOperand& o = set.along.operand[k + 1];
       std::int64_t at[kRun];
       for (int j = 0; j < kRun; ++j) at[j] = base_[k + 1] + inside(run, j) * o.strides[0];
       if (set.wide) load_run(o, at[0], x[k]);

@@ -181,7 +181,7 @@ template <class C> void cross_entropy_of(const OpCall& call, Outputs& out) {
 template <class C> struct CrossEntropyBackward {
   Classes classes;
   C off, on;
-  Operand dy;  // one number, or one per row
+  ElementOperand dy;  // one number, or one per row
   const C* counted;
   template <class R> __device__ void operator()(R& row) const {
     const std::int64_t label = classes[row.index];
@@ -204,7 +204,7 @@ template <class C> void cross_entropy_backward_of(const OpCall& call, Outputs& o
   const bool mean = a.reduction == Reduction::mean;
   const Workspace counted(sizeof(C));
   if (mean) count_rows(call[2], classes, counted.as<C>());
-  Operand dy{static_cast<char*>(call[0].raw()), call[0].dtype()};
+  ElementOperand dy{static_cast<char*>(call[0].raw()), call[0].dtype()};
   if (call[0].numel() > 1) dy.strides[0] = call[0].strides()[0];
   const Tensor* const operands[] = {&out[0], &call[1]};
   const CountingStores counting(dtype_of<C>, out[0].dtype());

@@ -37,7 +37,7 @@ template <class C, class F> __device__ void visit_stored(DType d, F&& visit) {
 }
 
 // x = elements [at, at + n), laid out as wide() requires for runs of n.
-template <class C, int n> __device__ void load_run(const Operand& o, std::int64_t at, C (&x)[n]) {
+template <class C, int n> __device__ void load_run(const ElementOperand& o, std::int64_t at, C (&x)[n]) {
   visit_stored<C>(o.dtype, [&]<class T> {
     using Part = RunPart<T, n>;
     const auto* parts = reinterpret_cast<const Part*>(reinterpret_cast<const T*>(o.data) + at);
@@ -48,7 +48,8 @@ template <class C, int n> __device__ void load_run(const Operand& o, std::int64_
   });
 }
 // x[j] = element at[j].
-template <class C> __device__ void load_scattered(const Operand& o, const std::int64_t (&at)[kRun], C (&x)[kRun]) {
+template <class C>
+__device__ void load_scattered(const ElementOperand& o, const std::int64_t (&at)[kRun], C (&x)[kRun]) {
   visit_stored<C>(o.dtype, [&]<class T> {
     const T* data = reinterpret_cast<const T*>(o.data);
     for (int j = 0; j < kRun; ++j) x[j] = cast_element<C>(data[at[j]]);
@@ -56,7 +57,7 @@ template <class C> __device__ void load_scattered(const Operand& o, const std::i
 }
 
 // Element `at`.
-template <class C> __device__ C load_stored(const Operand& o, std::int64_t at) {
+template <class C> __device__ C load_stored(const ElementOperand& o, std::int64_t at) {
   C x{};
   visit_stored<C>(o.dtype, [&]<class T> { x = cast_element<C>(reinterpret_cast<const T*>(o.data)[at]); });
   return x;
@@ -64,7 +65,7 @@ template <class C> __device__ C load_stored(const Operand& o, std::int64_t at) {
 
 // The same for stores. Scattered stores write the first n.
 template <class C>
-__device__ void store_run(const Operand& o, std::int64_t at, const C (&x)[kRun], const Counter& counter) {
+__device__ void store_run(const ElementOperand& o, std::int64_t at, const C (&x)[kRun], const Counter& counter) {
   visit_stored<C>(o.dtype, [&]<class T> {
     auto* parts = reinterpret_cast<RunPart<T>*>(reinterpret_cast<T*>(o.data) + at);
     for (int i = 0; i < kRun; i += RunPart<T>::kSize) {
@@ -78,7 +79,7 @@ __device__ void store_run(const Operand& o, std::int64_t at, const C (&x)[kRun],
   });
 }
 template <class C>
-__device__ void store_scattered(const Operand& o, const std::int64_t (&at)[kRun], int n, const C (&x)[kRun],
+__device__ void store_scattered(const ElementOperand& o, const std::int64_t (&at)[kRun], int n, const C (&x)[kRun],
                                 const Counter& counter) {
   visit_stored<C>(o.dtype, [&]<class T> {
     T* data = reinterpret_cast<T*>(o.data);
@@ -127,7 +128,7 @@ template <int N> bool run_wise(const Geometry<N>& g) {
   const int last = g.ndim - 1;
   if (g.sizes[last] % kRun != 0) return false;
   for (int k = 0; k < N; ++k) {
-    const Operand& o = g.operand[k];
+    const ElementOperand& o = g.operand[k];
     if (!o.data) continue;
     if (o.dtype != DType::f32 && o.dtype != DType::f16 && o.dtype != DType::bf16) return false;
     if (k > 0 && o.strides[last] == 0) continue;

@@ -79,9 +79,9 @@ cublasLtHandle_t handle() {
 }
 
 // The descriptors of a product: plain values that need no destruction.
-class Problem {
+class GemmDescriptors {
  public:
-  explicit Problem(const Gemm& g) {
+  explicit GemmDescriptors(const Gemm& g) {
     const bool f64 = g.a.dtype == DType::f64;
     check(cublasLtMatmulDescInit(&product_, compute_of(g), f64 ? CUDA_R_64F : CUDA_R_32F), "cublasLtMatmulDescInit");
     set(CUBLASLT_MATMUL_DESC_TRANSA, static_cast<std::int32_t>(g.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -230,7 +230,7 @@ struct Choice {
   void reject() { how.state = CUBLAS_STATUS_NOT_SUPPORTED; }
 };
 
-Choice& choice_of(const Gemm& g, Problem& problem) {
+Choice& choice_of(const Gemm& g, GemmDescriptors& problem) {
   thread_local std::map<Key, Choice> choices;
   if (choices.size() >= kMostChoices) choices.clear();
   const Key key(g);
@@ -240,7 +240,7 @@ Choice& choice_of(const Gemm& g, Problem& problem) {
 }
 
 // True if relu keeps NaN. The check makes every sum NaN by a NaN factor.
-bool relu_keeps_nan(const Gemm& g, Problem& problem, const Choice& choice) {
+bool relu_keeps_nan(const Gemm& g, GemmDescriptors& problem, const Choice& choice) {
   return problem.run(g, choice.how, std::numeric_limits<double>::quiet_NaN()) && all_nan(g);
 }
 
@@ -250,7 +250,7 @@ bool countable(const Gemm& g) { return std::max({g.m, g.n, g.k}) <= std::numeric
 // Computes the product by the library. False if the library does not compute it; then the output is undefined.
 bool run_library(const Gemm& g) {
   if (!countable(g)) return false;
-  Problem problem(g);
+  GemmDescriptors problem(g);
   Choice& choice = choice_of(g, problem);
   if (!choice.usable()) return false;
   const bool looked_at = g.activation == Activation::relu || g.row_sums;  // its result is checked

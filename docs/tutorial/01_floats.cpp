@@ -1,4 +1,5 @@
 // A float and its gaps: which numbers a format contains, and what happens to all others.
+#include <gradual/core/formats/bit_fields.h>
 #include <gradual/gradual.h>
 
 #include <cstdio>
@@ -30,6 +31,8 @@ void show_bits(const Format& f, double x) {
 }  // namespace
 
 int main() {
+  std::printf("%s\n", bit_fields({"fp32", "tf32", "fp16", "bf16", "e4m3", "e5m2", "e2m1", "e8m0"}).c_str());
+
   std::printf("fp16: sign, exponent, mantissa\n");
   for (const double x : {1.0, 1.5, 2.0, 3.0, -3.0, 0.1}) show_bits(format("fp16"), x);
 

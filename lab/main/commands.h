@@ -25,12 +25,15 @@ int step_command(int argc, char** argv);
 // Trains and compares: what the program does without a subcommand.
 int train_command(int argc, char** argv);
 int translate_command(int argc, char** argv);
+int twin_command(int argc, char** argv);
 int xray_command(int argc, char** argv);
 
 inline constexpr std::array kCommands = {
     Command{"step", "one step of a training: whose errors move the loss, who loses the bits, the updates",
             step_command},
     Command{"diff", "the same step under two recipes: where they part, and why their losses differ", diff_command},
+    Command{"twin", "the same weights under two recipes, one that trains and one that samples: KL, changed choices",
+            twin_command},
     Command{"xray", "what scales of blocks clip and lose, next to other rules and sizes", xray_command},
     Command{"explain", "the smallest set of things that must be exact so that a run does not fail", explain_command},
     Command{"exchange", "what gradients lose between ranks, by format, algorithm and number of ranks",

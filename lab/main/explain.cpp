@@ -25,6 +25,7 @@ struct Arguments {
   std::int64_t seed = 0;
   Options options;
   int threads = 0;
+  bool wide = false;
 };
 
 const Result& run_of(const std::vector<Result>& results, const std::string& recipe, std::int64_t seed) {
@@ -73,6 +74,7 @@ int explain_command(int argc, char** argv) {
   app.add_option("--explain-steps", a.options.explain_steps, "steps of all trials (default: as many as the run has)");
   app.add_option("--out", a.out, "write the set as JSON, for --apply");
   app.add_option("--apply", a.apply, "replay what --out wrote, and compare the losses bit by bit");
+  app.add_flag("--wide", a.wide, kWideHelp);
   declare_threads(app, a.threads);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   if (a.folder.empty() || a.recipe.empty())
@@ -109,7 +111,7 @@ int explain_command(int argc, char** argv) {
     return apply(a, trials);
   }
   const Explanation e = explain_run(make, data, recipe, seed, a.options, run, *fp32);
-  say(stdout, "{}, seed {}: {}\n{}", run.recipe, a.seed, to_string(run.verdict), to_string(e));
+  say_text(fmt::format("{}, seed {}: {}\n{}", run.recipe, a.seed, to_string(run.verdict), to_string(e)), a.wide);
   if (!a.out.empty() && e.averts) write_file_atomically(a.out, to_json(e, recipe, seed));
   return 0;
 }

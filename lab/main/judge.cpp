@@ -59,7 +59,14 @@ void say_verdict(const JudgedRecord& r) {
     for (const std::string& other : wrong->between) say(stdout, "    {}\n", other);
     say(stdout, "  it differs from f64 by {} of its norm; rounding explains {} (an element by {:.3g} times too much)\n",
         percent(wrong->difference), percent(wrong->allowed), wrong->worst);
+    if (wrong->sampled >= 0)
+      say(stdout, "  other orders of its sums, of which some were tried, differ by {} at most\n",
+          percent(wrong->sampled));
   }
+  const auto unusual = std::ranges::count_if(all, &Judged::unusual);
+  if (unusual > 0)
+    say(stdout, "  {} of the explained {} much farther away than sampled orders of the sums; the first is {}\n",
+        unusual, unusual == 1 ? "is" : "are", std::ranges::find_if(all, &Judged::unusual)->name);
   if (!r.judgement.not_judged.empty())
     say(stdout, "  {} tensors are not judged (random, or not in the graph): {}{}\n", r.judgement.not_judged.size(),
         r.judgement.not_judged.front(), r.judgement.not_judged.size() > 1 ? ", .." : "");
@@ -110,13 +117,14 @@ Rows rows_of(const JudgedRecord& a, const JudgedRecord& b) {
 }
 
 std::string csv_of(const std::vector<JudgedRecord>& records) {
-  std::string csv = "record,tensor,kind,dtype,op,line,others,difference,allowed,worst,explained\n";
+  std::string csv = "record,tensor,kind,dtype,op,line,others,difference,allowed,sampled,worst,explained\n";
   for (const JudgedRecord& r : records)
     for (const Judged& j : r.judgement.tensors)
-      csv += fmt::format("{},{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{}\n", inspect::csv_field(r.file),
+      csv += fmt::format("{},{},{},{},{},{},{},{:.6g},{:.6g},{},{:.6g},{}\n", inspect::csv_field(r.file),
                          inspect::csv_field(j.name), what(j), to_string(j.dtype), inspect::csv_field(j.op),
                          inspect::csv_field(j.line), inspect::csv_field(fmt::format("{}", fmt::join(j.between, "; "))),
-                         j.difference, j.allowed, j.worst, j.explained() ? "yes" : "no");
+                         j.difference, j.allowed, j.sampled < 0 ? std::string() : fmt::format("{:.6g}", j.sampled),
+                         j.worst, j.explained() ? "yes" : "no");
   return csv;
 }
 

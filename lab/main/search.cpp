@@ -1,6 +1,10 @@
 // gradual-lab search: the cheapest assignment of formats to layers whose result is within the noise of fp32.
+#include <fmt/format.h>
 #include <gradual/lab/folder_lock.h>
+#include <gradual/lab/narrow.h>
 #include <gradual/lab/search.h>
+
+#include <string>
 
 #include "command_line.h"
 #include "commands.h"
@@ -18,7 +22,19 @@ struct Arguments {
   std::string cost = "bits";
   std::string out = "gradual-lab-search";
   bool overwrite = false;
+  bool wide = false;
 };
+
+// One line of a trial; the assignment stands below it where both do not fit.
+std::string trial_line(const Search& s, const Trial& t, bool wide) {
+  const char* const end = t.assignment.empty() ? "" : t.passes ? "passes" : "fails";
+  const std::string measured = fmt::format(
+      "[{:>3} trainings] {:<9} {:<6} cost {:5.1f}%  {:+.2f} {}, loss {:+.2g} (noise {:.2g})", s.trainings, t.why, end,
+      100 * t.cost, t.points, s.metric.is_share() ? "points" : "%", t.loss_change, t.loss_noise);
+  const std::string assignment = s.to_string(t.assignment);
+  if (wide || measured.size() + assignment.size() + 2 <= kColumns) return measured + "  " + assignment + "\n";
+  return narrowed(measured + "\n" + std::string(16, ' ') + assignment + "\n");
+}
 
 void declare_options(OptionParser& app, Arguments& a) {
   SearchOptions& s = a.search;
@@ -38,6 +54,7 @@ void declare_options(OptionParser& app, Arguments& a) {
   app.option("--step").description("the step of --seed whose errors estimate the harm of formats, from 0");
   app.add_option("--out", a.out, "folder for recipe.json, trials.csv and front.svg").capture_default_str();
   app.add_flag("--overwrite", a.overwrite, "replace these files");
+  app.add_flag("--wide", a.wide, kWideHelp);
 }
 
 }  // namespace
@@ -75,15 +92,11 @@ int search_command(int argc, char** argv) {
   run.stop = [] { return stop_signal() != 0; };
   a.search.trial = [&](const Search& s) {
     save_search(a.out, s);
-    const Trial& t = s.trials.back();
-    const char* const end = t.assignment.empty() ? "" : t.passes ? "passes" : "fails";
-    say(stderr, "[{:>3} trainings] {:<14} {:<6} cost {:5.1f}%  {:+.2f} {}, loss {:+.2g} (noise {:.2g})  {}\n",
-        s.trainings, t.why, end, 100 * t.cost, t.points, s.metric.is_share() ? "points" : "%", t.loss_change,
-        t.loss_noise, s.to_string(t.assignment));
+    say(stderr, "{}", trial_line(s, s.trials.back(), a.wide));
   };
   const Search s = search(make, data, a.search);
   save_search(a.out, s);
-  say(stdout, "\n{}\n{}: recipe.json, trials.csv and front.svg\n", to_string(s), a.out);
+  say_text(fmt::format("\n{}\n{}: recipe.json, trials.csv and front.svg\n", to_string(s), a.out), a.wide);
   if (s.stopped) say(stdout, "interrupted; these are the trials so far\n");
   return s.stopped ? 128 + stop_signal() : 0;
 }

@@ -12,7 +12,8 @@
 namespace gradual::lab {
 
 void StudyArguments::declare(OptionParser& app) {
-  app.add_option("--step", options.step, "the step, from 0").capture_default_str();
+  if (last_step) app.add_option("--step", options.step, "the step, from 0 (default: the last)");
+  else app.add_option("--step", options.step, "the step, from 0").capture_default_str();
   TaskArguments::declare(app);
   app.add_option("--seed", options.seed, "of parameters, batches and rounding").capture_default_str();
   declare_threads(app, threads);
@@ -35,7 +36,8 @@ MakeModel StudyArguments::make_model(const OptionParser& app) {
   const LabData all = task();
   const data::Dataset train = all.load(options.seed).train;
   const std::int64_t steps = (train.size() + batch - 1) / batch * epochs;
-  if (app.count("--step") == 0) options.step = std::clamp<std::int64_t>(steps - 1, 0, options.step);
+  const std::int64_t last = std::max<std::int64_t>(0, steps - 1);
+  if (app.count("--step") == 0) options.step = last_step ? last : std::min(last, options.step);
   return TaskArguments::make_model(train, all.model);
 }
 

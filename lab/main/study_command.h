@@ -14,6 +14,7 @@ namespace gradual::lab {
 struct StudyArguments : TaskArguments {
   StudyOptions options;
   int threads = 0;
+  bool last_step = false;  // the step that the command line does not name is the last
 
   void declare(OptionParser& app);
   void check(const OptionParser& app);

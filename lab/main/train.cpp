@@ -31,6 +31,20 @@
 namespace gradual::lab {
 namespace {
 
+std::string sums_text(const amp::Recipe& r) {
+  using enum autograd::GradientSums;
+  const autograd::GradientSums sums = gradient_sums(r);
+  if (sums == f32) return "f32: 4 bytes per element once two are added";
+  return fmt::format("{}{}", to_string(r.dtype), sums == stochastic ? ", rounded at random" : "");
+}
+
+std::string phase_text(const amp::Phase& p) {
+  const std::string when =
+      p.last > 0 ? fmt::format("in the last {:g}% of the steps", 100 * p.last) : fmt::format("from step {} on", p.from);
+  return fmt::format("{}: {} as {}", when, p.modules.empty() ? "operands" : fmt::format("{}", fmt::join(p.modules, ", ")),
+                     p.recipe);
+}
+
 void list_recipes(const std::vector<amp::Recipe>& recipes) {
   for (const amp::Recipe& r : recipes) {
     say(stdout, "{:<14} {}\n", r.name, r.description);
@@ -39,8 +53,8 @@ void list_recipes(const std::vector<amp::Recipe>& recipes) {
       for (const auto& [op, policy] : r.policy) say(stdout, "{:<16} {}: {}\n", "", to_string(op), to_string(policy));
     }
     if (r.mode == amp::Mode::half || r.mode == amp::Mode::pure || r.gradients)
-      say(stdout, "{:<16} gradients add in {}\n", "",
-          gradient_sums(r) == autograd::GradientSums::f32 ? "f32" : to_string(r.dtype));
+      say(stdout, "{:<16} gradients add in {}\n", "", sums_text(r));
+    for (const amp::Phase& p : r.schedule) say(stdout, "{:<16} {}\n", "", phase_text(p));
     if (!r.quantization) continue;
     for (const amp::OperandGroup& g : describe(*r.quantization))
       say(stdout, "{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);

@@ -5,6 +5,7 @@
 
 #include "../../amp/quantization.h"
 #include "../../amp/recipe.h"
+#include "../../autograd/activation_checkpoint.h"
 #include "../../autograd/autograd.h"
 #include "../../autograd/grad_mode.h"
 #include "../../nn/linear.h"
@@ -79,6 +80,27 @@ TEST_CASE("delayed scales advance when the outermost region ends and when backwa
   for (int i = 0; i < 3; ++i) forward(x * 2);
   CHECK(site.x.scale == 32);  // the history of three has forgotten it
   CHECK(site.x.amax == std::vector<float>{14, 14, 14});
+}
+
+TEST_CASE("a region without gradients inside a training region takes nothing from its checkpointed segments") {
+  const Quantization q = delayed();
+  const Recipe recipe = with(q);
+  const auto state = std::make_shared<amp::QuantizationState>(q);
+  const Tensor x = full({2, 4}, 7);
+  const Tensor w = full({3, 4}, 14).set_requires_grad();
+  Tensor y;
+  {
+    const amp::RecipeScope outer(recipe, Device::cpu(), state);
+    {
+      const NoGrad evaluation;
+      const amp::RecipeScope inner(recipe, Device::cpu(), state);
+      linear(x * 100, w);
+    }
+    y = checkpoint([&](const Tensor& in) { return linear(in, w); }, x);
+  }
+  const amp::QuantizationState::Site& site = *state->sites()[0];
+  CHECK(site.x.amax == std::vector<float>{7});
+  CHECK(site.w.amax == std::vector<float>{14});
 }
 
 TEST_CASE("a run in eval mode reads histories and leaves them as they are") {

@@ -53,6 +53,10 @@ const std::map<std::string, double> kExpected = {
     {"nf4", (4 * 32 + 2 * (4 + 32.0 / 64)) / 6},
     {"int8-rowwise", 8},
     {"switchback", (4 * 8 + 2 * 32) / 6.0},
+    {"mxfp4-backward", (2 * 32 + 4 * (4 + 8.0 / 32)) / 6},
+    {"mxfp4-centered", 4 + 8.0 / 32},
+    {"adam8", 32},
+    {"adam4", 32},
 };
 
 // By the sources that the formats name.
@@ -65,6 +69,7 @@ const std::map<std::string, int, std::less<>> kFormatBits = {
     {"binary8p5f", 8}, {"binary8p6", 8}, {"binary8p6f", 8}, {"binary8p7", 8}, {"binary8p7f", 8},  {"nf4", 4},
     {"af4", 4},        {"posit8", 8},    {"posit16", 16},   {"posit8es0", 8}, {"posit16es1", 16}, {"takum8", 8},
     {"takum16", 16},   {"hif8", 8},      {"log8", 8},       {"int8tc", 8},    {"int4tc", 4},      {"int2tc", 2},
+    {"dynamic8", 8},   {"udynamic8", 8}, {"dynamic4", 4},    {"udynamic4", 4},
 };
 
 }  // namespace

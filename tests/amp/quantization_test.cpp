@@ -12,6 +12,8 @@
 #include "../../amp/recipe.h"
 #include "../../autograd/autograd.h"
 #include "../../autograd/grad_mode.h"
+#include "../../core/ops/conv_by_gemm.h"
+#include "../../core/quantize/quantize_part.h"
 #include "support.h"
 
 using namespace gradual;
@@ -38,6 +40,15 @@ std::vector<Kind> kinds() {
   all.push_back({"a fixed scale", same(e4m3)});
   const FloatBlocks blocks{.block = 5};
   all.push_back({"ragged blocks with f32 scales", same({.format = format("e3m2"), .scaling = blocks})});
+  for (const char* name : {"mxfp8", "nvfp4", "mx9", "hif4", "nvfp4-4over6", "fp8-block128"}) {
+    Quantization small = *amp::recipe(name).quantization;
+    for (const auto& [field, quantizer] : amp::kQuantizerFields)
+      if (auto& q = small.*quantizer; q && block_size(q->scaling)) {
+        if (auto* const parts = std::get_if<CodedParts>(&q->scaling)) *parts = {.part = 2, .inner_part = 1};
+        set_block(q->scaling, 4);
+      }
+    all.push_back({std::string(name) + ", blocks of 4", small});
+  }
   for (Kind& k : all) {
     k.quantization.weight = k.quantization.weight_gradient = std::nullopt;  // the optimizer's, not the products'
     for (const auto& [field, quantizer] : amp::kQuantizerFields)
@@ -257,8 +268,8 @@ template <class F> Tensor table(std::array<std::int64_t, 3> d, std::array<std::i
   return from_data(out, {d[0] * d[1] * d[2], e[0] * e[1] * e[2]});
 }
 
-// The three products of a group as matrices with K last: forward over (c, kh, kw), dgrad over (o, kh, kw) with the
-// kernel turned, wgrad over (n, oh, ow).
+// The three products of a group as matrices with K last: forward over (kh, kw, c), dgrad over (kh, kw, o) with the
+// kernel turned, wgrad over (oh, ow, n).
 struct Products {
   Products(const Conv& v, std::int64_t group, const Images& x, const Images& w, const Images& dy) {
     const std::int64_t cs = v.c / v.attrs.groups;
@@ -271,33 +282,40 @@ struct Products {
     const auto window = [&, group](auto n, auto oy, auto ox, auto c, auto ky, auto kx) {
       return x(n, group * cs + c, oy * s[0] - p[0] + ky * d[0], ox * s[1] - p[1] + kx * d[1]);
     };
-    forward_x = table({v.n, oh, ow}, {cs, v.kh, v.kw}, window);
-    forward_w = table({1, 1, os}, {cs, v.kh, v.kw},
-                      [&](auto, auto, auto o, auto c, auto ky, auto kx) { return w(group * os + o, c, ky, kx); });
-    dgrad_dy = table({v.n, v.h, v.w}, {os, v.kh, v.kw}, [&](auto n, auto iy, auto ix, auto o, auto ty, auto tx) {
+    forward_x = table({v.n, oh, ow}, {v.kh, v.kw, cs},
+                      [&](auto n, auto oy, auto ox, auto ky, auto kx, auto c) { return window(n, oy, ox, c, ky, kx); });
+    forward_w = table({1, 1, os}, {v.kh, v.kw, cs},
+                      [&](auto, auto, auto o, auto ky, auto kx, auto c) { return w(group * os + o, c, ky, kx); });
+    dgrad_dy = table({v.n, v.h, v.w}, {v.kh, v.kw, os}, [&](auto n, auto iy, auto ix, auto ty, auto tx, auto o) {
       const std::int64_t y = iy + p[0] - (v.kh - 1 - ty) * d[0];
       const std::int64_t xx = ix + p[1] - (v.kw - 1 - tx) * d[1];
       if (y < 0 || xx < 0 || y % s[0] || xx % s[1]) return 0.0F;
       return dy(n, group * os + o, y / s[0], xx / s[1]);
     });
-    dgrad_w = table({1, 1, cs}, {os, v.kh, v.kw}, [&](auto, auto, auto c, auto o, auto ty, auto tx) {
+    dgrad_w = table({1, 1, cs}, {v.kh, v.kw, os}, [&](auto, auto, auto c, auto ty, auto tx, auto o) {
       return w(group * os + o, c, v.kh - 1 - ty, v.kw - 1 - tx);
     });
-    wgrad_dy = table({1, 1, os}, {v.n, oh, ow},
-                     [&](auto, auto, auto o, auto n, auto oy, auto ox) { return dy(n, group * os + o, oy, ox); });
-    wgrad_x = table({cs, v.kh, v.kw}, {v.n, oh, ow},
-                    [&](auto c, auto ky, auto kx, auto n, auto oy, auto ox) { return window(n, oy, ox, c, ky, kx); });
+    wgrad_dy = table({1, 1, os}, {oh, ow, v.n},
+                     [&](auto, auto, auto o, auto oy, auto ox, auto n) { return dy(n, group * os + o, oy, ox); });
+    wgrad_x = table({cs, v.kh, v.kw}, {oh, ow, v.n},
+                    [&](auto c, auto ky, auto kx, auto oy, auto ox, auto n) { return window(n, oy, ox, c, ky, kx); });
   }
   Tensor forward_x, forward_w, dgrad_dy, dgrad_w, wgrad_dy, wgrad_x;
 };
 
-// Rounds both, unless that was done to whole tensors, and multiplies: [rows of a, rows of b].
-Exact product_of(const Tensor& a, const Quantizer& qa, const Tensor& b, const Quantizer& qb) {
-  const auto operand = [](const Tensor& t, const Quantizer& q) {
-    return per_tensor(q) ? t : fake_quantize(t, q, {.axis = 1});
-  };
-  return exact(operand(a, qa), operand(b, qb).t());
-}
+// An operand's rows, of a tensor whose largest magnitude is `amax`, and its quantizer.
+struct Rows {
+  const Tensor& rows;
+  const Quantizer& by;
+  Tensor amax;
+
+  Tensor rounded() const {
+    if (per_tensor(by)) return rows;  // that was done to the whole tensor
+    const QuantizedOperand r = quantize_part(rows, by, {.axis = 1}, {.amax = amax});
+    return r.scale.defined() ? r.values * r.scale : r.values;
+  }
+};
+Exact product_of(const Rows& a, const Rows& b) { return exact(a.rounded(), b.rounded().t()); }
 
 // A product [n h w, c] of each group as images [n, groups c, h, w].
 Exact images(const std::vector<Exact>& groups, std::int64_t n, std::int64_t h, std::int64_t w) {
@@ -314,6 +332,9 @@ const Conv kConvs[] = {
     {2, 3, 8, 7, 5, 3, 2, {{.stride = {2, 1}, .padding = {1, 0}, .dilation = {1, 2}}}},
     {2, 4, 7, 6, 6, 3, 3, {{.stride = {3, 2}, .padding = {1, 2}, .groups = 2}}},
     {1, 4, 5, 5, 4, 1, 1, {{.stride = {2, 2}, .padding = {1, 1}, .groups = 4}}},  // windows that see padding alone
+    {4, 8, 5, 6, 4, 2, 3, {{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2}}},
+    {32, 32, 3, 3, 32, 2, 1, {{.padding = {0, 1}}}},
+    {2, 5, 40, 40, 3, 3, 3, {{.padding = {1, 1}}}},  // windows in several parts
 };
 
 }  // namespace
@@ -347,9 +368,12 @@ TEST_CASE("convolutions are the products of their windows: blocks run along K of
         std::vector<Exact> forward, dgrad, wgrad;
         for (std::int64_t g = 0; g < v.attrs.groups; ++g) {
           const Products m(v, g, fx, fw, fdy);
-          forward.push_back(product_of(m.forward_x, *q.forward_x, m.forward_w, *q.forward_w));
-          dgrad.push_back(product_of(m.dgrad_dy, *q.dgrad_dy, m.dgrad_w, *q.dgrad_w));
-          wgrad.push_back(product_of(m.wgrad_dy, *q.wgrad_dy, m.wgrad_x, *q.wgrad_x));
+          const Tensor ax = absmax_tensor(x.detach());
+          const Tensor aw = absmax_tensor(w.detach());
+          const Tensor ady = absmax_tensor(dy);
+          forward.push_back(product_of({m.forward_x, *q.forward_x, ax}, {m.forward_w, *q.forward_w, aw}));
+          dgrad.push_back(product_of({m.dgrad_dy, *q.dgrad_dy, ady}, {m.dgrad_w, *q.dgrad_w, aw}));
+          wgrad.push_back(product_of({m.wgrad_dy, *q.wgrad_dy, ady}, {m.wgrad_x, *q.wgrad_x, ax}));
         }
         Exact want = images(forward, v.n, v.out(0), v.out(1));
         const Tensor bias = b.detach().to(DType::f64).reshape({v.o, 1, 1});
@@ -369,6 +393,107 @@ TEST_CASE("convolutions are the products of their windows: blocks run along K of
       }
     }
   }
+}
+
+namespace {
+
+// conv2d and its gradients by quantisation q with sums in f64, once as amp computes them and once as products of windows
+// that are rounded as rows: [y, dx, dw, ..].
+std::vector<Tensor> both_ways(Quantization q, const Conv& v) {
+  q.accumulator = Accumulator{.f64 = true};
+  const Region region(q);
+  const Tensor x = leaf({v.n, v.c, v.h, v.w}, 1);
+  const Tensor w = leaf({v.o, v.c / v.attrs.groups, v.kh, v.kw}, 2);
+  const Tensor y = region.forward([&] { return conv2d(x, w, {}, v.attrs); });
+  const Tensor dy = leaf(y.sizes(), 3).detach();
+  region.backward(y, dy);
+  const NoGrad off;
+  const AccumulatorScope sums(q.accumulator);
+  const auto by_rows = [&](OpId op, const Tensor& a, const Quantizer& qa, const Tensor& b, const Quantizer& qb,
+                           const Shape& out, const Size2& size) {
+    const auto product = [&](const Tensor& rows, const Tensor& columns, const ConvPart&) {
+      const QuantizedOperand r = quantize_part(rows, qa, {.axis = 1}, {.amax = absmax_tensor(a)});
+      const QuantizedOperand c = quantize_part(columns, qb, {.axis = 0}, {.amax = absmax_tensor(b)});
+      Tensor product = matmul(r.values, c.values);
+      if (r.scale.defined()) product.mul_(r.scale);
+      if (c.scale.defined()) product.mul_(c.scale);
+      return product;
+    };
+    ConvAttrs attrs = v.attrs;
+    attrs.size = size;
+    return conv_by_products(op, a.detach(), b.detach(), attrs, out, product, 0);
+  };
+  return {y.detach(),
+          x.grad(),
+          w.grad(),
+          by_rows(OpId::conv2d, x, *q.forward_x, w, *q.forward_w, y.sizes(), 0),
+          by_rows(OpId::conv2d_backward_input, dy, *q.dgrad_dy, w, *q.dgrad_w, x.sizes(), {v.h, v.w}),
+          by_rows(OpId::conv2d_backward_weight, dy, *q.wgrad_dy, x, *q.wgrad_x, w.sizes(), {v.kh, v.kw})};
+}
+
+}  // namespace
+
+TEST_CASE("convolutions: operands that are rounded once have the bits of windows that are rounded as rows") {
+  for (const Kind& kind : kinds()) {
+    if (per_tensor(*kind.quantization.forward_x)) continue;
+    CAPTURE(kind.name);
+    for (const Conv& v : kConvs) {
+      CAPTURE(v.c);
+      CAPTURE(v.kh);
+      const std::vector<Tensor> all = both_ways(kind.quantization, v);
+      CHECK(same_bits(all[0], all[3]));
+      CHECK(same_bits(all[1], all[4]));
+      CHECK(same_bits(all[2], all[5]));
+    }
+  }
+}
+
+TEST_CASE("convolutions round each number once where blocks divide the channels") {
+  // Two output channels, of which the second sees x one pixel further to the left.
+  const Tensor w = zeros({2, 4, 1, 2});
+  w.select(0, 0).select(2, 1).fill_(1);
+  w.select(0, 1).select(2, 0).fill_(1);
+  const Tensor x = random({2, 4, 6, 6}, 1);
+  for (const int block : {2, 3}) {
+    const Quantizer by_chance{
+        .format = format("e2m1"), .rounding = rounding_from_name("stochastic"), .scaling = PowerBlocks{.block = block}};
+    const Region region({.forward_x = by_chance});
+    const Tensor y = region.forward([&] { return conv2d(x, w); });
+    const Tensor sooner = y.select(1, 0).narrow(2, 0, 4);
+    const Tensor later = y.select(1, 1).narrow(2, 1, 4);
+    CHECK(same_bits(sooner, later) == (block == 2));
+  }
+}
+
+TEST_CASE("convolutions transform groups of 16 channels or samples, and zeros fill the last group") {
+  const Quantizer q{.format = format("e8m23"), .hadamard = true};  // rounds nothing
+  for (const Conv& v : kConvs) {
+    const auto step = [&](const Quantization& by) {
+      const Region region(by);
+      const Tensor x = leaf({v.n, v.c, v.h, v.w}, 1);
+      const Tensor w = leaf({v.o, v.c / v.attrs.groups, v.kh, v.kw}, 2);
+      const Tensor y = region.forward([&] { return conv2d(x, w, {}, v.attrs); });
+      region.backward(y, leaf(y.sizes(), 3).detach());
+      return std::vector<Tensor>{y.detach(), x.grad(), w.grad()};
+    };
+    const std::vector<Tensor> exact_step = step({});
+    const std::vector<Tensor> turned = step(same(q));
+    for (std::size_t i = 0; i < 3; ++i) {
+      CHECK(absmax(turned[i] - exact_step[i]) <= 1e-5 * absmax(exact_step[i]));
+      CHECK_FALSE(same_bits(turned[i], exact_step[i]));
+    }
+  }
+  // By hand: rounding follows the transform.
+  const auto by_hand = [](const Tensor& t) {
+    const Tensor last = pad(t.permute({0, 2, 3, 1}), {0, 0, 0, 0}, {0, 0, 0, 13});
+    return fake_quantize(hadamard16(last, 0x9d2b), {.format = format("e4m3fn")}).permute({0, 3, 1, 2});
+  };
+  const Tensor x = random({2, 3, 5, 5}, 1);
+  const Tensor w = random({4, 3, 3, 3}, 2);
+  const Quantizer narrow{.format = format("e4m3fn"), .hadamard = true};
+  const Region region({.forward_x = narrow, .forward_w = narrow});
+  const Tensor want = conv2d(by_hand(x), by_hand(w));
+  CHECK(absmax(region.forward([&] { return conv2d(x, w); }) - want) <= 1e-6 * absmax(want));
 }
 
 TEST_CASE("the accumulator of a quantisation is that of its three products") {
@@ -468,5 +593,86 @@ TEST_CASE("the Hadamard transform is orthogonal: it changes what is rounded, not
   Quantization half = q;
   half.wgrad_x->hadamard = true;
   CHECK(message_of([&] { amp::check_valid(half); }) ==
-        "quantization, wgrad: the Hadamard transform is of both operands or of none");
+        "quantization, wgrad: the Hadamard transform is of both operands, in one size, or of none");
+  half.wgrad_dy->hadamard = 32;
+  CHECK_THROWS_AS(amp::check_valid(half), Error);
+  half.wgrad_dy->hadamard = 24;
+  CHECK(message_of([&] { amp::check_valid(half); }).find("allowed are 16, 32, 64, 128 and 256") != std::string::npos);
+}
+
+TEST_CASE("a Hadamard transform of any size keeps the product, and spreads an outlier over its group") {
+  for (const int size : kHadamardSizes) {
+    CAPTURE(size);
+    const Region fine(same({.format = format("e8m20"), .hadamard = size}));
+    const Tensor x = random({4, 300}, 1);
+    const Tensor w = random({5, 300}, 2);
+    const Tensor y = fine.forward([&] { return linear(x, w); });
+    const Tensor want = matmul(x.to(DType::f64), w.to(DType::f64).t());
+    // As above, with sums of `size` terms in the transform, whose |H| has the norm sqrt(size).
+    const Tensor bound = sqrt(matmul(sum(square(x), {1}, true), sum(square(w), {1}, true).t())).to(DType::f64) *
+                         ((2 * (size * std::sqrt(size) + 8) + 600) * 0x1p-24);
+    CHECK(max(abs(y.to(DType::f64) - want) / bound).item() <= 1);
+
+    std::vector<bool> signs(static_cast<std::size_t>(size), true);
+    const Tensor outlier = zeros({1, size});
+    outlier.narrow(1, 0, 1).fill_(1);
+    const Tensor spread = abs(hadamard(outlier, signs));
+    CHECK(same_bits(spread, full({1, size}, 1 / std::sqrt(static_cast<double>(size)))));
+  }
+}
+
+namespace {
+
+// x without its mean over the samples, and the mean.
+std::pair<Tensor, Tensor> centered(const Tensor& x) {
+  const Tensor mean = x.to(DType::f32).mean({0}, true);
+  return {(x - mean).detach(), mean.detach()};
+}
+
+}  // namespace
+
+TEST_CASE("center: the mean over samples is subtracted before rounding and made up for, in all three products") {
+  Quantization q = same({.format = format("e2m1"), .scaling = PowerBlocks{.block = 8}});
+  q.forward_x->center = q.wgrad_x->center = q.dgrad_dy->center = q.wgrad_dy->center = true;
+  const Region region(q);
+  for (const bool as_matmul : {false, true}) {
+    CAPTURE(as_matmul);
+    const Tensor x = (random({24, 16}, 1) + 3.0).detach().set_requires_grad();
+    const Tensor w = random({10, 16}, 2).set_requires_grad();
+    const Tensor dy = (random({24, 10}, 3) - 2.0).detach();
+    const Tensor y = region.forward([&] { return as_matmul ? matmul(x, w.t()) : linear(x, w); });
+    region.backward(y, dy);
+    AmaxHistory none;
+    const auto [xc, x_mean] = centered(x);
+    const auto [dyc, dy_mean] = centered(dy);
+    const auto f64 = [](const Tensor& t) { return t.detach().to(DType::f64); };
+    const auto product = [&](const Tensor& a, const std::optional<Quantizer>& qa, const Tensor& b,
+                             const std::optional<Quantizer>& qb) {
+      Quantizer left = *qa;
+      Quantizer right = *qb;
+      left.center = right.center = false;
+      return matmul(f64(fake_quantize(a.detach(), left, {.axis = -1})),
+                    f64(fake_quantize(b.detach(), right, {.axis = -2})));
+    };
+    const auto close = [&](const Tensor& got, const Tensor& want) {
+      CHECK(max(abs(f64(got) - want)).item() <= 1e-4 * max(abs(want)).item());
+    };
+    close(y, product(xc, q.forward_x, w.t(), q.forward_w) + matmul(f64(x_mean), f64(w).t()));
+    close(x.grad(), product(dyc, q.dgrad_dy, w, q.dgrad_w) + matmul(f64(dy_mean), f64(w)));
+    close(w.grad(), product(dyc.t(), q.wgrad_dy, xc, q.wgrad_x) + 24.0 * matmul(f64(dy_mean).t(), f64(x_mean)));
+  }
+}
+
+TEST_CASE("center: what it is not for") {
+  Quantization q = same({.format = format("e2m1"), .scaling = TensorScale{}});
+  q.forward_w->center = true;
+  CHECK(message_of([&] { amp::check_valid(q); }).find("weights have no samples") != std::string::npos);
+  q = same({.format = format("e2m1"), .scaling = TensorScale{}});
+  q.forward_x->center = true;
+  const Region region(q);
+  CHECK(message_of([&] {
+          region.forward([] { return conv2d(ones({1, 1, 4, 4}), ones({1, 1, 3, 3})); });
+        }).find("center is for matmul and linear") != std::string::npos);
+  CHECK(message_of([&] { quantize(ones({2, 2}), *q.forward_x); }).find("center belongs to a product") !=
+        std::string::npos);
 }

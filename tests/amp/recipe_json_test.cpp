@@ -126,7 +126,8 @@ TEST_CASE("every field of a quantizer is in the file") {
   q.result->format = format("uint4");
   q.wgrad_x = with(FloatBlocks{.margin = 1, .power_of_two = true, .block = 48, .square = true, .oracle = kTorchao});
   q.wgrad_dy = with(Nvfp4Blocks{.block = 24, .square = true});
-  q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
+  q.wgrad_x->hadamard = q.wgrad_dy->hadamard = 128;
+  q.wgrad_dy->center = true;
   q.weight_gradient = with(NoScale{});
   q.weight_gradient->format = {
       .is_signed = false, .exponent_bits = 5, .mantissa_bits = 3, .bias = 20, .has_negative_zero = false};
@@ -257,7 +258,8 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {R"({"name": 3})", "recipe number 1: \"name\" is 3; allowed is a text"},
       {R"({"name": "a", "sacling": "none"})",
        "recipe 'a': unknown key \"sacling\"; allowed are base, name, description, mode, dtype, tf32, "
-       "masters, update, optimizer_state, gradients, scaling, policy, quantization, exchange; did you mean 'scaling'?"},
+       "masters, update, optimizer_state, gradients, scaling, policy, quantization, exchange, schedule; did you mean "
+       "'scaling'?"},
       {R"({"name": "a", "mode": "fulll"})",
        "recipe 'a': \"mode\" is \"fulll\"; allowed is one of full, autocast, half, pure; did you mean "
        "'full'?"},
@@ -304,7 +306,9 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "wgrad_dy, weight_gradient, weight, master, moment1, moment2, "},
       {R"({"name": "a", "quantization": {"forward_x": "e4m3fn"}})",
        "recipe 'a', quantization: \"forward_x\" is \"e4m3fn\"; allowed is \"none\" or an object of format, rounding, "
-       "overflow, scaling, hadamard, such as {\"format\": \"e4m3fn\"}"},
+       "overflow, scaling, hadamard, center, such as {\"format\": \"e4m3fn\"}"},
+      {R"({"name": "a", "quantization": {"forward_x": {"format": "e2m1", "hadamard": 24}}})",
+       "recipe 'a', quantization, forward_x: \"hadamard\" is 24; allowed is true (16), false, 16, 32, 64, 128 or 256"},
       {R"({"name": "a", "quantization": {"forward_x": {}}})",
        "recipe 'a', quantization, forward_x: \"format\" is missing"},
       {R"({"name": "a", "quantization": {"forward_x": {"format": "e9m3"}}})",

@@ -247,6 +247,8 @@ TEST_CASE("the field `gradients` of a recipe: what it means, its file, and where
   CHECK(r.gradients == storage);
   CHECK(amp::recipe_from_json(amp::to_json(r)).gradients == storage);
   CHECK(amp::to_json(amp::recipe("bf16-master")).find("gradients") == std::string::npos);
+  CHECK(amp::recipe_from_json(R"({"name": "mine", "base": "bf16-pure", "gradients": "stochastic"})").gradients ==
+        stochastic);
   CHECK_THROWS_WITH_AS(amp::recipe_from_json(R"({"name": "mine", "base": "bf16-master", "gradients": "f16"})"),
                        doctest::Contains("one of storage, f32"), Error);
   CHECK_THROWS_WITH_AS(amp::recipe_from_json(R"({"name": "mine", "gradients": "f32"})"),

@@ -40,6 +40,45 @@ TEST_CASE("gradient sums: gradients of several backwards add in f32 where the le
   }
 }
 
+TEST_CASE("gradient sums: rounded at random, the sum is right on average, in the storage dtype, the same again") {
+  const auto sum_of = [](int backwards, int uses, bool create_graph) {
+    default_generator().manual_seed(3);
+    const Tensor p = half_leaf(DType::bf16, GradientSums::stochastic, {4096});
+    for (int i = 0; i < backwards; ++i) {
+      Tensor y = zeros({1});
+      for (int k = 0; k < uses; ++k) y = y + cast(p, DType::f32).sum();
+      autograd::backward({y}, {}, {.create_graph = create_graph});
+    }
+    const Tensor sum = p.grad().detach().clone();
+    p.zero_grad();
+    return sum;
+  };
+  for (const auto& [backwards, uses] : {std::pair(512, 1), std::pair(1, 512)}) {
+    CAPTURE(uses);
+    const Tensor sum = sum_of(backwards, uses, false);
+    CHECK(sum.dtype() == DType::bf16);
+    // 1 is added to a number whose gap is 2 in 256 steps: each adds 0 or 2, with a variance of 1.
+    CHECK(std::abs(sum.to(DType::f32).mean().item() - 512) < 5 * 16 / 64.0);
+    CHECK(max(sum).item() > min(sum).item());
+    CHECK(sum.to_vector<float>() == sum_of(backwards, uses, false).to_vector<float>());
+  }
+  CHECK(sum_of(1, 300, false).to_vector<float>() == sum_of(1, 300, true).to_vector<float>());
+
+  // Slices that overlap add in one buffer.
+  default_generator().manual_seed(3);
+  const Tensor p = half_leaf(DType::bf16, GradientSums::stochastic, {4096, 2});
+  Tensor y = zeros({1});
+  for (int k = 0; k < 512; ++k) y = y + cast(slice(p, 1, {0, 1}), DType::f32).sum();
+  y.sum().backward();
+  CHECK(std::abs(p.grad().narrow(1, 0, 1).to(DType::f32).mean().item() - 512) < 5 * 16 / 64.0);
+  CHECK(max(abs(p.grad().narrow(1, 1, 1))).item() == 0);
+
+  const Tensor f = ones({2}).set_requires_grad();
+  autograd::set_gradient_sums(f, GradientSums::stochastic);  // f32 adds as ever
+  for (int i = 0; i < 3; ++i) f.sum().backward();
+  CHECK(f.grad()[0].item() == 3);
+}
+
 TEST_CASE("gradient sums: uses of a leaf within one backward") {
   for (const GradientSums sums : kBoth)
     for (const DType dtype : {DType::bf16, DType::f16}) {

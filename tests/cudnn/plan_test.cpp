@@ -24,8 +24,8 @@ std::string h200(int capability = 900) {
          R"("driverVer":13000,"multiProcessorCount":132,"smClockRateKHz":1980000,"memClockRateKHz":3201000,)"
          R"("totalGlobalMem":150109945856,"l2CacheSize":62914560,"maxSharedMemoryPerBlock":49152,)"
          R"("maxSharedMemoryPerBlockOptin":232448,"reservedSharedMemoryPerBlock":1024,"regsPerBlock":65536,)"
-         R"("maxRegistersPerSM":65536,"maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"warpSize":32,)"
-         R"("maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"deviceVer":)" +
+         R"("maxRegistersPerSM":65536,"maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,)"
+         R"("warpSize":32,"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"deviceVer":)" +
          std::to_string(capability) + "}";
 }
 

@@ -334,3 +334,44 @@ TEST_CASE("the X-ray keeps blocks one by one, and without other rules the same r
   for (std::size_t i = 0; i < 4; ++i) CHECK(row.blocks.at(i).error == own.blocks[4 + i].error);
   CHECK(xray(randn({500, 320}), mx("e2m1"), -1, false).blocks.size() <= 1024);
 }
+
+TEST_CASE("xray: the squared error is that of a common factor, of elements that become zero, and of the grid") {
+  default_generator().manual_seed(1);
+  const Tensor x = randn({16, 64});
+  for (const Quantizer& q : {mx("e2m1"), mx("e2m1", ScaleRule::rceil), nvfp4(),
+                             Quantizer{.format = format("e2m1"), .scaling = CodedBlocks{.block = 16}}}) {
+    CAPTURE(describe(q));
+    const XrayRow row = xray(x, q, -1, false).running();
+    const auto from = x.to_vector<float>();
+    const auto to = fake_quantize(x, q).to_vector<float>();
+    double along = 0;
+    double squares = 0;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      along += (double{to[i]} - from[i]) * from[i];
+      squares += double{from[i]} * from[i];
+    }
+    const double gain = along / squares;
+    double scale = 0;
+    double dead = 0;
+    double grid = 0;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const double rest = double{to[i]} - (1 + gain) * from[i];
+      scale += gain * from[i] * gain * from[i];
+      (to[i] == 0 ? dead : grid) += rest * rest;
+    }
+    const double all = scale + dead + grid;
+    CHECK(row.gain() == doctest::Approx(gain).epsilon(1e-9));
+    CHECK(row.parts().scale == doctest::Approx(100 * scale / all));
+    CHECK(row.parts().dead_zone == doctest::Approx(100 * dead / all));
+    CHECK(row.parts().grid == doctest::Approx(100 * grid / all));
+  }
+  CHECK(xray(full({1, 32}, 2.0), mx("e2m1"), -1, false).running().parts().grid == 0);  // exact
+  const std::string table = [&] {
+    inspect::XrayObserver xrays;
+    const ObserverScope scope(xrays);
+    fake_quantize(x, mx("e2m1"));
+    return xrays.to_csv();
+  }();
+  CHECK(table.find(",regret,gain,gain_interval,scale_percent,dead_zone_percent,grid_percent,scales\n") !=
+        std::string::npos);
+}

@@ -283,3 +283,62 @@ TEST_CASE("a ledger's files have the optimizer's state") {
   CHECK(j.at("eps_is_zero") == true);
   CHECK(lines(ledger.to_csv())[0].find(",state,state_dtype,eps,eps_is_zero,lost_moments") != std::string::npos);
 }
+
+TEST_CASE("bias: the mean error and the part of the numbers in it, with intervals, by their definitions") {
+  const Tensor exact = tensor({1.0, -2.0, 3.0, 5.0});
+  const inspect::ErrorSum shrunk = inspect::error_of(exact * 0.75, exact);
+  CHECK(shrunk.gain() == -0.25);
+  const double size = std::sqrt(39.0 / 4);
+  CHECK(shrunk.bias() == doctest::Approx(-0.25 * 7 / 4 / size));
+  const inspect::ErrorSum shifted = inspect::error_of(exact + 0.5, exact);
+  CHECK(shifted.bias() == doctest::Approx(0.5 / size));
+  CHECK(shifted.bias_interval() == doctest::Approx(0));  // all errors are the same
+  CHECK(shifted.gain() == doctest::Approx(0.5 * 7 / 39));
+  CHECK(inspect::error_of(exact, exact).gain() == 0);
+  CHECK(inspect::ErrorSum{}.bias() == 0);
+}
+
+TEST_CASE("bias: stochastic rounding has none within its interval; floor's scales make numbers smaller") {
+  int outside = 0;
+  constexpr int kDraws = 100;
+  const Tensor x = randn({64, 64});
+  const Quantizer nearest{.format = format("e2m1"), .scaling = PowerBlocks{}};
+  Quantizer stochastic{.format = format("e2m1"), .rounding = {.mode = RoundingMode::stochastic}};
+  stochastic.scaling = PowerBlocks{.rule = ScaleRule::rceil};  // clips nothing
+  for (std::uint64_t k = 0; k < kDraws; ++k) {
+    const inspect::ErrorSum e = inspect::error_of(fake_quantize(x, stochastic, {.key = {.seed = 1, .stream = k}}), x);
+    outside += std::abs(e.gain()) > e.gain_interval();
+    outside += std::abs(e.bias()) > e.bias_interval();
+  }
+  CHECK(outside < 2 * kDraws * 12 / 100);  // 5% are expected
+  const inspect::ErrorSum e = inspect::error_of(fake_quantize(x, nearest), x);
+  CHECK(e.gain() < -2 * e.gain_interval());
+}
+
+TEST_CASE("bias: the ledger has that of casts and of quantised operands") {
+  default_generator().manual_seed(1);
+  nn::Linear layer(64, 8);
+  amp::RecipeRun run(amp::recipe("mxfp4"), layer, optim::SGDOptions{.lr = 0.1});
+  const Tensor x = randn({32, 64});
+  Ledger ledger(layer);
+  {
+    const ObserverScope scope(ledger);
+    run.step([&] { return square(layer(x)).mean(); });
+  }
+  int quantised = 0;
+  for (const LedgerRow& r : ledger.rows()) {
+    if (std::isnan(r.sqnr_db)) {
+      CHECK(std::isnan(r.gain));
+      continue;
+    }
+    ++quantised;
+    CHECK(std::isfinite(r.gain));
+    CHECK(std::isfinite(r.bias_interval));
+  }
+  CHECK(quantised >= 4);
+  const inspect::ErrorSum e = inspect::error_of(fake_quantize(x, *run.recipe().quantization->forward_x), x);
+  const auto of_x = std::ranges::find_if(ledger.rows(), [&](const LedgerRow& r) { return r.gain == e.gain(); });
+  REQUIRE(of_x != ledger.rows().end());
+  CHECK(of_x->bias == e.bias());
+  CHECK(lines(ledger.to_csv())[0].find(",sqnr_db,bias,bias_interval,gain,gain_interval,") != std::string::npos);
+}

@@ -43,7 +43,7 @@ TEST_CASE("every op has exactly one row, in every column or with a reason") {
     CHECK((columns().composite[i] != nullptr) == composite);
     if (!composite) CHECK((columns().cpu[i] != nullptr) == row.no_kernel.empty());
     if (!composite && cuda::available()) CHECK((columns().cuda[i] != nullptr) == row.no_kernel.empty());
-    const Rule& rule = rules()[i];
+    const BackwardRule& rule = backward_rules()[i];
     CHECK_MESSAGE((rule.backward != nullptr) != (rule.reason != nullptr), "a backward rule or a reason, not both");
     CHECK(static_cast<bool>(row.samples) == row.no_samples.empty());
     CHECK(row.dtypes.empty() != static_cast<bool>(row.samples));

@@ -276,7 +276,7 @@ TEST_CASE("rows without a gradient give results that require none, and have a re
   for (const Row* row : rows_under_test()) {
     if (row->no_gradient.empty() || !row->samples) continue;
     CAPTURE(to_string(row->op));
-    CHECK(rules()[static_cast<int>(row->op)].reason != nullptr);
+    CHECK(backward_rules()[static_cast<int>(row->op)].reason != nullptr);
     if (std::find(row->dtypes.begin(), row->dtypes.end(), DType::f64) == row->dtypes.end()) continue;
     const Sample sample = samples_of(*row, DType::f64)[0];
     for (const Tensor& t : sample.call(leaves_of(*row, sample))) CHECK_FALSE(t.requires_grad());
@@ -286,7 +286,7 @@ TEST_CASE("rows without a gradient give results that require none, and have a re
 TEST_CASE("every row with a backward rule is checked") {
   ensure_registered();
   for (const Row* row : rows_under_test()) {
-    if (!rules()[static_cast<int>(row->op)].backward || !row->samples) continue;
+    if (!backward_rules()[static_cast<int>(row->op)].backward || !row->samples) continue;
     CAPTURE(to_string(row->op));
     CHECK(row->no_gradient.empty());
   }

@@ -1,7 +1,9 @@
 // Moments that are kept as codes and scales.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <variant>
+#include <vector>
 
 #include "gradual/core/tensor/memory.h"
 #include "helpers.h"
@@ -218,4 +220,52 @@ TEST_CASE("second moments as codes: those that vanish beside a large one are cou
     adam.step();
     CHECK(adam.moment_faults().vanished == 0);
   }
+}
+
+TEST_CASE("the dynamic maps of 8-bit optimizers have the values of bitsandbytes") {
+  struct Map {
+    const char* name;
+    std::size_t values;
+    double least, second, below_one;  // above 0
+  };
+  // The middles of the parts of 0.1 to 1: of one part 0.55, of two 0.325 and 0.775, of 64 and 128 the last.
+  for (const Map& m : {Map{"dynamic8", 256, 0.55e-6, 0.325e-5, 0.1 + 0.9 * 63.5 / 64},
+                       Map{"udynamic8", 256, 0.325e-6, 0.775e-6, 0.1 + 0.9 * 127.5 / 128},
+                       Map{"dynamic4", 16, 0.55e-2, 0.325e-1, 0.1 + 0.9 * 3.5 / 4},
+                       Map{"udynamic4", 16, 0.325e-2, 0.775e-2, 0.1 + 0.9 * 7.5 / 8}}) {
+    CAPTURE(m.name);
+    const std::vector<float>& values = format(m.name).table->values;
+    CHECK(values.size() == m.values);
+    CHECK(values.back() == 1);
+    CHECK(values[values.size() - 2] == doctest::Approx(m.below_one).epsilon(1e-7));
+    const auto zero = std::ranges::find(values, 0.0F);
+    REQUIRE(zero != values.end());
+    CHECK(zero[1] == doctest::Approx(m.least).epsilon(1e-6));
+    CHECK(zero[2] == doctest::Approx(m.second).epsilon(1e-6));
+    const bool is_signed = m.name[0] == 'd';
+    CHECK(values.front() == (is_signed ? -values[values.size() - 2] : 0));  // 1 has no negative
+  }
+}
+
+TEST_CASE("Adam with moments in dynamic maps of 8 bits follows that of f32") {
+  const auto quantizer = [](const char* name) {
+    return Quantizer{.format = format(name), .overflow = Overflow::saturate, .scaling = FloatBlocks{.block = 256}};
+  };
+  const auto trained = [&](const UpdateOptions& options) {
+    const Tensor p = ones({8, 256}).set_requires_grad();
+    auto adam = std::make_unique<Adam>(std::vector<Tensor>{p}, AdamOptions{.lr = 1e-2, .precision = options});
+    Generator g(1);
+    for (int i = 0; i < 30; ++i) {
+      p.set_grad(randn({8, 256}, {}, g) + 0.5);
+      adam->step();
+    }
+    return std::pair(p.detach(), adam->state_dict());
+  };
+  UpdateOptions options;
+  options.moments[0] = quantizer("dynamic8");
+  options.moments[1] = quantizer("udynamic8");
+  const auto [exact, f32] = trained({});
+  const auto [coded, codes] = trained(options);
+  CHECK(norm(coded - exact).item() < 0.02 * norm(exact - 1.0).item());
+  CHECK(norm(coded - exact).item() > 0);
 }

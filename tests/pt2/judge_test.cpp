@@ -3,6 +3,10 @@
 #include <gradual/gradual.h>
 #include <gradual/lab/judge.h>
 #include <gradual/lab/judge_attention.h>
+#include <gradual/lab/judge_bounds.h>
+#include <gradual/lab/judge_losses.h>
+#include <gradual/lab/judge_norms.h>
+#include <gradual/lab/judge_orders.h>
 #include <gradual/lab/judge_ties.h>
 #include <gradual/pt2/module.h>
 
@@ -71,6 +75,15 @@ std::vector<Tensor> attention_results(const lab::AttentionStep& a, const Tensor&
   const std::vector<Tensor> found = autograd::grad(roots, leaves, std::vector<Tensor>{g.to(dtype)});
   const auto back = [&](const Tensor& t) { return order.defined() ? index_add(t, -2, order, t.size(-2)) : t; };
   return {y.detach(), found[0], back(found[1]), back(found[2])};
+}
+
+pt2::Step step_of(const char* target, std::vector<pt2::Value> arguments) {
+  auto op = std::make_shared<pt2::Op>();
+  op->target = target;
+  pt2::Step step;
+  step.op = op;
+  step.arguments = std::move(arguments);
+  return step;
 }
 
 const char* const kModels[] = {"mlp", "cnn", "residual", "tied", "attention", "gpt", "recurrent", "in_place", "unet"};
@@ -183,14 +196,6 @@ TEST_CASE("of equal elements of a max pool's window any may have the gradient; o
 
 TEST_CASE(
     "which elements a tie leaves open: windows with stride and padding, rows, and elements nearer than their errors") {
-  const auto step_of = [](const char* target, std::vector<pt2::Value> arguments) {
-    auto op = std::make_shared<pt2::Op>();
-    op->target = target;
-    pt2::Step step;
-    step.op = op;
-    step.arguments = std::move(arguments);
-    return step;
-  };
   const auto f64 = [](const std::vector<double>& v, const Shape& sizes) {
     return from_data(v, sizes, {.dtype = DType::f64});
   };
@@ -239,6 +244,163 @@ TEST_CASE("attention in f32 is within the bounds over all orders, for any order 
       CHECK(ratio > 1e-3);
     }
   }
+}
+
+namespace {
+
+// The largest of |got - exact| over the bound; 0 where both are 0.
+double nearness(const Tensor& got, const Tensor& exact, const Tensor& bound) {
+  const Tensor away = abs(got.to(DType::f64) - exact);
+  return max(where(eq(away, 0), 0, away / bound)).item();
+}
+
+// Its forward and the gradients of its inputs, in the inputs' dtype.
+using Computed = std::vector<Tensor> (*)(const std::vector<Tensor>& inputs);
+struct BoundedOp {
+  const char* name;
+  pt2::Step step;  // its arguments are values 0, 1 and 2
+  std::vector<Tensor> inputs;
+  Computed compute;
+};
+
+std::vector<BoundedOp> bounded_ops(double offset) {
+  Generator generator(5);
+  const auto wide = [](const Tensor& t) { return t.to(DType::f32).to(DType::f64); };
+  const Tensor x = wide(randn({6, 4, 5, 5}, {}, generator) + offset);
+  const Tensor rows = wide(randn({12, 40}, {}, generator) * 3 + offset);
+  const Tensor w = wide(randn({4}, {}, generator));
+  const Tensor b = wide(randn({4}, {}, generator));
+  const Tensor row_weight = wide(randn({40}, {}, generator));
+  const Tensor row_bias = wide(randn({40}, {}, generator));
+  const Tensor zero = zeros({4}, {.dtype = DType::f64});
+  const pt2::Value::List of_row{std::int64_t{40}};
+  const pt2::Value none;
+  return {
+      {"layer norm",
+       step_of("aten.layer_norm.default", {pt2::Ref{0}, of_row, pt2::Ref{1}, pt2::Ref{2}, 1e-5, true}),
+       {rows, row_weight, row_bias},
+       [](const std::vector<Tensor>& in) { return std::vector{layer_norm(in[0], 1, in[1], in[2], 1e-5)}; }},
+      {"RMS norm",
+       step_of("aten.rms_norm.default", {pt2::Ref{0}, of_row, pt2::Ref{1}, 1e-6}),
+       {rows, row_weight},
+       [](const std::vector<Tensor>& in) { return std::vector{rms_norm(in[0], 1, in[1], 1e-6)}; }},
+      {"batch norm",
+       step_of("aten.batch_norm.default",
+               {pt2::Ref{0}, pt2::Ref{1}, pt2::Ref{2}, pt2::Ref{3}, pt2::Ref{3}, true, 0.1, 1e-5, false}),
+       {x, w, b},
+       [](const std::vector<Tensor>& in) {
+         return std::vector{batch_norm(in[0], in[1], in[2], {}, {}, true, 1e-5).y};
+       }},
+      {"group norm",
+       step_of("aten.group_norm.default", {pt2::Ref{0}, std::int64_t{2}, pt2::Ref{1}, pt2::Ref{2}, 1e-5, true}),
+       {x, w, b},
+       [](const std::vector<Tensor>& in) {
+         const Tensor y = layer_norm(reshape(in[0], {6, 2, 50}), 1, {}, {}, 1e-5);
+         return std::vector{reshape(y, {6, 4, 5, 5}) * reshape(in[1], {4, 1, 1}) + reshape(in[2], {4, 1, 1})};
+       }},
+      {"log softmax",
+       step_of("aten.log_softmax.int", {pt2::Ref{0}, std::int64_t{-1}, none}),
+       {rows},
+       [](const std::vector<Tensor>& in) { return std::vector{log_softmax(in[0], 1)}; }},
+      {"cross entropy",
+       step_of("aten.cross_entropy_loss.default",
+               {pt2::Ref{0}, pt2::Ref{1}, none, std::int64_t{1}, std::int64_t{-100}, 0.1}),
+       {rows, from_data(std::vector<std::int64_t>{0, 39, 5, -100, 7, 7, 12, 1, 2, 3, -100, 38}, {12})},
+       [](const std::vector<Tensor>& in) {
+         return std::vector{cross_entropy(in[0], in[1], {.label_smoothing = 0.1, .ignore_index = -100})};
+       }},
+  };
+}
+
+std::vector<Tensor> with_gradients(const BoundedOp& op, DType dtype, const Tensor& g) {
+  std::vector<Tensor> inputs;
+  std::vector<Tensor> leaves;
+  for (const Tensor& t : op.inputs) {
+    inputs.push_back(t.is_floating() ? t.to(dtype).detach().set_requires_grad() : t);
+    if (t.is_floating()) leaves.push_back(inputs.back());
+  }
+  const Tensor y = op.compute(inputs)[0];
+  std::vector<Tensor> all{y.detach()};
+  const Tensor seed = g.defined() ? g.to(dtype) : ones_like(y);
+  for (const Tensor& found : autograd::grad(std::vector<Tensor>{y}, leaves, std::vector<Tensor>{seed}))
+    all.push_back(found);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("norms and losses in f32 are within their bounds, which are not far above, with and without an offset") {
+  const lab::Units units = lab::units_of(DType::f32);
+  for (const double offset : {0.0, 10.0}) {
+    for (const BoundedOp& op : bounded_ops(offset)) {
+      CAPTURE(op.name);
+      CAPTURE(offset);
+      lab::ValueTensors inputs;
+      for (std::size_t i = 0; i < op.inputs.size(); ++i) inputs.emplace_back(static_cast<int>(i), op.inputs[i]);
+      const std::vector<Tensor> errors(inputs.size());
+      Generator generator(9);
+      const Tensor like = op.compute(op.inputs)[0];
+      const Tensor g = randn(like.sizes(), {}, generator).to(DType::f64);
+      const std::vector<Tensor> exact = with_gradients(op, DType::f64, g);
+      const std::vector<Tensor> got = with_gradients(op, DType::f32, g);
+      const lab::ValueTensors outputs{{9, exact[0]}};
+      std::vector<Tensor> results(exact.begin() + 1, exact.end());
+      results.resize(inputs.size());
+      auto bounds = lab::norm_bounds(op.step, inputs, errors, outputs, units);
+      if (!bounds) bounds = lab::loss_bounds(op.step, inputs, errors, outputs, units);
+      auto of_gradients = lab::norm_gradient_bounds(op.step, inputs, errors, g, {}, results, units);
+      if (!of_gradients) of_gradients = lab::loss_gradient_bounds(op.step, inputs, errors, g, {}, results, units);
+      REQUIRE(bounds);
+      REQUIRE(of_gradients);
+      const double forward = nearness(got[0], exact[0], bounds->at(0));
+      CHECK(forward < 1);
+      CHECK(forward > 1e-3);
+      for (std::size_t i = 1; i < exact.size(); ++i) {
+        const double near = nearness(got[i], exact[i], of_gradients->at(i - 1));
+        CHECK(near < 1);
+        CHECK(near > 1e-4);
+      }
+    }
+  }
+}
+
+TEST_CASE("a bound of softmax stays finite and explains masks of the least number, whose own error is large") {
+  const double least = -3.4028234663852886e38;
+  const Tensor x = from_data(std::vector<double>{1, 2, least, 3, least, least}, {2, 3}, {.dtype = DType::f64});
+  const lab::Units units = lab::units_of(DType::f32);
+  const Tensor bound = lab::softmax_bound(x, abs(x) * 1e-6, units);
+  const std::vector<double> all = testing::values(bound);
+  for (const double b : all) CHECK(std::isfinite(b));
+  CHECK(all[0] > 1e-7);
+  CHECK(all[0] < 1e-5);
+  CHECK(all[2] < 1e-30);
+  CHECK(all[4] < 1e-30);
+}
+
+TEST_CASE("a change that overflowed is no 0: it leaves open every value") {
+  const double inf = std::numeric_limits<double>::infinity();
+  const double nan = std::nan("");
+  const auto f64 = [](const std::vector<double>& v) { return from_data(v, {5}, {.dtype = DType::f64}); };
+  const Tensor away = lab::distance(f64({inf, nan, inf, 1, -inf}), f64({0.5, 0.5, inf, 3, nan}));
+  CHECK(testing::values(away) == std::vector<double>{inf, inf, 0, 2, 0});
+}
+
+TEST_CASE(
+    "sampled orders: the spread of a product is near its rounding error, and far below the bound over all orders") {
+  const pt2::Program program = program_of("mlp");
+  const StateDict record = lab::record_step(program, given_of("mlp"));
+  const Judgement judgement = lab::judge(program, record);
+  int sampled = 0;
+  for (const Judged& j : judgement.tensors) {
+    if (j.sampled < 0) continue;
+    CAPTURE(j.name);
+    ++sampled;
+    CHECK(j.sampled > 0);
+    CHECK(j.sampled < j.allowed);
+    CHECK(j.difference < 16 * j.sampled);
+    CHECK_FALSE(j.unusual());
+  }
+  CHECK(sampled >= 2);
 }
 
 TEST_CASE("a running mean near 0 may differ by the rounding of its sum") {

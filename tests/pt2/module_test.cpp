@@ -420,6 +420,19 @@ TEST_CASE("an input or output that is no object of one key is refused") {
   }
 }
 
+TEST_CASE("a graph of a million nodes is refused before its objects are made; a cycle is an undefined name") {
+  std::string nodes;
+  for (int i = 0; i < 1'000'000; ++i) nodes += R"({"target":"n"},)";
+  nodes.pop_back();
+  CHECK_THROWS_WITH_AS(pt2::parse_graph(R"({"nodes":[)" + nodes + "]}"),
+                       doctest::Contains("1000000 nodes; at most 500000 are read"), Error);
+  const std::string cycle =
+      test::graph_of({test::node("torch.ops.aten.relu.default", {{"self", test::tensor("b")}}, "a"),
+                      test::node("torch.ops.aten.relu.default", {{"self", test::tensor("a")}}, "b")},
+                     {"b"});
+  CHECK_THROWS_WITH_AS(pt2::parse_graph(cycle), doctest::Contains("b is not defined"), Error);
+}
+
 TEST_CASE("what is refused, and why") {
   const auto refused = [](const std::string& bytes) { return message_of([&] { pt2::load_bytes(bytes, "bad.pt2"); }); };
   const auto graph = [&](const std::vector<std::string>& nodes, int version = 8) {

@@ -27,9 +27,9 @@ double forward_of(const Accumulator& how, const Conv& c, const Tensor& x, const 
   std::vector<double> a, b;
   const auto [n, o, oy, ox] = indices(c.y, i);
   for (std::int64_t k = 0; k < c.w[1] * c.w[2] * c.w[3]; ++k) {
-    const std::int64_t channel = k / (c.w[2] * c.w[3]);
-    const std::int64_t ky = k / c.w[3] % c.w[2];
-    const std::int64_t kx = k % c.w[3];
+    const std::int64_t channel = k % c.w[1];
+    const std::int64_t ky = k / c.w[1] / c.w[3];
+    const std::int64_t kx = k / c.w[1] % c.w[3];
     a.push_back(pixel(x, n, c.group_of_output(o) * c.w[1] + channel,
                       oy * c.a.stride[0] + ky * c.a.dilation[0] - c.a.padding[0],
                       ox * c.a.stride[1] + kx * c.a.dilation[1] - c.a.padding[1]));
@@ -43,9 +43,9 @@ double input_gradient_of(const Accumulator& how, const Conv& c, const Tensor& dy
   const auto [n, channel, y, x] = indices(c.x, i);
   const std::int64_t group = channel / c.w[1];
   const std::int64_t outputs = c.w[0] / c.a.groups;
-  for (std::int64_t o = group * outputs; o < (group + 1) * outputs; ++o) {
-    for (std::int64_t ky = c.w[2] - 1; ky >= 0; --ky) {
-      for (std::int64_t kx = c.w[3] - 1; kx >= 0; --kx) {
+  for (std::int64_t ky = c.w[2] - 1; ky >= 0; --ky) {
+    for (std::int64_t kx = c.w[3] - 1; kx >= 0; --kx) {
+      for (std::int64_t o = group * outputs; o < (group + 1) * outputs; ++o) {
         const std::int64_t sy = y + c.a.padding[0] - ky * c.a.dilation[0];
         const std::int64_t sx = x + c.a.padding[1] - kx * c.a.dilation[1];
         const bool hit = sy >= 0 && sx >= 0 && sy % c.a.stride[0] == 0 && sx % c.a.stride[1] == 0;
@@ -61,9 +61,9 @@ double weight_gradient_of(const Accumulator& how, const Conv& c, const Tensor& d
   std::vector<double> a, b;
   const auto [o, channel, ky, kx] = indices(c.w, i);
   for (std::int64_t k = 0; k < c.y[0] * c.y[2] * c.y[3]; ++k) {
-    const std::int64_t n = k / (c.y[2] * c.y[3]);
-    const std::int64_t oy = k / c.y[3] % c.y[2];
-    const std::int64_t ox = k % c.y[3];
+    const std::int64_t n = k % c.y[0];
+    const std::int64_t oy = k / c.y[0] / c.y[3];
+    const std::int64_t ox = k / c.y[0] % c.y[3];
     a.push_back(pixel(dy, n, o, oy, ox));
     b.push_back(pixel(x, n, c.group_of_output(o) * c.w[1] + channel,
                       oy * c.a.stride[0] + ky * c.a.dilation[0] - c.a.padding[0],
@@ -74,7 +74,7 @@ double weight_gradient_of(const Accumulator& how, const Conv& c, const Tensor& d
 
 }  // namespace
 
-TEST_CASE("convolutions are their im2col products") {
+TEST_CASE("convolutions are the products of their windows, with channels and samples innermost") {
   const Conv cases[] = {
       {{{.padding = 1}}, {3, 4, 6, 7}, {5, 4, 3, 3}, {}},
       {{{.stride = {2, 3}, .padding = {2, 0}, .dilation = {2, 1}, .groups = 2}}, {2, 4, 9, 8}, {6, 2, 3, 2}, {}},

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <gradual/core/ops/fusions.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -98,6 +99,29 @@ TEST_CASE("what a thread has of its own is listed in docs/architecture.md") {
     if (in_table && line.starts_with("| `")) listed.insert(line.substr(3, line.find('`', 3) - 3));
   }
   CHECK(found == listed);
+}
+
+TEST_CASE("lines have at most 120 columns") {
+  const char* const folders[] = {"core",    "autograd", "nn",  "optim",    "amp",   "data", "cuda",
+                                 "inspect", "dist",     "pt2", "examples", "tests", "lab",  "bench"};
+  const std::set<std::string> kinds = {".h", ".cpp", ".cu", ".cuh", ".def", ".js", ".css", ".in"};
+  std::string long_lines;
+  int files = 0;
+  for (const char* folder : folders)
+    for (const auto& entry : fs::recursive_directory_iterator(source_dir() + "/" + folder)) {
+      if (!kinds.contains(entry.path().extension().string())) continue;
+      ++files;
+      std::ifstream in(entry.path());
+      int number = 0;
+      for (std::string line; std::getline(in, line);) {
+        ++number;
+        const auto columns = std::ranges::count_if(line, [](char c) { return (c & 0xc0) != 0x80; });  // of UTF-8
+        if (columns <= 120) continue;
+        long_lines += fs::relative(entry.path(), source_dir()).generic_string() + ":" + std::to_string(number) + " ";
+      }
+    }
+  CHECK(files > 800);
+  CHECK(long_lines == "");
 }
 
 TEST_CASE("only kernels, backward rules, the functions of ops and the table name a fused op") {

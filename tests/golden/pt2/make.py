@@ -233,8 +233,12 @@ def shorten(value):
             value.pop(key, None)
 
 
+PACKED = ("gpt", "recurrent", "planted_growth")
+
+
 def pack(source, target):
-    """Writes the archive again, stored, with fixed times."""
+    """Writes the archive again with fixed times: stored, and the texts of the largest ones packed, as a zip tool may."""
+    packed = target.stem in PACKED
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
         for info in old.infolist():
             data = old.read(info)
@@ -249,7 +253,8 @@ def pack(source, target):
                 graph["tensor_values"] = {k: v for k, v in graph["tensor_values"].items() if k in inputs}
                 model["guards_code"] = []
                 data = json.dumps(model, separators=(",", ":")).encode()
-            new.writestr(zipfile.ZipInfo(info.filename), data)
+            text = packed and info.filename.endswith(".json")
+            new.writestr(zipfile.ZipInfo(info.filename), data, zipfile.ZIP_DEFLATED if text else zipfile.ZIP_STORED)
 
 
 def weighted(y):
