@@ -43,7 +43,22 @@ void pow_rule(const C& c) {
     c.set(1, c.scalar() == 0 ? where(b >= 0, 0, g) : g);
   }
 }
-Tensor square_of(const Operand& a) { return a * a; }
+// The angle of the point (x, y) has the slopes x / r^2 and -y / r^2. They are computed at the scale of the larger of |x|
+// and |y|, where r^2 neither overflows nor vanishes.
+void angle(const C& c) {
+  const auto coordinate = [&](int i) {
+    const Tensor saved = c.optional_input(i);
+    return saved.defined() ? saved : full({}, c.scalar(), options_of(c.grad()));
+  };
+  const Tensor y = coordinate(0);
+  const Tensor x = coordinate(1);
+  const Tensor size = detached(maximum(abs(y), abs(x)));
+  const Tensor v = y / size;
+  const Tensor u = x / size;
+  const Tensor scaled = c.grad() / (square(u) + square(v)) / size;
+  if (c.needs(0)) c.set(0, scaled * u);
+  if (c.needs(1)) c.set(1, -(scaled * v));
+}
 template <Tensor (*quotient)(const Operand&, const Operand&)> void rest_of(const C& c) {
   c.set(0, c.grad());
   if (!c.needs(1)) return;
@@ -100,14 +115,7 @@ void register_binary() {
   set_rule(OpId::pow, {in(0) | in(1), in(0) | in(1) | out(0)}, pow_rule);
   set_rule(OpId::maximum, {in(0) | in(1), in(0) | in(1)}, extreme<true>);
   set_rule(OpId::minimum, {in(0) | in(1), in(0) | in(1)}, extreme<false>);
-  // The angle of the point (b, a).
-  set_rule(OpId::atan2, {in(0) | in(1), in(0) | in(1)}, [](const C& c) {
-    const Operand y = operand(c, c.optional_input(0));
-    const Operand x = operand(c, c.optional_input(1));
-    const Tensor scaled = c.grad() / (square_of(y) + square_of(x));
-    if (c.needs(0)) c.set(0, scaled * x);
-    if (c.needs(1)) c.set(1, -(scaled * y));
-  });
+  set_rule(OpId::atan2, {in(0) | in(1), in(0) | in(1)}, angle);
   // a - q b: the quotient q is constant between its steps.
   set_rule(OpId::remainder, {0, in(0) | in(1)}, rest_of<floor_divide>);
   set_rule(OpId::fmod, {0, in(0) | in(1)}, rest_of<trunc_divide>);

@@ -161,6 +161,8 @@ GRADUAL_HD inline double log(double x) { return std::log(x); }
 GRADUAL_HD inline double log1p(double x) { return std::log1p(x); }
 GRADUAL_HD inline double tanh(double x) { return std::tanh(x); }
 GRADUAL_HD inline double erf(double x) { return std::erf(x); }
+GRADUAL_HD inline double erfc(double x) { return std::erfc(x); }
+GRADUAL_HD inline float erfc(float x) { return static_cast<float>(std::erfc(static_cast<double>(x))); }  // rounded once
 GRADUAL_HD inline double gelu(double x) {
   return x == -std::numeric_limits<double>::infinity() ? -0.0 : x * (0.5 * std::erfc(x * -0.70710678118654752440));
 }

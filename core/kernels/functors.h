@@ -1,6 +1,7 @@
 // The elementwise ops and their functions; all backends share them. A backend provides kernels for six kinds of
 // functions: of numbers in the operands' compute type, of floats, of integers, of a float and the call's number,
-// comparisons and truth values. unary_rows and binary_rows fill the backend's column with the functors that the op table names.
+// comparisons and truth values. unary_rows and binary_rows fill the backend's column with the functors that the op table
+// names.
 #pragma once
 
 #include <cmath>
@@ -59,7 +60,7 @@ struct Atanh { template <class T> GRADUAL_HD T operator()(T x) const { return st
 struct Tanh { template <class T> GRADUAL_HD T operator()(T x) const { return math::tanh(x); } };
 struct Sigmoid { template <class T> GRADUAL_HD T operator()(T x) const { return math::sigmoid(x); } };
 struct Erf { template <class T> GRADUAL_HD T operator()(T x) const { return math::erf(x); } };
-struct Erfc { template <class T> GRADUAL_HD T operator()(T x) const { return std::erfc(x); } };
+struct Erfc { template <class T> GRADUAL_HD T operator()(T x) const { return math::erfc(x); } };
 struct Silu { template <class T> GRADUAL_HD T operator()(T x) const { return math::times_sigmoid(x, x); } };
 struct Softplus { template <class T> GRADUAL_HD T operator()(T x) const { return math::softplus(x); } };
 struct GeluExact { template <class T> GRADUAL_HD T operator()(T x) const { return math::gelu(x); } };

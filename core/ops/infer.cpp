@@ -92,8 +92,8 @@ static bool broadcast_nothing(const OpCall& c, OutSpec* out) {
 
 // Ops of numbers that a bool has no meaning for.
 static bool counts_numbers(OpId op) {
-  constexpr OpId kOps[] = {OpId::add,          OpId::sub,       OpId::mul, OpId::floor_divide,
-                           OpId::trunc_divide, OpId::remainder, OpId::fmod};
+  constexpr OpId kOps[] = {OpId::add,       OpId::sub,  OpId::mul,        OpId::floor_divide, OpId::trunc_divide,
+                           OpId::remainder, OpId::fmod, OpId::shift_left, OpId::shift_right};
   return std::ranges::find(kOps, op) != std::end(kOps);
 }
 

@@ -336,6 +336,9 @@ std::vector<Row> binary_rows() {
       OpId::shift_left, shift_left, [](double a, double b) { return a * std::exp2(b); }, 1);
   bits(
       OpId::shift_right, shift_right, [](double a, double b) { return std::floor(a * std::exp2(-b)); }, 6);
+  const Tensor masks = ones({2}, {.dtype = DType::bool_});
+  for (const OpFn shift : {OpFn(shift_left), OpFn(shift_right)})
+    rows.back().bad.push_back({"masks", [=] { shift(masks, masks); }, "takes numbers, not bool"});
   rows.push_back(number(OpId::maximum, kNumbers, 0, {.op = maximum, .reference = nan_max, .apart = true}));
   rows.back().bad = broadcast_errors("maximum", maximum);
   rows.push_back(number(OpId::minimum, kNumbers, 0, {.op = minimum, .reference = nan_min, .apart = true}));
