@@ -270,8 +270,8 @@ Row quotient_row(OpId op, OpFn call, Fn reference) {
   return row;
 }
 
-Row bits_row(OpId op, OpFn call, Fn reference, double high2) {
-  const Binary b{.op = call, .reference = reference, .low = 0, .high = 90, .low2 = 0, .high2 = high2, .scalar = 3};
+Row bits_row(OpId op, OpFn call, Fn reference, double high2, double scalar) {
+  const Binary b{.op = call, .reference = reference, .low = 0, .high = 90, .low2 = 0, .high2 = high2, .scalar = scalar};
   Row row{.op = op,
           .policy = "pass",
           .dtypes = {DType::i64, DType::i32, DType::u8},
@@ -326,16 +326,16 @@ std::vector<Row> binary_rows() {
   rows.push_back(quotient_row(OpId::trunc_divide, trunc_divide, trunc_quotient));
   rows.push_back(quotient_row(OpId::remainder, remainder, floor_rest));
   rows.push_back(quotient_row(OpId::fmod, fmod, trunc_rest));
-  const auto bits = [&](OpId op, OpFn call, Fn reference, double high2 = 90) {
-    rows.push_back(bits_row(op, call, reference, high2));
+  const auto bits = [&](OpId op, OpFn call, Fn reference, double high2 = 90, double scalar = 3) {
+    rows.push_back(bits_row(op, call, reference, high2, scalar));
   };
   bits(OpId::bitwise_and, bitwise_and, [](double a, double b) { return double(whole(a) & whole(b)); });
   bits(OpId::bitwise_or, bitwise_or, [](double a, double b) { return double(whole(a) | whole(b)); });
   bits(OpId::bitwise_xor, bitwise_xor, [](double a, double b) { return double(whole(a) ^ whole(b)); });
-  bits(
-      OpId::shift_left, shift_left, [](double a, double b) { return a * std::exp2(b); }, 1);
-  bits(
-      OpId::shift_right, shift_right, [](double a, double b) { return std::floor(a * std::exp2(-b)); }, 6);
+  const Fn doubled = [](double a, double b) { return a * std::exp2(b); };
+  const Fn halved = [](double a, double b) { return std::floor(a * std::exp2(-b)); };
+  bits(OpId::shift_left, shift_left, doubled, 1, 1);  // a byte holds 90 * 2
+  bits(OpId::shift_right, shift_right, halved, 6);
   const Tensor masks = ones({2}, {.dtype = DType::bool_});
   for (const OpFn shift : {OpFn(shift_left), OpFn(shift_right)})
     rows.back().bad.push_back({"masks", [=] { shift(masks, masks); }, "takes numbers, not bool"});
