@@ -62,9 +62,9 @@ void angle(const C& c) {
 template <Tensor (*quotient)(const Operand&, const Operand&)> void rest_of(const C& c) {
   c.set(0, c.grad());
   if (!c.needs(1)) return;
-  const Operand a = operand(c, c.optional_input(0));
-  const Operand b = operand(c, c.optional_input(1));
-  c.set(1, -(c.grad() * quotient(a, b)));
+  const Tensor a = c.optional_input(0);
+  const Tensor b = c.optional_input(1);
+  c.set(1, -(c.grad() * quotient(operand(c, a), operand(c, b))));
 }
 // Equal operands share the gradient, as in PyTorch. If one is NaN, the result is NaN, and both get the gradient. Uses
 // selection, not multiplication by 0 and 1, which would turn an Inf into NaN.
@@ -99,6 +99,12 @@ Tensor inverse_root(const Tensor& x) {
 }
 // 1 - x^2.
 Tensor from_one(const Tensor& x) { return (1 - x) * (1 + x); }
+// 1 / (1 - x^2). Its derivative at Inf is 0.
+Tensor atanh_slope(const C& c) {
+  const double most = float_info(c.input(0).dtype()).max;
+  const Tensor x = c.create_graph() ? where(abs(c.input(0)) > most, most, c.input(0)) : c.input(0);
+  return reciprocal(from_one(x));
+}
 
 void register_binary() {
   set_rule(OpId::add, {}, same);
@@ -151,7 +157,7 @@ void register_unary() {
   set_rule(OpId::log2, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) * std::numbers::ln2)); });
   set_rule(OpId::log, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / c.input(0)); });
   set_rule(OpId::log1p, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) + 1)); });
-  set_rule(OpId::log10, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) * std::numbers::ln10)); });
+  set_rule(OpId::log10, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * (1 / std::numbers::ln10) / c.input(0)); });
   // (1 - x) (1 + x) rather than 1 - x^2, which loses the digits near 1.
   set_rule(OpId::asin, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * rsqrt(from_one(c.input(0)))); });
   set_rule(OpId::acos, {in(0)}, [](const C& c) { c.set(0, -c.take_grad() * rsqrt(from_one(c.input(0)))); });
@@ -161,7 +167,7 @@ void register_unary() {
     const Tensor x = c.input(0);
     c.set(0, c.take_grad() * (rsqrt(x - 1) * rsqrt(x + 1)));
   });
-  set_rule(OpId::atanh, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / from_one(c.input(0))); });
+  set_rule(OpId::atanh, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * atanh_slope(c)); });
   set_rule(OpId::sqrt, {out(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.output(0) * 2)); });
   set_rule(OpId::rsqrt, {out(0)},
            [](const C& c) { c.set(0, c.take_grad() * (square(c.output(0)) * -0.5 * c.output(0))); });

@@ -224,18 +224,28 @@ double trunc_quotient(double a, double b) { return std::trunc(a / b); }
 double floor_rest(double a, double b) { return std::fma(-std::floor(a / b), b, a); }
 double trunc_rest(double a, double b) { return std::fma(-std::trunc(a / b), b, a); }
 
-// a / b lies between two integers, so that the derivative exists.
+// Numbers whose quotient by one near `divisor` lies between two integers, where the derivative exists.
+Tensor between_steps(Draw& d, const Shape& sizes, double divisor) {
+  constexpr double kSteps = 4;
+  const double lowest = d.dtype == DType::u8 ? 0 : -3;
+  std::vector<double> v(static_cast<std::size_t>(numel(sizes)));
+  for (double& x : v) {
+    const double steps = lowest + std::floor((kSteps - lowest) * d.next());
+    x = divisor * (steps + 0.4 + 0.2 * d.next());
+    if (is_integral(d.dtype)) x = std::floor(x);
+  }
+  return d.values(v, sizes);
+}
+
 std::function<std::vector<Sample>(Draw&)> quotient_samples(OpFn op, Fn reference) {
   return [op, reference](Draw& d) {
     const Binary b{.op = op, .reference = reference};
     std::vector<Sample> all;
     const Call call = two([op](const Tensor& x, const Tensor& y) { return op(x, y); });
-    const bool has_sign = d.dtype != DType::u8;
     const auto add = [&](const char* label, const Shape& x, const Shape& y, bool large = false) {
-      all.push_back({label, {d.uniform(x, 5.2, 5.8), d.uniform(y, 2.1, 2.5)}, call, broadcast(b), large});
-      if (large || !has_sign) return;
-      all.push_back({label, {d.uniform(x, -5.8, -5.2), d.uniform(y, 2.1, 2.5)}, call, broadcast(b)});
-      all.push_back({label, {d.uniform(x, 5.2, 5.8), d.uniform(y, -2.5, -2.1)}, call, broadcast(b)});
+      all.push_back({label, {between_steps(d, x, 2.3), d.uniform(y, 2.2, 2.4)}, call, broadcast(b), large});
+      if (large || d.dtype == DType::u8) return;
+      all.push_back({label, {between_steps(d, x, 2.3), d.uniform(y, -2.4, -2.2)}, call, broadcast(b)});
     };
     add("same", {3, 4, 5}, {3, 4, 5});
     add("row", {3, 5}, {5});
@@ -245,7 +255,7 @@ std::function<std::vector<Sample>(Draw&)> quotient_samples(OpFn op, Fn reference
     for (const Shape& sizes : {Shape{3, 5}, Shape{260, 411}}) {
       const bool large = sizes != Shape{3, 5};
       all.push_back({"scalar right",
-                     {d.uniform(sizes, 5.2, 5.8)},
+                     {between_steps(d, sizes, 2)},
                      one([op](const Tensor& x) { return op(x, 2); }),
                      with_scalar(b, false),
                      large});
