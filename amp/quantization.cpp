@@ -202,7 +202,10 @@ Tensor product_as_is(const Quantization& q, const ProductOperand& a, const Produ
                     fitting(w.scale, *a.tensor, -2));
 }
 
-bool centers(const ProductOperand& o) { return o.quantizer && o.quantizer->center && !o.saved; }
+// No samples have no mean.
+bool centers(const ProductOperand& o) {
+  return o.quantizer && o.quantizer->center && !o.saved && o.tensor->numel() > 0;
+}
 
 // The mean over the samples, f32 and of the operand's dims, 1 along them. `contracted`: the samples lie along the
 // contracted axis (wgrad); else along all other axes.
@@ -518,9 +521,11 @@ void check_valid(const Quantization& q) {
   const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
     if (!delayed(b)) return;
     if (may_lack && !delayed(a)) return;
-    if (!a || a->scaling != b->scaling || a->format != b->format)
-      throwf("quantization, {}: delayed scaling keeps one history, so {} must have the same format and scaling", later,
-             sooner);
+    if (!a || a->scaling != b->scaling || a->format != b->format || a->center != b->center ||
+        a->hadamard != b->hadamard)
+      throwf(
+          "quantization, {}: delayed scaling keeps one history, so {} must have the same format, scaling and transform",
+          later, sooner);
   };
   one_history("wgrad_x", q.wgrad_x, "forward_x", q.forward_x, false);
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
@@ -591,6 +596,21 @@ QuantizationState::Site& QuantizationState::find(const std::string& name) {
     if (s->name == name) return *s;
   const Quantization* q = of_module(name.substr(0, name.find('#')));
   return *sites_.emplace_back(std::make_unique<Site>(Site{.name = name, .state = this, .quantization = q}));
+}
+
+// The quantisation of one product: other modules do not matter to it.
+static Quantization alone(Quantization q) {
+  q.modules.clear();
+  return q;
+}
+
+void QuantizationState::take_histories(const QuantizationState& other) {
+  for (const auto& theirs : other.sites_) {
+    Site& mine = find(theirs->name);
+    if (!mine.quantization || !theirs->quantization || alone(*mine.quantization) != alone(*theirs->quantization))
+      continue;
+    for (const auto& [name, history] : kHistories) mine.*history = (*theirs).*history;
+  }
 }
 
 QuantizationState::Site& QuantizationState::site(const Tensor& weight) {

@@ -121,6 +121,8 @@ class QuantizationState : Pinned {
   // The site of the module whose forward runs, for the product with `weight`.
   Site& site(const Tensor& weight);
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
+  // Takes over the histories of sites that have the same quantisation here and there.
+  void take_histories(const QuantizationState& other);
 
   // What the calls that come are for. It decides what they do to the histories.
   enum class Purpose : std::uint8_t {

@@ -85,8 +85,8 @@ Quantization ms_amp(bool moments) {
   return q;
 }
 
-// Adam's moments in the dynamic maps of bitsandbytes (8 bits, blocks of 256) and torchao (4 bits, blocks of 128). Blocks
-// lie along the last dim; theirs run on through all elements of a tensor.
+// Adam's moments in the dynamic maps of bitsandbytes (8 bits, blocks of 256) and torchao (4 bits, blocks of 128).
+// Blocks lie along the last dim; theirs run on through all elements of a tensor.
 Quantization dynamic_moments(int bits, int block) {
   const auto in_blocks = [&](const char* sign) {
     return to_format(fmt::format("{}dynamic{}", sign, bits).c_str(), FloatBlocks{.block = block});
@@ -166,7 +166,8 @@ std::vector<Recipe> quantized_recipes() {
            "backward's operands in e2m1, rounded at random after a Hadamard transform; blocks of 32 with e8m0 scales "
            "that clip nothing; forward in f32 (arXiv 2502.20586)",
            mxfp4_backward()),
-      full("mxfp4-centered", "as mxfp4, without the mean of x over the samples, which is added in f32 (arXiv 2603.10444)",
+      full("mxfp4-centered",
+           "as mxfp4, without the mean of x over the samples, which is added in f32 (arXiv 2603.10444)",
            centered(mx("e2m1"))),
       full("adam8", "f32, with Adam's moments in dynamic maps of 8 bits, an f32 scale per 256 (bitsandbytes)",
            dynamic_moments(8, 256)),

@@ -10,6 +10,7 @@
 #include "../core/support/message_text.h"
 #include "../core/support/printable.h"
 #include "../core/support/throwf.h"
+#include "../core/tensor/device_recording.h"
 #include "../optim/clip.h"
 #include "before_step.h"
 #include "convert_model.h"
@@ -162,12 +163,32 @@ Recipe recipe_in_step(const Recipe& r, std::int64_t step, std::int64_t steps) {
   return now;
 }
 
+// Errors that only the length of a run shows. steps: 0 if it is not known.
+static void check_schedule(const Recipe& r, std::int64_t steps) {
+  std::int64_t before = 0;
+  for (const Phase& p : r.schedule) {
+    if (p.last > 0 && steps <= 0)
+      throwf("recipe '{}': its schedule has a share of the run; RunOptions::steps says how long the run is", r.name);
+    if (steps <= 0) continue;
+    const std::int64_t first = first_step(p, steps);
+    if (p.last > 0 && first == steps)
+      throwf("recipe '{}', schedule: the last {:g} of {} steps is no step", r.name, p.last, steps);
+    if (first < before)
+      throwf(
+          "recipe '{}', schedule: in a run of {} steps the phase '{}' begins with step {}, before the one that it "
+          "follows, which begins with step {}",
+          r.name, steps, p.recipe, first, before);
+    before = first;
+  }
+}
+
 static void check_schedule(const Recipe& r) {
   const std::string who = fmt::format("recipe '{}', schedule", r.name);
   if (!r.schedule.empty() && !r.quantization)
     throw_error(who + ": it changes the quantizers of operands, and the recipe has no quantization");
   std::int64_t from = 0;
   double last = 1;
+  bool has_last = false;
   Recipe whole = r;
   whole.schedule.clear();
   in_context(who, [&] {
@@ -175,8 +196,9 @@ static void check_schedule(const Recipe& r) {
       if (p.from < 0 || !(p.last >= 0 && p.last <= 1) || (p.from > 0 && p.last > 0))
         throwf("from is {} and last is {}; allowed is one of from, at least 0, and last, above 0 and at most 1", p.from,
                p.last);
-      if (p.last == 0 ? p.from < from || last < 1 : p.last > last)
+      if (p.last == 0 ? p.from < from || has_last : p.last > last)
         throw_error("phases stand in the order of their steps, those with `from` before those with `last`");
+      has_last = has_last || p.last > 0;
       if (p.last == 0) from = p.from;
       else last = p.last;
       if (recipe(p.recipe).quantization && !recipe(p.recipe).quantization->modules.empty())
@@ -289,6 +311,7 @@ RecipeScope::RecipeScope(const Recipe& r, Device device, std::shared_ptr<Quantiz
 RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimizer& make, const RunOptions& options)
     : recipe_(recipe), now_(recipe), model_(model), options_(options) {
   check_valid(recipe_, model);
+  check_schedule(recipe_, options.steps);
   if (!(options.clip_norm >= 0)) throwf("RecipeRun: clip_norm is {}; it must be at least 0", options.clip_norm);
   not_null(make, "RecipeRun: the function that makes the optimizer");
   if (!model.trainer().expired()) throwf("RecipeRun: another run trains the model {}", model.kind());
@@ -316,14 +339,16 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
 }
 
-// Makes now_ the recipe of the next step, with fresh histories if it is another one.
+// Makes now_ the recipe of the next step. A product keeps its histories if its quantisation is the same.
 void RecipeRun::enter_phase() {
   if (!recipe_.quantization) return;
   Recipe next = recipe_in_step(recipe_, steps_, options_.steps);
   name_layers(*next.quantization, model_);
   if (quantization_ && next.quantization == now_.quantization) return;
   now_ = std::move(next);
+  const std::shared_ptr<QuantizationState> before = quantization_;
   quantization_ = std::make_shared<QuantizationState>(*now_.quantization);
+  if (before) quantization_->take_histories(*before);
   quantization_->watch = now_.scaling.has_value();
 }
 
@@ -394,7 +419,10 @@ optim::StepResult RecipeRun::update() {
   if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
   optimizer_->zero_grad();
   ++steps_;
-  if (!recipe_.schedule.empty()) enter_phase();
+  if (!recipe_.schedule.empty()) {
+    device::need_no_capture("the update of a recipe with a schedule");
+    enter_phase();
+  }
   return result;
 }
 

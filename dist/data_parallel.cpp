@@ -96,6 +96,7 @@ DataParallelOptions with_facts(DataParallelOptions options, amp::RecipeRun& run)
   Facts facts = facts_of(run.optimizer());
   facts.insert(facts.begin(), {"recipe", text_of(run.recipe())});
   facts.emplace_back("clip_norm", fmt::format("{}", run.options().clip_norm));
+  facts.emplace_back("steps", fmt::format("{}", run.options().steps));
   options.facts.insert(options.facts.begin(), facts.begin(), facts.end());
   return options;
 }
@@ -330,7 +331,7 @@ template <class T> struct DataParallel::Buckets {
     ++next;
   }
 
-  // What the shard's backward has not closed, but for the last bucket.
+  // Closes the buckets that the shard's backward left open. The last bucket stays open.
   void close_rest(const Shard& shard) {
     while (next < last) close(shard);
   }

@@ -72,7 +72,9 @@ std::vector<Candidate> candidates_of(const Quantizer& q, int size, double amax) 
   return all;
 }
 
+// Numbers that are not finite after rounding have no error that adds up.
 void add_error(XrayRow& row, double from, double error) {
+  if (!std::isfinite(error)) return;
   row.error_sum += error;
   row.along += error * from;
   row.along_squares += error * from * (error * from);
@@ -513,10 +515,10 @@ static std::string parts_text(const XrayRow::Parts& p) {
 }
 
 std::string XrayObserver::to_string() const {
-  std::string text = fmt::format("{:<14} {:<10} {:<12} {:>8} {:>8} {:>8} {:>7}  {:<18}  {:<14}  {:<36}  {:<46}  {}\n",
-                                 "layer", "operand", "runs", "clipped", "elements", "made 0", "regret", "size",
-                                 "of the error", "dB by rule, this size", "dB by size, this rule",
-                                 "made 0 by size, this rule");
+  std::string text =
+      fmt::format("{:<14} {:<10} {:<12} {:>8} {:>8} {:>8} {:>7}  {:<18}  {:<14}  {:<36}  {:<46}  {}\n", "layer",
+                  "operand", "runs", "clipped", "elements", "made 0", "regret", "size", "of the error",
+                  "dB by rule, this size", "dB by size, this rule", "made 0 by size, this rule");
   for (const Site& s : sites_) {
     const XrayRow& own = s.xray.running();
     std::string rules;
@@ -536,7 +538,8 @@ std::string XrayObserver::to_string() const {
   }
   return text +
          "clipped: blocks, and elements. made 0: of the elements that are not 0; beside a large element dB do not\n"
-         "show it. regret: squared error / that of the best power of two of each block. size: -0.02 +- 0.001 are numbers\n"
+         "show it. regret: squared error / that of the best power of two of each block. size: -0.02 +- 0.001 are "
+         "numbers\n"
          "2% too small. of the error: percent of the squared error from a common factor, from elements that become 0,\n"
          "and from the grid\n";
 }
@@ -547,12 +550,12 @@ std::string XrayObserver::to_csv() const {
       "made_zero,sqnr_db,regret,gain,gain_interval,scale_percent,dead_zone_percent,grid_percent,scales\n";
   for (const Site& s : sites_)
     for (const XrayRow& r : s.xray.rows)
-      text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.2g},{:.3g},{:.3g},{:.3g},{}\n",
-                          csv_field(s.layer), s.operand,
-                          csv_field(s.xray.quantizer), r.rule, r.block, r.runs, r.blocks, r.zero_blocks,
-                          r.nonfinite_blocks, r.clipped_blocks, r.elements, r.clipped, r.made_zero, r.sqnr_db(),
-                          r.regret(), r.gain(), r.gain_interval(), r.parts().scale, r.parts().dead_zone,
-                          r.parts().grid, csv_field(fmt::format("{}", r.scales)));
+      text +=
+          fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.2g},{:.3g},{:.3g},{:.3g},{}\n",
+                      csv_field(s.layer), s.operand, csv_field(s.xray.quantizer), r.rule, r.block, r.runs, r.blocks,
+                      r.zero_blocks, r.nonfinite_blocks, r.clipped_blocks, r.elements, r.clipped, r.made_zero,
+                      r.sqnr_db(), r.regret(), r.gain(), r.gain_interval(), r.parts().scale, r.parts().dead_zone,
+                      r.parts().grid, csv_field(fmt::format("{}", r.scales)));
   return text;
 }
 

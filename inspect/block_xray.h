@@ -53,7 +53,6 @@ struct XrayRow {
   double made_zero_percent() const { return percent_of(made_zero, elements); }
   // Inf: nothing is lost.
   double sqnr_db() const { return 10 * std::log10((error == 0 ? 1 : squares) / error); }
-  // error / best_error: 1 if each block has its best power of two, less if finer scales gain. 1 without errors.
   // The part of the elements in their errors: -0.02 if the rounded ones are 2% too small. Its 95% interval is the value
   // and half of it; of errors without a bias, such as those of stochastic rounding, 95% are within it.
   double gain() const { return squares > 0 ? along / squares : 0; }
@@ -66,6 +65,7 @@ struct XrayRow {
     double grid = 0;
   };
   Parts parts() const;
+  // error / best_error: 1 if each block has its best power of two, less if finer scales gain. 1 without errors.
   double regret() const { return error == best_error ? 1 : error / best_error; }
   XrayRow& operator+=(const XrayRow& other);  // a row of the same rule and size
 };

@@ -353,9 +353,8 @@ Found of_zeros(const Evidence& e) {
     for (const LedgerRow& r : (*s)->ledger.rows()) {
       if (!is_zero(r) || r.phase == Phase::optimizer || r.kind == OpKind::InPlace || r.reads.empty()) continue;
       if (std::ranges::any_of(r.reads, [&look](std::int64_t i) { return is_zero(look.row(i)); })) continue;
-      if (may_read_zeros(r)) continue;
       Found f = s == &e.first ? look.of_zero(r) : Found();
-      if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0)
+      if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0 && !may_read_zeros(r))
         f = look.finding(r, Cause::dead_units, {}, "{} gives 0 for every input: nothing before it learns", r.site());
       if (!f) continue;
       f->severity = 2;  // everything after it is lost

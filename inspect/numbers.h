@@ -63,7 +63,7 @@ struct ErrorSum {
   double max_ulps = 0;
   double sum_ulps = 0;
   std::int64_t elements = 0;
-  std::int64_t lost = 0;  // elements that are NaN or Inf but are finite in f64
+  std::int64_t lost = 0;     // elements that are NaN or Inf but are finite in f64
   double sum = 0;            // of the error, with its sign
   double along = 0;          // of error * exact value
   double along_squares = 0;  // of (error * exact value)^2

@@ -66,9 +66,9 @@ nlohmann::ordered_json json(const ShadowRow& r) {
 }  // namespace
 
 std::string Shadow::to_string() const {
-  std::string text =
-      fmt::format("{:>5}  {:<9}  {:<44}  {:<20}  {:>9}  {:>9}  {:>16}  {:>9}  {:>9}  {:>8}  {:>9}  {}\n", "row", "phase",
-                  "op", "result", "local dB", "ulps max", "size", "inherited", "total dB", "cosine", "share", "line");
+  std::string text = fmt::format("{:>5}  {:<9}  {:<44}  {:<20}  {:>9}  {:>9}  {:>16}  {:>9}  {:>9}  {:>8}  {:>9}  {}\n",
+                                 "row", "phase", "op", "result", "local dB", "ulps max", "size", "inherited",
+                                 "total dB", "cosine", "share", "line");
   for (const ShadowRow& r : rows_) {
     text += fmt::format(
         "{:>5}  {:<9}  {:<44}  {:<20}  {:>9}  {:>9.3g}  {:>16}  {:>9}  {:>9}  {:>8.5f}  {:>9}  {}{}\n", r.number,

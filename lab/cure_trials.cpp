@@ -64,6 +64,8 @@ void try_cures(const MakeModel& make_model, const LabData& data, const std::vect
   quiet.trace.clear();
   quiet.profile.clear();
   quiet.save.clear();
+  quiet.progress = {};
+  quiet.note = {};
   for (const amp::Recipe& recipe : recipes) {
     const auto run = std::ranges::find(results, recipe.name, &Result::recipe);
     if (run == results.end()) continue;

@@ -25,6 +25,7 @@ constexpr double kClearErrors = 4;            // standard errors of a difference
 constexpr double kLeastGap = 0.002;           // of fp32's training loss
 constexpr double kCures = 0.5;                // a cure undoes at least so much
 constexpr double kCuresAll = 0.98;            // of the failure: more is not told apart
+constexpr double kGeneric = 0.3;              // that a generic cure must undo more than one of the mechanism
 constexpr std::int64_t kMoreTrials = 5;       // that the budget leaves room for: of cures, of causes together
 constexpr double kClearlyTheProgram = 1.5;    // the severity of findings that rounding cannot explain
 constexpr double kDoesHarm = 0.1;             // a share of the failure below this is no cause
@@ -191,24 +192,27 @@ Change change_of(const inspect::Finding& f, const amp::Recipe& recipe) {
 }
 
 // Findings that trials bear out come first, then those without a trial, then those whose undoing changes nothing.
-// Clear findings that blame the program explain more than any trial of the recipe.
+// Clear findings that blame the program explain more than any trial of the recipe. A trial of a generic cure is
+// evidence for the place alone.
 int order_of(const inspect::Finding& f) {
   if (!f.precision && f.severity >= kClearlyTheProgram) return 0;
   if (!f.precision || !f.undone) return 10;
   if (*f.undone < kDoesHarm) return 20;
-  return 9 - static_cast<int>(std::lround(8 * *f.undone));
+  const bool generic = f.exact.empty() && !f.cures.empty() && f.cures[0].generic;
+  return 9 - static_cast<int>(std::lround(8 * std::max(0.0, *f.undone - (generic ? kGeneric : 0))));
 }
 
-// Two findings of one loss: where other scales undo half of what exact numbers do, the scales are its cause.
-void weigh_scales(std::vector<inspect::Finding>& findings) {
-  for (inspect::Finding& f : findings) {
+// Two findings of one loss: where other scales undo half of what exact numbers do, the scales are its cause and come
+// before it.
+void put_scales_first(std::vector<inspect::Finding>& findings) {
+  for (auto f = findings.begin(); f != findings.end(); ++f) {
     const auto is_loss = [&f](const inspect::Finding& g) {
-      return !g.exact.empty() && g.site == f.site && g.phase == f.phase && g.severity == f.severity && g.undone;
+      return !g.exact.empty() && g.site == f->site && g.phase == f->phase && g.severity == f->severity && g.undone;
     };
-    const bool scales = f.cause == inspect::Cause::delayed_scale || f.cause == inspect::Cause::scale_range;
-    if (!scales || !f.undone || !f.exact.empty()) continue;
-    const auto lost = std::ranges::find_if(findings, is_loss);
-    if (lost != findings.end() && *f.undone >= kCures * *lost->undone) f.undone = std::max(*f.undone, *lost->undone);
+    const bool scales = f->cause == inspect::Cause::delayed_scale || f->cause == inspect::Cause::scale_range;
+    if (!scales || !f->undone || !f->exact.empty()) continue;
+    const auto lost = std::find_if(findings.begin(), f, is_loss);
+    if (lost != f && *f->undone >= kCures * *lost->undone) std::rotate(lost, f, f + 1);
   }
 }
 
@@ -240,7 +244,6 @@ void weigh_together(std::vector<inspect::Finding>& findings, const amp::Recipe& 
 // The place of a cure that undoes this share of the failure: those that undo all are equal, so that the smallest edit
 // comes first. A generic cure must undo clearly more than one of the mechanism.
 double place_of(const inspect::Cure& cure, const std::optional<double>& share) {
-  constexpr double kGeneric = 0.3;
   constexpr double kUntried = 2;
   constexpr double kHelpsNot = 3;
   if (!share) return kUntried;
@@ -284,9 +287,9 @@ void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model,
     if (!f.precision || (f.exact.empty() && f.cures.empty())) continue;
     f.undone = trials.undone(change_of(f, recipe));
   }
-  weigh_scales(findings);
   weigh_together(findings, recipe, trials);
   std::ranges::stable_sort(findings, std::less(), order_of);
+  put_scales_first(findings);
   drop_weak();
   for (inspect::Finding& f : findings)
     if (f.precision) weigh_cures(f, recipe, trials);

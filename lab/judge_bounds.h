@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"

@@ -1,6 +1,7 @@
 // What is explained of steps that choose one of several elements: any of those that are equal, or nearer than their
 // errors.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 

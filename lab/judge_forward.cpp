@@ -1,5 +1,6 @@
 // Forward of a replay: each step from the recorded tensors, with what rounding explains.
 #include <algorithm>
+#include <optional>
 #include <string_view>
 
 #include "../autograd/grad_mode.h"

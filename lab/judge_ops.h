@@ -1,6 +1,10 @@
 // What kind of op a step is, for judge(). Internal to it.
 #pragma once
 
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
 #include "judge_step.h"
 
 namespace gradual::lab {

@@ -1,8 +1,9 @@
 #include "judge_orders.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <map>
+#include <random>
 #include <string_view>
 #include <utility>
 #include <vector>

@@ -204,8 +204,11 @@ double of_constant_class(const std::string& metric, const std::vector<double>& s
 double constant_metric(const Objective& o, const data::Dataset& test) {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   if (o.metric.function || o.loss.is_output() || !test.fields.empty() || test.size() == 0) return kUnknown;
-  if (is_of_classes(o.loss)) return of_constant_class(o.metric.name, shares_of(test.targets));
   const std::string& metric = o.metric.name;
+  // A loss of the user may be of classes too: integers are no 0 and 1 of logits.
+  const bool of_numbers = test.targets.is_floating() || (test.targets.dim() != 1 && test.classes <= 2);
+  const bool of_classes = o.loss.function && !of_numbers && (metric == "accuracy" || metric == "top5");
+  if (is_of_classes(o.loss) || of_classes) return of_constant_class(metric, shares_of(test.targets));
   const Tensor y = test.targets.to(DType::f64);
   if (metric == "accuracy") {
     const Tensor ones = mean(gt(y, 0.5), {0});

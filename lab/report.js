@@ -284,7 +284,6 @@ function heat() {
   });
 }
 
-// The ops of a step in order, in mean ulps: a bar's dark part is the op's own error, the light part is inherited.
 // Own errors that point one way: of numbers that are all too small or too large, and of a shifted mean.
 function biasText(r) {
   const sure = (value, half) => finite(value) && Math.abs(value) > (half || 0);
@@ -294,6 +293,7 @@ function biasText(r) {
       (sure(r.bias, r.bias_interval) ? `\nmean shifted by ${signed(r.bias)} of their size` : "");
 }
 
+// The ops of a step in order, in mean ulps: a bar's dark part is the op's own error, the light part is inherited.
 function lineage() {
   const run = shadowed(chosen("lineage-recipe"));
   const log = chosen("lineage-axis") === "logarithmic";

@@ -181,8 +181,9 @@ Run::Run(const MakeModel& make_model, const LabData& data, const amp::Recipe& re
   loader_.emplace(
       data_.train.size(), batch_of,
       data::DataLoaderOptions{.batch = options.batch, .shuffle = true, .seed = seed, .device = options.device});
-  run_.emplace(recipe, *model_, make_optimizer(options.optimizer, options.lr, options.training.rates),
-               amp::RunOptions{.clip_norm = options.training.clip, .seed = seed, .steps = loader_->size() * options.epochs});
+  run_.emplace(
+      recipe, *model_, make_optimizer(options.optimizer, options.lr, options.training.rates),
+      amp::RunOptions{.clip_norm = options.training.clip, .seed = seed, .steps = loader_->size() * options.epochs});
   if (options.training.average > 0) average_.emplace(*run_, options.training.average);
   use_ranks();
   schedule_.emplace(run_->optimizer(), schedule_for(options.training, loader_->size() * options.epochs));

@@ -20,7 +20,7 @@ StudiedStep::StudiedStep(const MakeModel& make_model, const LabData& data, const
       blocks(study.model()) {
   if (recipe.quantization || recipe.mode == amp::Mode::autocast)
     sites = inspect::gradient_sites(
-        recipe, study.model(), [&] { return study.loss(); }, study.run().quantization());
+        study.run().recipe_now(), study.model(), [&] { return study.loss(); }, study.run().quantization());
   {
     const ObserverScope one(ledger);
     const ObserverScope two(shadow);
@@ -32,7 +32,7 @@ StudiedStep::StudiedStep(const MakeModel& make_model, const LabData& data, const
     throwf(
         "the loss of {} at step {} is {}; an earlier --step can be studied, and a comparison with fp32 says why the "
         "run diverges",
-        recipe.name, step, loss);
+        recipe.name, step, std::isnan(loss) ? std::fabs(loss) : loss);
 }
 
 StudiedStep study_step(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
@@ -56,7 +56,7 @@ TwinSide::TwinSide(const amp::Recipe& recipe, const MakeModel& make_model, const
   model->to(options.device);
   model->load_state_dict(trained.run().master_state_dict());
   // Another recipe's schedule is where this step has it; its own one comes with the state.
-  const bool own = trained.run().recipe().name == recipe.name;
+  const bool own = amp::to_json(trained.run().recipe()) == amp::to_json(recipe);
   run.emplace(own ? recipe : amp::recipe_in_step(recipe, options.step, trained.steps()), *model,
               make_optimizer(options.optimizer, options.lr, options.training.rates),
               amp::RunOptions{.seed = options.seed, .steps = trained.steps()});

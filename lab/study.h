@@ -41,7 +41,7 @@ class Study : Pinned {
   Tensor loss() const { return loss(*model_); }
   Tensor loss(nn::Module& model) const;
   Tensor loss_on(const data::Batch& batch) const { return loss_on(batch, *model_); }
-  amp::RunStep step();  // runs the studied step
+  amp::RunStep step();                           // runs the studied step
   std::int64_t steps() const { return steps_; }  // of the whole training
 
  private:

@@ -55,6 +55,11 @@ void check_logits(const Tensor& learner, const Tensor& sampler) {
            to_string(learner.sizes()), to_string(sampler.sizes()));
 }
 
+void check_finite(const double* logits, std::int64_t classes, std::int64_t row, const char* side) {
+  if (!std::all_of(logits, logits + classes, [](double v) { return std::isfinite(v); }))
+    throwf("twins: row {} of the {}'s logits is not finite, so it has no probabilities", row, side);
+}
+
 // The test data's choices under both recipes.
 class Comparison {
  public:
@@ -62,10 +67,11 @@ class Comparison {
       : split_(data.load(options.study.seed)), device_(options.study.device), samples_(options.samples) {}
 
   void run(TwinSide& learner, TwinSide& sampler, Twins& twins) const {
-    data::DataLoader loader(split_.test, {.batch = 64, .device = device_, .prefetch = false});
+    const auto batch_of = [this](const std::vector<std::int64_t>& chosen) { return data::take(split_.test, chosen); };
+    data::DataLoader loader(std::min(samples_, split_.test.size()), batch_of,
+                            {.batch = 64, .device = device_, .prefetch = false});
     data::Batch batch;
-    for (std::int64_t seen = 0; seen < samples_ && loader.next(batch); seen += batch.inputs.size(0))
-      add(logits(learner, batch), logits(sampler, batch), counted(batch.targets), twins);
+    while (loader.next(batch)) add(logits(learner, batch), logits(sampler, batch), counted(batch.targets), twins);
   }
 
  private:
@@ -108,12 +114,15 @@ std::string positions_table(const Twins& twins) {
   double kl = 0;
   double log_square = 0;
   std::size_t next = 0;
-  for (std::size_t t = 0; t < twins.positions.size(); ++t) {
+  std::size_t last = 0;
+  for (std::size_t t = 0; t < twins.positions.size(); ++t)
+    if (twins.positions[t].count > 0) last = t;
+  for (std::size_t t = 0; t <= last; ++t) {
     const TwinChoices& at = twins.positions[t];
     if (at.count == 0) continue;
     kl += at.mean_kl();
     log_square += at.log_square / static_cast<double>(at.count);
-    if (t < next && t + 1 != twins.positions.size()) continue;
+    if (t < next && t != last) continue;
     next = next == 0 ? 1 : 2 * next;
     text += fmt::format("{:>8} {:>10.2e} {:>14.2f}% {:>11.2e} {:>23.2f}%\n", t, at.mean_kl(), 100 * at.changed_share(),
                         kl, 100 * std::exp(-log_square));
@@ -146,21 +155,21 @@ double TwinChoices::effective_share() const { return std::exp(-log_square / stat
 
 TwinChoices compare_choices(const Tensor& learner, const Tensor& sampler, const Tensor& mask) {
   check_logits(learner, sampler);
-  const Tensor a = learner.to(DType::f64).contiguous();
-  const Tensor b = sampler.to(DType::f64).contiguous();
+  const Tensor a = learner.to(Device::cpu()).to(DType::f64).contiguous();
+  const Tensor b = sampler.to(Device::cpu()).to(DType::f64).contiguous();
   const std::int64_t classes = a.size(-1);
   const std::int64_t rows = a.numel() / classes;
   if (mask.defined() && mask.numel() != rows)
     throwf("twins: a mask {} for logits {}; it must have an element per row", to_string(mask.sizes()),
            to_string(a.sizes()));
+  const Tensor chosen = mask.defined() ? mask.to(Device::cpu()).to(DType::f32).contiguous() : mask;
   TwinChoices choices;
   for (std::int64_t row = 0; row < rows; ++row) {
-    if (mask.defined() && mask.data<float>()[row] == 0) continue;
+    if (chosen.defined() && chosen.data<float>()[row] == 0) continue;
     const double* const x = a.data<double>() + row * classes;
     const double* const y = b.data<double>() + row * classes;
-    const auto finite = [](double v) { return std::isfinite(v); };
-    if (!std::all_of(x, x + classes, finite) || !std::all_of(y, y + classes, finite))
-      throwf("twins: row {} of the logits is not finite; such weights have no probabilities", row);
+    check_finite(x, classes, row, "learner");
+    check_finite(y, classes, row, "sampler");
     choices.add(one_choice(log_probabilities(x, classes), log_probabilities(y, classes)));
   }
   return choices;
@@ -177,12 +186,15 @@ Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& 
   TwinSide a(learner, make_model, options.study, trained);
   TwinSide b(sampler, make_model, options.study, trained);
   Twins twins{.learner = learner.name, .sampler = sampler.name, .data = data.name, .step = options.study.step};
+  Comparison(data, options).run(a, b, twins);
+  // A step moves running statistics and histories of amaxes, so it comes last.
   if (options.layers) {
-    a.observe_loss(options.study, trained);
-    b.observe_loss(options.study, trained);
+    for (TwinSide* side : {&a, &b}) {
+      side->model->train();
+      side->observe_loss(options.study, trained);
+    }
     twins.layers = inspect::ShadowDiff(*a.shadow, *b.shadow).contributions();
   }
-  Comparison(data, options).run(a, b, twins);
   if (twins.all.count == 0) throwf("twins: the test data of '{}' have no class that counts", data.name);
   return twins;
 }

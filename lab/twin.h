@@ -4,11 +4,12 @@
 //   std::puts(to_string(twins).c_str());
 //
 // Both give probabilities p of the classes of each choice: a sample's class, or the next token at a position. In
-// reinforcement learning the sampler's draws train the learner, and p_learner(y) / p_sampler(y) is the importance weight
-// of a draw y. These figures are expectations over the sampler's probabilities, so they have no noise of sampling.
+// reinforcement learning the sampler's draws train the learner: p_learner(y) / p_sampler(y) is the importance weight of
+// a draw y. These figures are expectations over the sampler's probabilities, so they have no noise of sampling.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,8 @@ struct TwinChoices {
   double changed = 0;     // choices whose most likely class differs
   double largest = 0;     // |p_learner - p_sampler| of a class, the largest
   // log w of the classes that the sampler draws with a probability of 0.1% or more.
-  double smallest_log = 0;
-  double largest_log = 0;
+  double smallest_log = std::numeric_limits<double>::infinity();
+  double largest_log = -std::numeric_limits<double>::infinity();
 
   void add(const TwinChoices& other);
   double mean_kl() const { return kl / static_cast<double>(count); }
@@ -39,12 +40,12 @@ struct TwinChoices {
   // geometric mean over choices.
   double effective_share() const;
 };
-// Of logits [.., C] of any float, a choice per row. Rows whose mask is 0 are left out; an undefined mask leaves none
-// out. Error for different sizes.
+// Of logits [.., C] of any float on any device, a choice per row. Rows whose mask, of any dtype, is 0 are left out; an
+// undefined mask leaves none out. Error for different sizes, and for logits that are not finite.
 TwinChoices compare_choices(const Tensor& learner, const Tensor& sampler, const Tensor& mask = {});
 
 struct TwinOptions {
-  StudyOptions study = {};     // the training; its step is the last that trains
+  StudyOptions study = {};     // the training, which stops before its step
   std::int64_t samples = 512;  // of the test data, at most
   bool layers = true;          // also which layers make the losses of a training batch differ; needs a shadow of both
 };

@@ -155,7 +155,7 @@ std::int64_t image_bytes(const Shape& sizes, DType dtype) {
 std::int64_t part_of(const Convolution& c) {
   constexpr std::int64_t kCached = 512 << 10;
   const std::int64_t images = c.x[0];
-  // ConvertedImages that are not reordered need no such cache.
+  // Images that are not reordered need no such cache.
   const std::int64_t bytes = image_bytes(c.x, c.x_dtype()) + image_bytes(c.y, c.y_dtype());
   const std::int64_t cached = c.stays_last() ? images : kCached / bytes;
   const std::int64_t worth = cpu::kWorthThreads * images / std::max<std::int64_t>(1, c.work());

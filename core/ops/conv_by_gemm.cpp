@@ -29,8 +29,8 @@ Tensor padded(const Tensor& x, const Shape& order, const Size2& padding) {
   return field;
 }
 
-// dy [N, O, oh, ow] spread over the strides, as a field [N, H, W, O], so that convolving it with the turned kernel gives
-// dx.
+// dy [N, O, oh, ow] spread over the strides, as a field [N, H, W, O], so that convolving it with the turned kernel
+// gives dx.
 Tensor spread(const Tensor& dy, const std::int64_t* kernel, const ConvAttrs& a) {
   std::int64_t size[2], margin[2], at[2], length[2];
   for (int i = 0; i < 2; ++i) {

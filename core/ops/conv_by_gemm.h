@@ -32,8 +32,8 @@ struct ConvPart {
   std::int64_t first = 0;  // the first of these rows among those of its group
 };
 // Computes conv2d(x, w) without a bias, conv2d_backward_input(dy, w) or conv2d_backward_weight(dy, x), of sizes `out`,
-// by product(a [m, k], b [k, n], part). a comes from the first operand, b from the second. Windows are unfolded in parts
-// of about `elements` numbers (0: a group at once), which the shapes alone determine.
+// by product(a [m, k], b [k, n], part). a comes from the first operand, b from the second. Windows are unfolded in
+// parts of about `elements` numbers (0: a group at once), which the shapes alone determine.
 using ConvProduct = std::function<Tensor(const Tensor& a, const Tensor& b, const ConvPart& part)>;
 Tensor conv_by_products(OpId op, const Tensor& first, const Tensor& second, const ConvAttrs& attrs, const Shape& out,
                         const ConvProduct& product, std::int64_t elements);

@@ -353,7 +353,7 @@ const Quantizer& checked(const Quantizer& q, const char* what, const Tensor& x) 
   if (x.device().is_cuda() && cpu_only(q))
     throwf("quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's) run on the CPU only",
            to_string(q.format));
-  if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard16 yourself", what);
+  if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard() yourself", what);
   if (q.center) throwf("{}: center belongs to a product; subtract the mean yourself", what);
   return q;
 }

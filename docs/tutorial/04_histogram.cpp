@@ -16,7 +16,7 @@ struct Net : nn::Module {
   Tensor forward(const Tensor& x) override { return last(relu(hidden(flatten(x, 1)))); }
 };
 
-// The magnitudes, in f64, of the gradients in the last step of some with the same 256 digits. Those that are 0 are left out.
+// Trains on the same 256 digits. Returns the magnitudes of the last step's gradients in f64, without zeros.
 std::vector<double> gradients(int steps) {
   manual_seed(1);
   Net net;

@@ -1,8 +1,8 @@
 // Rethinking Shrinkage Bias in LLM FP4 Pretraining: UFP4 (Ling Team 2026, arXiv 2606.20381): uniform 4-bit grids beat
 // E2M1 after a Hadamard transform.
 //
-// Where the gaps of E2M1 double, at 2 and 4, the interval that rounds to the value reaches farther up than down: numbers
-// become smaller on average. A uniform grid has no such places.
+// Where the gaps of E2M1 double, at 2 and 4, the interval that rounds to the value reaches farther up than down:
+// numbers become smaller on average. A uniform grid has no such places.
 #include <gradual/inspect/numbers.h>
 
 #include <map>

@@ -45,7 +45,8 @@ std::string ProgressBar::line(const Progress& p) const {
   std::string text = fmt::format("[{:>2}/{}] {:<{}} seed {} ", p.run + 1, p.runs, p.recipe.name, width_, p.seed);
   text += "[" + std::string(static_cast<std::size_t>(full), '#') +
           std::string(static_cast<std::size_t>(kWidth - full), '.') + "]";
-  text += fmt::format(" epoch {:>2} loss {:<7.4f}", p.epoch + (p.finished ? 0 : 1), p.loss);
+  const double loss = std::isnan(p.loss) ? std::fabs(p.loss) : p.loss;  // nan, not -nan
+  text += fmt::format(" epoch {:>2} loss {:<7.4f}", p.epoch + (p.finished ? 0 : 1), loss);
   if (p.metric == MetricInfo{} && p.accuracy >= 0) text += fmt::format(" acc {:5.2f}%", 100 * p.accuracy);
   else if (!std::isnan(p.value)) text += fmt::format(" {} {}", p.metric.name, value_text(p.metric, p.value));
   if (p.scale != 1) text += fmt::format(" scale 2^{:.4g}", std::log2(p.scale));

@@ -41,8 +41,8 @@ std::string sums_text(const amp::Recipe& r) {
 std::string phase_text(const amp::Phase& p) {
   const std::string when =
       p.last > 0 ? fmt::format("in the last {:g}% of the steps", 100 * p.last) : fmt::format("from step {} on", p.from);
-  return fmt::format("{}: {} as {}", when, p.modules.empty() ? "operands" : fmt::format("{}", fmt::join(p.modules, ", ")),
-                     p.recipe);
+  return fmt::format("{}: {} as {}", when,
+                     p.modules.empty() ? "operands" : fmt::format("{}", fmt::join(p.modules, ", ")), p.recipe);
 }
 
 void list_recipes(const std::vector<amp::Recipe>& recipes) {
@@ -310,7 +310,7 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   if (options.resume && !a.quiet && fs::directory_iterator(saved, none) == fs::directory_iterator())
     say(stderr, "--resume: nothing is saved in {}; every run starts from the beginning\n", a.out);
   options.note = [&](const std::string& text) {
-    if (!a.quiet) say(stderr, "--resume: {}\n", text);
+    if (!a.quiet) say(stderr, "{}\n", text);
   };
   options.started = [&] {
     if (own_folder) set_latest(a.out);

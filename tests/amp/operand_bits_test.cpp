@@ -69,7 +69,7 @@ const std::map<std::string, int, std::less<>> kFormatBits = {
     {"binary8p5f", 8}, {"binary8p6", 8}, {"binary8p6f", 8}, {"binary8p7", 8}, {"binary8p7f", 8},  {"nf4", 4},
     {"af4", 4},        {"posit8", 8},    {"posit16", 16},   {"posit8es0", 8}, {"posit16es1", 16}, {"takum8", 8},
     {"takum16", 16},   {"hif8", 8},      {"log8", 8},       {"int8tc", 8},    {"int4tc", 4},      {"int2tc", 2},
-    {"dynamic8", 8},   {"udynamic8", 8}, {"dynamic4", 4},    {"udynamic4", 4},
+    {"dynamic8", 8},   {"udynamic8", 8}, {"dynamic4", 4},   {"udynamic4", 4},
 };
 
 }  // namespace

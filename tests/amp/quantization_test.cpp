@@ -14,6 +14,8 @@
 #include "../../autograd/grad_mode.h"
 #include "../../core/ops/conv_by_gemm.h"
 #include "../../core/quantize/quantize_part.h"
+#include "../../nn/linear.h"
+#include "../../optim/sgd.h"
 #include "support.h"
 
 using namespace gradual;
@@ -397,8 +399,8 @@ TEST_CASE("convolutions are the products of their windows: blocks run along K of
 
 namespace {
 
-// conv2d and its gradients by quantisation q with sums in f64, once as amp computes them and once as products of windows
-// that are rounded as rows: [y, dx, dw, ..].
+// conv2d and its gradients by quantisation q with sums in f64, once as amp computes them and once as products of
+// windows that are rounded as rows: [y, dx, dw, ..].
 std::vector<Tensor> both_ways(Quantization q, const Conv& v) {
   q.accumulator = Accumulator{.f64 = true};
   const Region region(q);
@@ -411,7 +413,7 @@ std::vector<Tensor> both_ways(Quantization q, const Conv& v) {
   const AccumulatorScope sums(q.accumulator);
   const auto by_rows = [&](OpId op, const Tensor& a, const Quantizer& qa, const Tensor& b, const Quantizer& qb,
                            const Shape& out, const Size2& size) {
-    const auto product = [&](const Tensor& rows, const Tensor& columns, const ConvPart&) {
+    const auto rounded_product = [&](const Tensor& rows, const Tensor& columns, const ConvPart&) {
       const QuantizedOperand r = quantize_part(rows, qa, {.axis = 1}, {.amax = absmax_tensor(a)});
       const QuantizedOperand c = quantize_part(columns, qb, {.axis = 0}, {.amax = absmax_tensor(b)});
       Tensor product = matmul(r.values, c.values);
@@ -421,7 +423,7 @@ std::vector<Tensor> both_ways(Quantization q, const Conv& v) {
     };
     ConvAttrs attrs = v.attrs;
     attrs.size = size;
-    return conv_by_products(op, a.detach(), b.detach(), attrs, out, product, 0);
+    return conv_by_products(op, a.detach(), b.detach(), attrs, out, rounded_product, 0);
   };
   return {y.detach(),
           x.grad(),
@@ -663,6 +665,18 @@ TEST_CASE("center: the mean over samples is subtracted before rounding and made 
   }
 }
 
+TEST_CASE("center: no samples have no mean, and their gradients are 0") {
+  default_generator().manual_seed(1);
+  struct Layer : nn::Module {
+    nn::Linear& fc = register_module("fc", nn::Linear(32, 8));
+    Tensor forward(const Tensor& x) override { return fc(x); }
+  };
+  const auto layer = std::make_shared<Layer>();
+  amp::RecipeRun run(amp::recipe("mxfp4-centered"), *layer, optim::SGDOptions{.lr = 0.1});
+  run.backward(run.forward([&] { return (*layer)(zeros({0, 32})).sum(); }));
+  for (const float g : layer->fc.weight.grad().to_vector<float>()) CHECK(g == 0);
+}
+
 TEST_CASE("center: what it is not for") {
   Quantization q = same({.format = format("e2m1"), .scaling = TensorScale{}});
   q.forward_w->center = true;
@@ -673,6 +687,7 @@ TEST_CASE("center: what it is not for") {
   CHECK(message_of([&] {
           region.forward([] { return conv2d(ones({1, 1, 4, 4}), ones({1, 1, 3, 3})); });
         }).find("center is for matmul and linear") != std::string::npos);
-  CHECK(message_of([&] { quantize(ones({2, 2}), *q.forward_x); }).find("center belongs to a product") !=
-        std::string::npos);
+  CHECK(message_of([&] {
+          quantize(ones({2, 2}), *q.forward_x);
+        }).find("center belongs to a product") != std::string::npos);
 }

@@ -424,10 +424,10 @@ TEST_CASE("quantisation that cannot be is named") {
     return message_of([&] { amp::check_valid(r); });
   };
   CHECK(refused([](Recipe&) {}) == "no error");
-  CHECK(
-      refused([](Recipe& r) { r.quantization->wgrad_x->format = format("e5m2"); }) ==
-      "recipe 'mine': quantization, wgrad_x: delayed scaling keeps one history, so forward_x must have the same format "
-      "and scaling");
+  CHECK(refused([](Recipe& r) { r.quantization->wgrad_x->format = format("e5m2"); }) ==
+        "recipe 'mine': quantization, wgrad_x: delayed scaling keeps one history, so forward_x must have the same "
+        "format, "
+        "scaling and transform");
   CHECK(refused([](Recipe& r) {
           r.quantization->forward_w.reset();
         }).starts_with("recipe 'mine': quantization, dgrad_w: delayed scaling keeps one history"));

@@ -298,14 +298,15 @@ TEST_CASE("a quantised recipe tells what each operand of each product becomes") 
 }
 
 TEST_CASE("names, aliases and the registry") {
-  CHECK(amp::recipe_names() ==
-        std::vector<std::string>{
-            "fp32",      "tf32",        "fp16-pure",   "bf16-pure",    "fp16-master",  "bf16-master", "amp-fp16",
-            "amp-bf16",  "fp8-delayed", "fp8-current", "fp8-rowwise",  "fp8-block128", "mxfp8",       "mxfp6",
-            "mxfp4",     "nvfp4",       "msamp-o1",    "msamp-o2",     "nvfp4-4over6", "mxint8",      "msfp12",
-            "msfp16",    "mx9",         "mx6",         "mx4",          "hif4",         "int8",        "int4",
-            "int8-asym", "int4-asym",   "nf4",         "int8-rowwise", "switchback",   "mxfp4-backward",
-            "mxfp4-centered", "adam8", "adam4"});
+  CHECK(
+      amp::recipe_names() ==
+      std::vector<std::string>{
+          "fp32",      "tf32",        "fp16-pure",   "bf16-pure",    "fp16-master",  "bf16-master",    "amp-fp16",
+          "amp-bf16",  "fp8-delayed", "fp8-current", "fp8-rowwise",  "fp8-block128", "mxfp8",          "mxfp6",
+          "mxfp4",     "nvfp4",       "msamp-o1",    "msamp-o2",     "nvfp4-4over6", "mxint8",         "msfp12",
+          "msfp16",    "mx9",         "mx6",         "mx4",          "hif4",         "int8",           "int4",
+          "int8-asym", "int4-asym",   "nf4",         "int8-rowwise", "switchback",   "mxfp4-backward", "mxfp4-centered",
+          "adam8",     "adam4"});
   CHECK(amp::recipe("O0").name == "fp32");
   CHECK(amp::recipe("O1").name == "amp-fp16");
   CHECK(amp::recipe("O2").name == "fp16-master");

@@ -97,6 +97,35 @@ TEST_CASE("schedule: the last share of a run, and named layers") {
   check_same(with_layer, plain);
 }
 
+TEST_CASE("schedule: layers that a phase does not name keep their histories") {
+  const Recipe recipe = amp::recipe_from_json(
+      R"({"name": "mine", "base": "fp8-delayed", "schedule": [{"from": 3, "recipe": "fp32", "modules": ["b"]}]})");
+  const Trained scheduled(recipe);
+  const Trained plain(amp::recipe("fp8-delayed"));
+  scheduled.steps(0, 3);
+  plain.steps(0, 3);
+  CHECK(scheduled.run->quantization()->of_module("b") == nullptr);
+  const auto scales = [](const Trained& t) {
+    std::vector<float> all;
+    for (const auto& site : t.run->quantization()->sites())
+      if (site->name == "a") all = {site->x.scale, site->w.scale, site->dy.scale};
+    return all;
+  };
+  REQUIRE(scales(plain).size() == 3);
+  CHECK(scales(plain)[0] != 1);
+  CHECK(scales(scheduled) == scales(plain));
+}
+
+TEST_CASE("schedule: phases that the length of the run puts in another order, or gives no step, are Errors") {
+  const auto message = [](const char* schedule) { return message_of([&] { Trained(from_json(schedule), 6); }); };
+  CHECK(message(R"([{"from": 5, "recipe": "fp32"}, {"last": 0.5, "recipe": "mxfp8"}])")
+            .find("in a run of 6 steps the phase 'mxfp8' begins with step 3, before") != std::string::npos);
+  CHECK(message(R"([{"last": 0.01, "recipe": "fp32"}])").find("the last 0.01 of 6 steps is no step") !=
+        std::string::npos);
+  CHECK(message(R"([{"last": 1, "recipe": "fp32"}, {"from": 5, "recipe": "mxfp8"}])").find("in the order") !=
+        std::string::npos);
+}
+
 TEST_CASE("schedule: a run that is resumed in or before a phase has the bits of an unbroken one") {
   const Recipe recipe = from_json(
       R"([{"from": 1, "recipe": "fp8-delayed"}, {"from": 3, "recipe": "nvfp4"}, {"last": 0.2, "recipe": "fp32"}])");

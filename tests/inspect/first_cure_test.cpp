@@ -92,6 +92,14 @@ TEST_CASE("gradients beyond f16 have a loss scale below 1 as their cure") {
   CHECK(f.remedy == "a loss scale of 2^-8");
 }
 
+TEST_CASE("a loss scale that is far too high is the cause, though bf16 in a trial undoes more than one lower scale") {
+  amp::Recipe high = amp::recipe("fp16-master");
+  high.scaling = optim::GradScalerOptions{.init_scale = std::exp2(23), .dynamic = false};
+  const lab::Finding f = first_finding(high, between([](const Tensor& h) { return h; }), short_run(3));
+  CHECK(f.cause == Cause::scale_too_high);
+  CHECK(f.remedy.starts_with("a loss scale of"));
+}
+
 TEST_CASE("second moments that overflow in an earlier step are the cause of the step that reads them") {
   amp::Recipe r = amp::recipe("bf16-master");
   r.optimizer_state = DType::f16;

@@ -135,6 +135,15 @@ TEST_CASE("a loss and a metric of the user") {
   CHECK(evaluated(cubes, {}, x, y).metric.name == "loss");
 }
 
+TEST_CASE("the constant answer to classes is the most frequent one, whether the loss is the user's or not") {
+  const data::Split digits = data::split(data::digits(), 1437, 0);
+  const lab::Loss own = {"twice", [](const Tensor& x, const Tensor& y) { return cross_entropy(x, y) * 2; }};
+  const lab::LabData data = {"digits", [digits](std::uint64_t) { return digits; }};
+  const double usual = lab::constant_metric(lab::objective_of(data, "cross_entropy", "accuracy"), digits.test);
+  CHECK(usual < 0.2);
+  CHECK(lab::constant_metric(lab::objective_of(data, own, "accuracy"), digits.test) == usual);
+}
+
 TEST_CASE("unknown losses and metrics, and pairs that do not fit, are named") {
   const lab::LabData data(small_digits());
   const auto said = [&](const lab::Loss& loss, const lab::Metric& metric) {

@@ -36,13 +36,16 @@ TEST_CASE("twins: a mask leaves choices out, and logits of other sizes or withou
   const Tensor learner = tensor({0.0, 1.0, 0.0, 1.0}).reshape({2, 2});
   const Tensor sampler = tensor({0.0, 1.0, 1.0, 0.0}).reshape({2, 2});
   CHECK(lab::compare_choices(learner, sampler).changed_share() == 0.5);
-  const lab::TwinChoices first = lab::compare_choices(learner, sampler, tensor({1.0, 0.0}).to(DType::f32));
-  CHECK(first.count == 1);
-  CHECK(first.mean_kl() == 0);
+  for (const DType dtype : {DType::f32, DType::f64, DType::i64, DType::bool_}) {
+    const lab::TwinChoices first = lab::compare_choices(learner, sampler, tensor({1.0, 0.0}).to(dtype));
+    CHECK(first.count == 1);
+    CHECK(first.mean_kl() == 0);
+  }
   CHECK_THROWS_WITH_AS(lab::compare_choices(learner, sampler.reshape({4, 1})), doctest::Contains("[4, 1]"), Error);
   CHECK_THROWS_WITH_AS(lab::compare_choices(learner, sampler, tensor({1.0})), doctest::Contains("a mask [1]"), Error);
   const Tensor infinite = tensor({0.0, INFINITY}).reshape({1, 2});
-  CHECK_THROWS_WITH_AS(lab::compare_choices(infinite, infinite), doctest::Contains("row 0"), Error);
+  CHECK_THROWS_WITH_AS(lab::compare_choices(infinite, infinite), doctest::Contains("row 0 of the learner's logits"),
+                       Error);
 }
 
 TEST_CASE("twins: a recipe is its own twin, and fewer bits are further away") {
@@ -59,6 +62,27 @@ TEST_CASE("twins: a recipe is its own twin, and fewer bits are further away") {
   CHECK(mxfp4.all.mean_kl() > 10 * bf16.all.mean_kl());
   CHECK(mxfp4.all.effective_share() < bf16.all.effective_share());
   CHECK(bf16.all.effective_share() < 1);
+}
+
+TEST_CASE(
+    "twins: the weights of one class alone, of samples as many as asked, are those without layers' contributions") {
+  const Tensor learner = tensor({std::log(0.9), std::log(0.1)}).reshape({1, 2});
+  const Tensor sampler = tensor({std::log(0.9995), std::log(0.0005)}).reshape({1, 2});
+  const lab::TwinChoices c = lab::compare_choices(learner, sampler);
+  CHECK(c.smallest_log == c.largest_log);
+  CHECK(std::exp(c.largest_log) == doctest::Approx(0.9 / 0.9995).epsilon(1e-6));
+
+  // Running statistics and histories of amaxes move in a step.
+  const lab::LabData data = lab::data_for("digits");
+  const lab::MakeModel cnn = lab::model_for("cnn", data.load(0).train);
+  lab::TwinOptions options{.study = {.step = 4, .epochs = 1}, .samples = 10};
+  const lab::Twins with = lab::twin(cnn, data, amp::recipe("fp32"), amp::recipe("fp8-delayed"), options);
+  options.layers = false;
+  const lab::Twins without = lab::twin(cnn, data, amp::recipe("fp32"), amp::recipe("fp8-delayed"), options);
+  CHECK(with.all.count == 10);
+  CHECK(with.all.kl > 0);
+  CHECK(with.all.kl == without.all.kl);
+  CHECK(with.all.largest == without.all.largest);
 }
 
 TEST_CASE("twins: the layers' contributions add up to the difference of the losses") {

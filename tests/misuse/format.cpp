@@ -74,7 +74,7 @@ Misuses format_misuses() {
          q.hadamard = true;
          return quantize(ones({2}), q).dequantize();
        },
-       "quantize: the Hadamard transform belongs to a product; apply hadamard16 yourself"},
+       "quantize: the Hadamard transform belongs to a product; apply hadamard() yourself"},
       {"integers quantised", [] { return fake_quantize(arange(0, 3), mx()); },
        "quantize: takes a floating tensor, not i64"},
       {"an undefined tensor quantised", [] { return fake_quantize(Tensor(), mx()); },

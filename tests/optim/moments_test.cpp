@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "gradual/core/formats/format_table.h"
 #include "gradual/core/tensor/memory.h"
 #include "helpers.h"
 
