@@ -43,8 +43,8 @@ void pow_rule(const C& c) {
     c.set(1, c.scalar() == 0 ? where(b >= 0, 0, g) : g);
   }
 }
-// The angle of the point (x, y) has the slopes x / r^2 and -y / r^2. They are computed at the scale of the larger of |x|
-// and |y|, where r^2 neither overflows nor vanishes.
+// The angle of the point (x, y) has the slopes x / r^2 and -y / r^2. They are computed at the scale of the larger of
+// |x| and |y|, where r^2 neither overflows nor vanishes.
 void angle(const C& c) {
   const auto coordinate = [&](int i) {
     const Tensor saved = c.optional_input(i);

@@ -263,7 +263,7 @@ template <class T> GRADUAL_HD T floor_divide(T x, T y) {
     return y == 0 ? T{0} : trunc_divide(x, y) - (other_side ? 1 : 0);
   }
 }
-// x 2^by and x 2^-by rounded down. Bits leave the 64 of the compute type; shifts outside of them give what is left then.
+// x 2^by and x 2^-by rounded down, in the 64 bits of the compute type. Shifts outside of them give what is left then.
 inline constexpr std::int64_t kIntegerBits = 64;
 GRADUAL_HD inline std::int64_t shift_left(std::int64_t x, std::int64_t by) {
   const bool beyond = by < 0 || by >= kIntegerBits;

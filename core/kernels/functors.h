@@ -1,7 +1,7 @@
 // The elementwise ops and their functions; all backends share them. A backend provides kernels for six kinds of
 // functions: of numbers in the operands' compute type, of floats, of integers, of a float and the call's number,
-// comparisons and truth values. unary_rows and binary_rows fill the backend's column with the functors that the op table
-// names.
+// comparisons and truth values. unary_rows and binary_rows fill the backend's column with the functors that the op
+// table names.
 #pragma once
 
 #include <cmath>
