@@ -16,10 +16,12 @@ using enum OpId;
 // conv2d_backward_input is here as conv_transpose2d: backward rules run below amp.
 constexpr OpId kLower[] = {matmul, linear, conv2d, conv2d_backward_input, scaled_dot_product_attention};
 // Ops that exceed a half format's range, or sum many small terms.
-constexpr OpId kFp32[] = {exp,         exp2,       expm1,    log2,          log,       log1p,   rsqrt,
-                          reciprocal,  pow,        softplus, sum,           logsumexp, norm,    softmax,
-                          log_softmax, layer_norm, rms_norm, cross_entropy, mse_loss,  l1_loss, bce_with_logits_loss};
-constexpr OpId kPromote[] = {add, sub, mul, div, maximum, minimum, eq, ne, lt, le, gt, ge, where, cat, scatter_add};
+constexpr OpId kFp32[] = {exp,        exp2,     expm1,         log2,     log,        log1p,
+                          log10,      rsqrt,    acos,          asin,     reciprocal, pow,
+                          softplus,   sum,      logsumexp,     norm,     softmax,    log_softmax,
+                          layer_norm, rms_norm, cross_entropy, mse_loss, l1_loss,    bce_with_logits_loss};
+constexpr OpId kPromote[] = {add,     sub, mul, div, atan2, floor_divide, trunc_divide, remainder, fmod, maximum,
+                             minimum, eq,  ne,  lt,  le,    gt,           ge,           where,     cat,  scatter_add};
 
 constexpr const char* kBceBan =
     "banned under autocast: it takes probabilities, and a half format rounds those near 0 and 1 to 0 and 1, where its "

@@ -43,6 +43,29 @@ void pow_rule(const C& c) {
     c.set(1, c.scalar() == 0 ? where(b >= 0, 0, g) : g);
   }
 }
+// The angle of the point (x, y) has the slopes x / r^2 and -y / r^2. They are computed at the scale of the larger of
+// |x| and |y|, where r^2 neither overflows nor vanishes.
+void angle(const C& c) {
+  const auto coordinate = [&](int i) {
+    const Tensor saved = c.optional_input(i);
+    return saved.defined() ? saved : full({}, c.scalar(), options_of(c.grad()));
+  };
+  const Tensor y = coordinate(0);
+  const Tensor x = coordinate(1);
+  const Tensor size = detached(maximum(abs(y), abs(x)));
+  const Tensor v = y / size;
+  const Tensor u = x / size;
+  const Tensor scaled = c.grad() / (square(u) + square(v)) / size;
+  if (c.needs(0)) c.set(0, scaled * u);
+  if (c.needs(1)) c.set(1, -(scaled * v));
+}
+template <Tensor (*quotient)(const Operand&, const Operand&)> void rest_of(const C& c) {
+  c.set(0, c.grad());
+  if (!c.needs(1)) return;
+  const Tensor a = c.optional_input(0);
+  const Tensor b = c.optional_input(1);
+  c.set(1, -(c.grad() * quotient(operand(c, a), operand(c, b))));
+}
 // Equal operands share the gradient, as in PyTorch. If one is NaN, the result is NaN, and both get the gradient. Uses
 // selection, not multiplication by 0 and 1, which would turn an Inf into NaN.
 template <bool kMax> void extreme(const C& c) {
@@ -68,6 +91,21 @@ Tensor erf_slope(const C& c) {
   return exp(-square(x)) * (2 * std::numbers::inv_sqrtpi);
 }
 
+// 1 / sqrt(1 + x^2). Where x^2 could overflow, 1 adds nothing to it, and the result is 1 / |x|.
+Tensor inverse_root(const Tensor& x) {
+  const Tensor size = abs(x);
+  const Tensor far = size > 4 / std::sqrt(float_info(x.dtype()).epsilon);
+  return where(far, reciprocal(where(far, size, 1)), rsqrt(square(where(far, 0, x)) + 1));
+}
+// 1 - x^2.
+Tensor from_one(const Tensor& x) { return (1 - x) * (1 + x); }
+// 1 / (1 - x^2). Its derivative at Inf is 0.
+Tensor atanh_slope(const C& c) {
+  const double most = float_info(c.input(0).dtype()).max;
+  const Tensor x = c.create_graph() ? where(abs(c.input(0)) > most, most, c.input(0)) : c.input(0);
+  return reciprocal(from_one(x));
+}
+
 void register_binary() {
   set_rule(OpId::add, {}, same);
   set_rule(OpId::sub, {}, [](const C& c) {
@@ -83,6 +121,15 @@ void register_binary() {
   set_rule(OpId::pow, {in(0) | in(1), in(0) | in(1) | out(0)}, pow_rule);
   set_rule(OpId::maximum, {in(0) | in(1), in(0) | in(1)}, extreme<true>);
   set_rule(OpId::minimum, {in(0) | in(1), in(0) | in(1)}, extreme<false>);
+  set_rule(OpId::atan2, {in(0) | in(1), in(0) | in(1)}, angle);
+  // a - q b: the quotient q is constant between its steps.
+  set_rule(OpId::remainder, {0, in(0) | in(1)}, rest_of<floor_divide>);
+  set_rule(OpId::fmod, {0, in(0) | in(1)}, rest_of<trunc_divide>);
+  for (const OpId steps : {OpId::floor_divide, OpId::trunc_divide})
+    set_rule(steps, {}, [](const C& c) {
+      zero(c);
+      if (c.needs(1)) c.set(1, zeros_like(c.grad()));
+    });
   set_rule(OpId::where, {0, in(0), in(0)}, [](const C& c) {
     if (c.needs(1)) c.set(1, where(c.input(0), c.grad(), 0));
     if (c.needs(2)) c.set(2, where(c.input(0), 0, c.grad()));
@@ -110,6 +157,17 @@ void register_unary() {
   set_rule(OpId::log2, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) * std::numbers::ln2)); });
   set_rule(OpId::log, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / c.input(0)); });
   set_rule(OpId::log1p, {in(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.input(0) + 1)); });
+  set_rule(OpId::log10, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * (1 / std::numbers::ln10) / c.input(0)); });
+  // (1 - x) (1 + x) rather than 1 - x^2, which loses the digits near 1.
+  set_rule(OpId::asin, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * rsqrt(from_one(c.input(0)))); });
+  set_rule(OpId::acos, {in(0)}, [](const C& c) { c.set(0, -c.take_grad() * rsqrt(from_one(c.input(0)))); });
+  set_rule(OpId::atan, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * square(inverse_root(c.input(0)))); });
+  set_rule(OpId::asinh, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * inverse_root(c.input(0))); });
+  set_rule(OpId::acosh, {in(0)}, [](const C& c) {
+    const Tensor x = c.input(0);
+    c.set(0, c.take_grad() * (rsqrt(x - 1) * rsqrt(x + 1)));
+  });
+  set_rule(OpId::atanh, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * atanh_slope(c)); });
   set_rule(OpId::sqrt, {out(0)}, [](const C& c) { c.set(0, c.take_grad() / (c.output(0) * 2)); });
   set_rule(OpId::rsqrt, {out(0)},
            [](const C& c) { c.set(0, c.take_grad() * (square(c.output(0)) * -0.5 * c.output(0))); });
@@ -120,6 +178,7 @@ void register_unary() {
   set_rule(OpId::tanh, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (1 - square(c.output(0)))); });
   set_rule(OpId::sigmoid, {out(0)}, [](const C& c) { c.set(0, c.take_grad() * (c.output(0) * (1 - c.output(0)))); });
   set_rule(OpId::erf, {in(0)}, [](const C& c) { c.set(0, c.take_grad() * erf_slope(c)); });
+  set_rule(OpId::erfc, {in(0)}, [](const C& c) { c.set(0, -(c.take_grad() * erf_slope(c))); });
   // Selection: multiplying by a 0/1 mask would turn an Inf in the gradient into NaN where the mask is 0.
   set_rule(OpId::relu, {out(0)}, [](const C& c) { c.set(0, times_slope(c, OpId::relu_backward, {}, c.output(0))); });
   set_rule(OpId::relu_backward, {in(1), 0}, [](const C& c) {
@@ -149,6 +208,8 @@ void register_unary() {
 void register_elementwise_rules() {
   register_binary();
   register_unary();
+  set_no_rule({OpId::bitwise_and, OpId::bitwise_or, OpId::bitwise_xor, OpId::shift_left, OpId::shift_right},
+              "integers have no gradient");
   set_no_rule({OpId::unscale_, OpId::sgd_step_, OpId::adam_step_}, "an update outside the graph");
 }
 

@@ -39,7 +39,7 @@ set(gradual_batch_lines
   "inspect: diagnosis diff shadow_tables"
   "inspect: gradient_sites sum_tree"
   "inspect: numbers update_meter"
-  "pt2: arguments executor host_functions ops_activations ops_table python_line"
+  "pt2: arguments executor ops_activations ops_table python_line"
   "pt2: ops_arithmetic plan read_graph value"
   "pt2: ops_creation program translate"
   "pt2: ops_images translate_layers translated"

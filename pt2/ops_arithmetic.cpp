@@ -10,7 +10,6 @@
 
 #include "../core/ops/derived_ops.h"
 #include "../core/support/throwf.h"
-#include "host_functions.h"
 #include "ops_table.h"
 
 namespace gradual::pt2 {
@@ -59,29 +58,18 @@ Value rsub(const Arguments& a) {
 
 Value divide(const Arguments& a) { return floating_binary(a, div); }
 
-// The operands of a rounded quotient: one dtype, one shape.
-std::pair<Tensor, Tensor> quotient_operands(const Arguments& a) {
+// A rounded quotient, or what is left then. Masks count as integers.
+template <BinaryFn f> Value rounded(const Arguments& a) {
   const DType common = result_type(a, {0, 1});
   const DType to = common == DType::bool_ ? DType::i64 : common;
-  const Tensor x = as_tensor(a, 0, to);
-  const Tensor y = as_tensor(a, 1, to);
-  const Shape sizes = broadcast_shapes(x.sizes(), y.sizes(), "a quotient");
-  return {expand(x, sizes), expand(y, sizes)};
-}
-template <Toward by> Value quotient(const Arguments& a) {
-  const auto [x, y] = quotient_operands(a);
-  return rounded_quotient(x, y, by);
-}
-template <Toward by> Value rest(const Arguments& a) {
-  const auto [x, y] = quotient_operands(a);
-  return remainder_of(x, y, by);
+  return f(as_tensor(a, 0, to), as_tensor(a, 1, to));
 }
 
 Value divide_mode(const Arguments& a) {
   if (a.none(2)) return divide(a);
   const std::string& mode = a.text(2);
-  if (mode == "floor") return quotient<Toward::floor>(a);
-  if (mode == "trunc") return quotient<Toward::zero>(a);
+  if (mode == "floor") return rounded<floor_divide>(a);
+  if (mode == "trunc") return rounded<trunc_divide>(a);
   a.fail(2, "floor, trunc or none");
 }
 
@@ -147,43 +135,25 @@ Value lerp(const Arguments& a) {
   return where(lt(abs(w), 0.5), from_start(w), from_end(w));
 }
 
-// Bitwise ops: on masks logical ones, on integers by the host.
-using IntegerFn = std::int64_t (*)(std::int64_t, std::int64_t);
-Tensor of_integers(const Arguments& a, DType to, IntegerFn f) {
+// Ops on the bits of integers; of masks they are logical ones.
+template <BinaryFn f> Value bitwise(const Arguments& a) {
   for (const int i : {0, 1})
     if (a.is_tensor(i) ? a.tensor(i).is_floating() : a.is_floating_number(i)) a.fail(i, "an integer or a bool");
-  const Tensor x = as_tensor(a, 0, to);
-  const Tensor y = as_tensor(a, 1, to);
-  const Shape sizes = broadcast_shapes(x.sizes(), y.sizes(), "a bitwise op");
-  return host_integers(expand(x, sizes), expand(y, sizes), f);
-}
-template <BinaryFn on_masks, IntegerFn on_integers> Value bitwise(const Arguments& a) {
   const DType to = result_type(a, {0, 1});
-  if (to == DType::bool_) return on_masks(a.operand(0), a.operand(1));
-  return of_integers(a, to, on_integers);
+  return f(as_tensor(a, 0, to), as_tensor(a, 1, to));
 }
-template <IntegerFn f> Value shifted(const Arguments& a) { return of_integers(a, result_type(a, {0, 1}), f); }
-std::int64_t and_of(std::int64_t x, std::int64_t y) { return x & y; }
-std::int64_t or_of(std::int64_t x, std::int64_t y) { return x | y; }
-std::int64_t xor_of(std::int64_t x, std::int64_t y) { return x ^ y; }
-constexpr std::int64_t kBits = 64;
-std::int64_t left_of(std::int64_t x, std::int64_t by) {
-  return by < 0 || by >= kBits ? 0 : static_cast<std::int64_t>(static_cast<std::uint64_t>(x) << by);
-}
-std::int64_t right_of(std::int64_t x, std::int64_t by) { return x >> (by < 0 || by >= kBits ? kBits - 1 : by); }
 Value bitwise_not(const Arguments& a) {
   const Tensor& x = a.tensor(0);
   if (x.dtype() == DType::bool_) return logical_not(x);
   if (x.is_floating()) a.fail(0, "an integer or a bool");
-  return host_integers(x, x, [](std::int64_t n, std::int64_t) { return ~n; });
+  constexpr double kAllBits = -1;
+  constexpr double kAllBitsOfByte = 255;
+  return bitwise_xor(x, x.dtype() == DType::u8 ? kAllBitsOfByte : kAllBits);
 }
 Value angle_of(const Arguments& a) {
   const DType common = result_type(a, {0, 1});
   const DType to = is_floating(common) ? common : a.real();
-  const Tensor y = as_tensor(a, 0, to);
-  const Tensor x = as_tensor(a, 1, to);
-  const Shape sizes = broadcast_shapes(y.sizes(), x.sizes(), "atan2");
-  return host_atan2(expand(y, sizes), expand(x, sizes));
+  return atan2(as_tensor(a, 0, to), as_tensor(a, 1, to));
 }
 
 Value tangent(const Arguments& a) {
@@ -191,36 +161,13 @@ Value tangent(const Arguments& a) {
   return div(sin(x), cos(x));
 }
 
-// --- functions of the host -------------------------------------------------------------------------------------------
-
-template <double (*f)(double), Tensor (*slope)(const Tensor&)> Value by_host(const Arguments& a) {
-  return host_function(floating(a, a.tensor(0)), f, slope);
-}
-// Library functions of C++ are overloaded; these have one form.
-double erfc_of(double x) { return std::erfc(x); }
-double atan_of(double x) { return std::atan(x); }
-double asin_of(double x) { return std::asin(x); }
-double acos_of(double x) { return std::acos(x); }
-double asinh_of(double x) { return std::asinh(x); }
-double acosh_of(double x) { return std::acosh(x); }
-double atanh_of(double x) { return std::atanh(x); }
-double log10_of(double x) { return std::log10(x); }
-double sinc_of(double x) { return x == 0 ? 1 : std::sin(kPi * x) / (kPi * x); }
-Tensor erfc_slope(const Tensor& x) { return mul(exp(neg(square(x))), -2 / std::sqrt(kPi)); }
-Tensor atan_slope(const Tensor& x) { return reciprocal(add(square(x), 1)); }
-Tensor asin_slope(const Tensor& x) { return rsqrt(sub(1, square(x))); }
-Tensor acos_slope(const Tensor& x) { return neg(asin_slope(x)); }
-Tensor asinh_slope(const Tensor& x) { return rsqrt(add(square(x), 1)); }
-Tensor acosh_slope(const Tensor& x) { return rsqrt(sub(square(x), 1)); }
-Tensor atanh_slope(const Tensor& x) { return reciprocal(sub(1, square(x))); }
-Tensor log10_slope(const Tensor& x) { return reciprocal(mul(x, std::log(10.0))); }
-Tensor sinc_slope(const Tensor& x) {
+// sin(pi x) / (pi x); 1, with the slope 0, at 0.
+Value sinc(const Arguments& a) {
+  const Tensor x = floating(a, a.tensor(0));
   const Tensor there = eq(x, 0);
   const Tensor angle = mul(where(there, 1, x), kPi);
-  const Tensor slope = div(sub(mul(cos(angle), angle), sin(angle)), mul(square(angle), 1 / kPi));
-  return where(there, 0, slope);
+  return where(there, 1, div(sin(angle), angle));
 }
-
 Value sinh(const Arguments& a) {
   const Tensor x = floating(a, a.tensor(0));
   return mul(sub(expm1(x), expm1(neg(x))), 0.5);
@@ -302,13 +249,13 @@ constexpr OpRow kRows[] = {
     {"aten.true_divide.Tensor", "self other", divide},
     {"aten.div.Tensor_mode", "self other rounding_mode", divide_mode},
     {"aten.div.Scalar_mode", "self other rounding_mode", divide_mode},
-    {"aten.floor_divide.default", "self other", quotient<Toward::floor>},
-    {"aten.floor_divide.Scalar", "self other", quotient<Toward::floor>},
-    {"aten.remainder.Tensor", "self other", rest<Toward::floor>},
-    {"aten.remainder.Scalar", "self other", rest<Toward::floor>},
-    {"aten.remainder.Scalar_Tensor", "self other", rest<Toward::floor>},
-    {"aten.fmod.Tensor", "self other", rest<Toward::zero>},
-    {"aten.fmod.Scalar", "self other", rest<Toward::zero>},
+    {"aten.floor_divide.default", "self other", rounded<floor_divide>},
+    {"aten.floor_divide.Scalar", "self other", rounded<floor_divide>},
+    {"aten.remainder.Tensor", "self other", rounded<gradual::remainder>},
+    {"aten.remainder.Scalar", "self other", rounded<gradual::remainder>},
+    {"aten.remainder.Scalar_Tensor", "self other", rounded<gradual::remainder>},
+    {"aten.fmod.Tensor", "self other", rounded<gradual::fmod>},
+    {"aten.fmod.Scalar", "self other", rounded<gradual::fmod>},
     {"aten.pow.Tensor_Scalar", "self exponent", power},
     {"aten.pow.Tensor_Tensor", "self exponent", power},
     {"aten.pow.Scalar", "self exponent", power},
@@ -365,16 +312,16 @@ constexpr OpRow kRows[] = {
     {"aten.sinh.default", "self", sinh},
     {"aten.cosh.default", "self", cosh},
     {"aten.erf.default", "self", of_float<erf>},
-    {"aten.erfc.default", "self", by_host<erfc_of, erfc_slope>},
-    {"aten.special_erfc.default", "self", by_host<erfc_of, erfc_slope>},
-    {"aten.atan.default", "self", by_host<atan_of, atan_slope>},
-    {"aten.asin.default", "self", by_host<asin_of, asin_slope>},
-    {"aten.acos.default", "self", by_host<acos_of, acos_slope>},
-    {"aten.asinh.default", "self", by_host<asinh_of, asinh_slope>},
-    {"aten.acosh.default", "self", by_host<acosh_of, acosh_slope>},
-    {"aten.atanh.default", "self", by_host<atanh_of, atanh_slope>},
-    {"aten.log10.default", "self", by_host<log10_of, log10_slope>},
-    {"aten.sinc.default", "self", by_host<sinc_of, sinc_slope>},
+    {"aten.erfc.default", "self", of_float<gradual::erfc>},
+    {"aten.special_erfc.default", "self", of_float<gradual::erfc>},
+    {"aten.atan.default", "self", of_float<gradual::atan>},
+    {"aten.asin.default", "self", of_float<gradual::asin>},
+    {"aten.acos.default", "self", of_float<gradual::acos>},
+    {"aten.asinh.default", "self", of_float<gradual::asinh>},
+    {"aten.acosh.default", "self", of_float<gradual::acosh>},
+    {"aten.atanh.default", "self", of_float<gradual::atanh>},
+    {"aten.log10.default", "self", of_float<gradual::log10>},
+    {"aten.sinc.default", "self", sinc},
     {"aten.special_expm1.default", "self", of_float<expm1>},
     {"aten.special_log1p.default", "self", of_float<log1p>},
     {"aten.nan_to_num.default", "self nan=None posinf=None neginf=None", nan_to_num},
@@ -399,27 +346,27 @@ constexpr OpRow kRows[] = {
     {"aten.logical_or.default", "self other", two<logical_or>},
     {"aten.logical_xor.default", "self other", two<logical_xor>},
     {"aten.logical_not.default", "self", of_number<logical_not>},
-    {"aten.bitwise_and.Tensor", "self other", bitwise<logical_and, and_of>},
-    {"aten.bitwise_and.Scalar", "self other", bitwise<logical_and, and_of>},
-    {"aten.bitwise_or.Tensor", "self other", bitwise<logical_or, or_of>},
-    {"aten.bitwise_or.Scalar", "self other", bitwise<logical_or, or_of>},
-    {"aten.bitwise_xor.Tensor", "self other", bitwise<logical_xor, xor_of>},
+    {"aten.bitwise_and.Tensor", "self other", bitwise<gradual::bitwise_and>},
+    {"aten.bitwise_and.Scalar", "self other", bitwise<gradual::bitwise_and>},
+    {"aten.bitwise_or.Tensor", "self other", bitwise<gradual::bitwise_or>},
+    {"aten.bitwise_or.Scalar", "self other", bitwise<gradual::bitwise_or>},
+    {"aten.bitwise_xor.Tensor", "self other", bitwise<gradual::bitwise_xor>},
     {"aten.bitwise_not.default", "self", bitwise_not},
-    {"aten.__and__.Tensor", "self other", bitwise<logical_and, and_of>},
-    {"aten.__and__.Scalar", "self other", bitwise<logical_and, and_of>},
-    {"aten.__or__.Tensor", "self other", bitwise<logical_or, or_of>},
-    {"aten.__or__.Scalar", "self other", bitwise<logical_or, or_of>},
-    {"aten.__xor__.Tensor", "self other", bitwise<logical_xor, xor_of>},
-    {"aten.__xor__.Scalar", "self other", bitwise<logical_xor, xor_of>},
-    {"aten.bitwise_xor.Scalar", "self other", bitwise<logical_xor, xor_of>},
-    {"aten.__lshift__.Scalar", "self other", shifted<left_of>},
-    {"aten.__lshift__.Tensor", "self other", shifted<left_of>},
-    {"aten.__rshift__.Scalar", "self other", shifted<right_of>},
-    {"aten.__rshift__.Tensor", "self other", shifted<right_of>},
-    {"aten.bitwise_left_shift.Tensor", "self other", shifted<left_of>},
-    {"aten.bitwise_left_shift.Tensor_Scalar", "self other", shifted<left_of>},
-    {"aten.bitwise_right_shift.Tensor", "self other", shifted<right_of>},
-    {"aten.bitwise_right_shift.Tensor_Scalar", "self other", shifted<right_of>},
+    {"aten.__and__.Tensor", "self other", bitwise<gradual::bitwise_and>},
+    {"aten.__and__.Scalar", "self other", bitwise<gradual::bitwise_and>},
+    {"aten.__or__.Tensor", "self other", bitwise<gradual::bitwise_or>},
+    {"aten.__or__.Scalar", "self other", bitwise<gradual::bitwise_or>},
+    {"aten.__xor__.Tensor", "self other", bitwise<gradual::bitwise_xor>},
+    {"aten.__xor__.Scalar", "self other", bitwise<gradual::bitwise_xor>},
+    {"aten.bitwise_xor.Scalar", "self other", bitwise<gradual::bitwise_xor>},
+    {"aten.__lshift__.Scalar", "self other", bitwise<shift_left>},
+    {"aten.__lshift__.Tensor", "self other", bitwise<shift_left>},
+    {"aten.__rshift__.Scalar", "self other", bitwise<shift_right>},
+    {"aten.__rshift__.Tensor", "self other", bitwise<shift_right>},
+    {"aten.bitwise_left_shift.Tensor", "self other", bitwise<shift_left>},
+    {"aten.bitwise_left_shift.Tensor_Scalar", "self other", bitwise<shift_left>},
+    {"aten.bitwise_right_shift.Tensor", "self other", bitwise<shift_right>},
+    {"aten.bitwise_right_shift.Tensor_Scalar", "self other", bitwise<shift_right>},
     {"aten.atan2.default", "self other", angle_of},
 };
 

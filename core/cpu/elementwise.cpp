@@ -1,7 +1,9 @@
 // Elementwise kernels: the functors of functors.h in the loops of loops.h. Also in-place arithmetic and dropout.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "../formats/cast_counts.h"
 #include "../kernels/copies.h"
@@ -114,6 +116,11 @@ template <template <class> class F> void with_number(const OpCall& c, Outputs& o
 struct Cpu {
   template <int N, class F> void numbers(OpId op, F f) const { set_kernel(op, cpu::numbers<N>(f)); }
   template <int N, class F> void floats(OpId op, F f) const { set_kernel(op, cpu::floats<N>(f)); }
+  template <class F> void integers(OpId op, F) const {
+    set_kernel(op, [](const OpCall& c, Outputs& out) {
+      run<std::int64_t, 2>(out[0], c.inputs.data(), F{}, scalar_of<std::int64_t, 2>(c));
+    });
+  }
   template <template <class> class F> void with_number(OpId op) const { set_kernel(op, cpu::with_number<F>); }
   // Integers are compared with a fraction as doubles.
   template <class F> void comparison(OpId op, F) const {
@@ -138,6 +145,17 @@ void clamp(const OpCall& c, Outputs& out) {
     const functors::Clamp<C> f{bound<C>(std::ceil(a.value), a.value), bound<C>(std::floor(a.high), a.high)};
     run<C, 1>(out[0], c.inputs.data(), f);
   });
+}
+
+// A quotient or what is left of it. Error where an integer is divided by 0.
+template <class F> void divides(const OpCall& c, Outputs& out) {
+  if (!is_floating(operand_dtype<2>(c))) {
+    const std::vector<std::int64_t> divisors =
+        c[1].defined() ? c[1].to_vector<std::int64_t>() : std::vector{scalar_of<std::int64_t, 2>(c)};
+    if (out[0].numel() > 0 && std::ranges::find(divisors, 0) != divisors.end())
+      throw_error(c, "an integer is divided by 0");
+  }
+  numbers<2>(F{})(c, out);
 }
 
 // Runs the kernel of the exact form of gelu or of its tanh form.
@@ -252,6 +270,10 @@ void register_elementwise() {
   binary_rows(Cpu{});
   set_kernel(OpId::relu_backward, floats<2>(ReluBackward{}));
   set_kernel(OpId::clamp, clamp);
+  set_kernel(OpId::floor_divide, divides<FloorDivide>);
+  set_kernel(OpId::trunc_divide, divides<TruncDivide>);
+  set_kernel(OpId::remainder, divides<Remainder>);
+  set_kernel(OpId::fmod, divides<Fmod>);
   set_kernel(OpId::gelu, gelu_form<1, GeluExact, GeluTanh>);
   set_kernel(OpId::gelu_backward, gelu_form<2, GeluExactBackward, GeluTanhBackward>);
   set_kernel(OpId::add_, add_in_place);

@@ -161,6 +161,8 @@ GRADUAL_HD inline double log(double x) { return std::log(x); }
 GRADUAL_HD inline double log1p(double x) { return std::log1p(x); }
 GRADUAL_HD inline double tanh(double x) { return std::tanh(x); }
 GRADUAL_HD inline double erf(double x) { return std::erf(x); }
+GRADUAL_HD inline double erfc(double x) { return std::erfc(x); }
+GRADUAL_HD inline float erfc(float x) { return static_cast<float>(std::erfc(static_cast<double>(x))); }  // rounded once
 GRADUAL_HD inline double gelu(double x) {
   return x == -std::numeric_limits<double>::infinity() ? -0.0 : x * (0.5 * std::erfc(x * -0.70710678118654752440));
 }
@@ -230,6 +232,46 @@ template <class T, class F> GRADUAL_HD T whole(T x, F f) {
 // -1, 0 or 1. NaN gives 0, as in PyTorch.
 template <class T> GRADUAL_HD T sign(T x) { return static_cast<T>(x > 0) - static_cast<T>(x < 0); }
 template <class T> GRADUAL_HD T relu(T x) { return x < 0 ? T{0} : x; }  // NaN stays
+// What is left of x when a whole multiple of y is taken away: fmod with the sign of x, remainder with that of y. Floats
+// are exact up to the rounding of a sum, however large the quotient is. The integer x divided by 0 leaves x.
+template <class T> GRADUAL_HD T fmod(T x, T y) {
+  if constexpr (std::is_floating_point_v<T>) return std::fmod(x, y);
+  else return y == 0 ? x : (y == -1 ? T{0} : x % y);  // the least integer by -1 overflows
+}
+template <class T> GRADUAL_HD T remainder(T x, T y) {
+  const T rest = fmod(x, y);
+  const bool other_side = rest != 0 && y != 0 && (rest < 0) != (y < 0);
+  return other_side ? rest + y : rest;
+}
+// x / y rounded toward zero and down. An integer divided by 0 gives 0.
+template <class T> GRADUAL_HD T trunc_divide(T x, T y) {
+  if constexpr (std::is_floating_point_v<T>) return std::trunc(x / y);
+  else return y == 0 ? T{0} : (y == -1 ? neg(x) : x / y);
+}
+// For floats the quotient follows from the exact remainder, so that rounding never lifts it to the next integer.
+template <class T> GRADUAL_HD T floor_divide(T x, T y) {
+  const T rest = fmod(x, y);
+  const bool other_side = rest != 0 && (rest < 0) != (y < 0);
+  if constexpr (std::is_floating_point_v<T>) {
+    if (y == 0) return x / y;
+    T near = (x - rest) / y;
+    if (other_side) near -= 1;
+    if (near == 0) return std::copysign(T{0}, x / y);
+    const T below = std::floor(near);
+    return near - below > T(0.5) ? below + 1 : below;
+  } else {
+    return y == 0 ? T{0} : trunc_divide(x, y) - (other_side ? 1 : 0);
+  }
+}
+// x 2^by and x 2^-by rounded down, in the 64 bits of the compute type. Shifts outside of them give what is left then.
+inline constexpr std::int64_t kIntegerBits = 64;
+GRADUAL_HD inline std::int64_t shift_left(std::int64_t x, std::int64_t by) {
+  const bool beyond = by < 0 || by >= kIntegerBits;
+  return beyond ? 0 : static_cast<std::int64_t>(static_cast<std::uint64_t>(x) << by);
+}
+GRADUAL_HD inline std::int64_t shift_right(std::int64_t x, std::int64_t by) {
+  return x >> (by < 0 || by >= kIntegerBits ? kIntegerBits - 1 : by);
+}
 // x / 2 (1 + tanh(u)) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3).
 template <class T> GRADUAL_HD T gelu_tanh(T x) {
   constexpr T kTwiceRoot = static_cast<T>(1.5957691216057307);  // 2 sqrt(2/pi)

@@ -90,6 +90,13 @@ static bool broadcast_nothing(const OpCall& c, OutSpec* out) {
   return true;
 }
 
+// Ops of numbers that a bool has no meaning for.
+static bool counts_numbers(OpId op) {
+  constexpr OpId kOps[] = {OpId::add,       OpId::sub,  OpId::mul,        OpId::floor_divide, OpId::trunc_divide,
+                           OpId::remainder, OpId::fmod, OpId::shift_left, OpId::shift_right};
+  return std::ranges::find(kOps, op) != std::end(kOps);
+}
+
 void infer_broadcast(const OpCall& c, OutSpec* out) {
   const OpInfo& row = op_info(c.op);
   if ((row.dtype_rule == DTypeRule::Promote || row.dtype_rule == DTypeRule::Float) && broadcast_nothing(c, out)) return;
@@ -105,6 +112,7 @@ void infer_broadcast(const OpCall& c, OutSpec* out) {
       typed = true;
     }
     if (row.dtype_rule == DTypeRule::Logical) refuse_f8(c, t);
+    if (row.dtype_rule == DTypeRule::Integer && is_floating(t.dtype())) throw_error(c, "takes integers and bool only");
     if (first) out->sizes = t.sizes();
     else if (t.sizes() != out->sizes) out->sizes = broadcast_shapes(out->sizes, t.sizes(), row.name.data());
     strided = strided || !t.is_contiguous();
@@ -113,7 +121,7 @@ void infer_broadcast(const OpCall& c, OutSpec* out) {
   if (first) throw_error(c, "needs a tensor");
   if (row.dtype_rule == DTypeRule::Compare || row.dtype_rule == DTypeRule::Logical) out->dtype = DType::bool_;
   if (c.op == OpId::pow && !is_floating(out->dtype)) throw_error(c, "takes floats only; cast with to(DType::f32)");
-  if ((c.op == OpId::add || c.op == OpId::sub || c.op == OpId::mul) && out->dtype == DType::bool_)
+  if (counts_numbers(c.op) && out->dtype == DType::bool_)
     throw_error(c, "takes numbers, not bool; use logical ops or cast with to(DType::i64)");
   if (c.op == OpId::where && c[0].dtype() != DType::bool_) throw_error(c, "the condition must be bool");
   const Tensor* decides = nullptr;  // a channels-last image, or else the first input of full size

@@ -27,7 +27,7 @@ enum class OpKind : std::uint8_t {
   InPlace, Composite, Custom
 };
 // clang-format on
-enum class DTypeRule : std::uint8_t { Same, Float, FloatOnly, Number, Promote, Compare, Logical, Explicit };
+enum class DTypeRule : std::uint8_t { Same, Float, FloatOnly, Number, Promote, Integer, Compare, Logical, Explicit };
 
 struct OpInfo {
   std::string_view name;

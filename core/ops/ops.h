@@ -34,9 +34,9 @@ class Operand {
   static const Tensor& none();
 };
 
-// Elementwise, any shape: neg abs sign floor ceil round (ties to even) trunc exp exp2 expm1 log log2 log1p sqrt rsqrt
-// reciprocal square sin cos tanh sigmoid erf relu silu softplus logical_not clone. Floats compute in f32 (f64 in f64)
-// and round once; integers give f32 if the result must be a float.
+// Elementwise, any shape: neg abs sign floor ceil round (ties to even) trunc exp exp2 expm1 log log2 log1p log10 sqrt
+// rsqrt reciprocal square sin cos asin acos atan asinh acosh atanh tanh sigmoid erf erfc relu silu softplus logical_not
+// clone. Floats compute in f32 (f64 in f64) and round once; integers give f32 if the result must be a float.
 #define GRADUAL_UNARY_OP(name, ...) Tensor name(const Tensor& x, Loc loc = Loc::current());
 // The same with an option: leaky_relu(x, slope), gelu(x, form), softmax(x, dim), log_softmax(x, dim), tril(x, diagonal)
 // and one_hot(classes, count), i64 [..] -> i64 [.., count].
@@ -44,6 +44,10 @@ class Operand {
   Tensor name(const Tensor& x, type option __VA_OPT__(= __VA_ARGS__), Loc loc = Loc::current());
 // Elementwise, two operands that broadcast; either may be a number, which never promotes the tensor: add sub mul div
 // pow maximum minimum, eq ne lt le gt ge (bool), logical_and logical_or logical_xor (bool). div of integers gives f32.
+// atan2(y, x): the angle of the point (x, y). floor_divide and trunc_divide: the quotient rounded down or toward zero;
+// remainder and fmod: what these leave of a, exact up to one rounding; Error where an integer is divided by 0 (on a GPU
+// the quotient is 0 and a is left, because the host does not wait). bitwise_and bitwise_or bitwise_xor: of integers and
+// bool. shift_left and shift_right (rounded down): of integers.
 #define GRADUAL_BINARY_OP(name, ...) Tensor name(const Operand& a, const Operand& b);
 // Reductions over `dims` (none: all): sum mean max min logsumexp. They accumulate in f32 (f64 for f64, i64 for
 // integers) in fixed blocks; sum and mean obey an AccumulatorScope. mean of integers and bool gives f32.
@@ -74,7 +78,7 @@ inline Tensor operator<(const Operand& a, const Operand& b) { return lt(a, b); }
 inline Tensor operator<=(const Operand& a, const Operand& b) { return le(a, b); }
 inline Tensor operator>(const Operand& a, const Operand& b) { return gt(a, b); }
 inline Tensor operator>=(const Operand& a, const Operand& b) { return ge(a, b); }
-// Logical ops on masks (bool). There is no bitwise op on integers.
+// Logical ops on masks (bool). Of integers: bitwise_and and its kin.
 Tensor operator&(const Operand& a, const Operand& b);
 Tensor operator|(const Operand& a, const Operand& b);
 Tensor operator^(const Operand& a, const Operand& b);

@@ -138,7 +138,7 @@ void map_elements(const Tensor& out, const Tensor* const* inputs, const F& f, st
   for_each(g.numel, MapElements<C, N, F>{g, scalar, f, counting.counter()});
 }
 
-// Kernels for the rows of elementwise_rows.h.
+// Kernels for the rows of functors.h. Integers divided by 0 are 0 and leave the dividend: the host does not wait.
 template <int N, class F> void numbers_kernel(const OpCall& c, Outputs& out) {
   cpu::visit_compute(operand_dtype<N>(c),
                      [&]<class C>(C) { map_elements<C, N>(out[0], c.inputs.data(), F{}, scalar_of<C, N>(c)); });
@@ -146,6 +146,9 @@ template <int N, class F> void numbers_kernel(const OpCall& c, Outputs& out) {
 template <int N, class F> void floats_kernel(const OpCall& c, Outputs& out) {
   cpu::visit_floating(operand_dtype<N>(c),
                       [&]<class C>(C) { map_elements<C, N>(out[0], c.inputs.data(), F{}, scalar_of<C, N>(c)); });
+}
+template <class F> void integers_kernel(const OpCall& c, Outputs& out) {
+  map_elements<std::int64_t, 2>(out[0], c.inputs.data(), F{}, scalar_of<std::int64_t, 2>(c));
 }
 template <class F> void comparison_kernel(const OpCall& c, Outputs& out) {
   using Flag = functors::Flag<F>;
@@ -164,6 +167,7 @@ template <template <class> class F> void number_kernel(const OpCall& c, Outputs&
 struct Cuda {
   template <int N, class F> void numbers(OpId op, F) const { set_kernel(op, numbers_kernel<N, F>); }
   template <int N, class F> void floats(OpId op, F) const { set_kernel(op, floats_kernel<N, F>); }
+  template <class F> void integers(OpId op, F) const { set_kernel(op, integers_kernel<F>); }
   template <template <class> class F> void with_number(OpId op) const { set_kernel(op, number_kernel<F>); }
   template <class F> void comparison(OpId op, F) const { set_kernel(op, comparison_kernel<F>); }
   template <int N, class F> void logical(OpId op, F) const { set_kernel(op, logical_kernel<N, F>); }

@@ -26,6 +26,28 @@ TEST_CASE("pow of the number 0 has gradient 0, not NaN") {
   CHECK(values(b.grad()) == Values{0, 0});
 }
 
+TEST_CASE("the slopes of angles and inverse functions whose squares leave the range") {
+  const auto slope = [](Tensor (*f)(const Operand&, const Operand&), double a, double b, DType d) {
+    const Tensor x = leaf({a}, {1}, d);
+    const Tensor y = leaf({b}, {1}, d);
+    f(x, y).backward();
+    return Values{x.grad().item(), y.grad().item()};
+  };
+  CHECK(slope(atan2, 0, 0x1p100, DType::f32) == Values{0x1p-100, 0});
+  CHECK(slope(atan2, 0x1p-100, 0x1p-100, DType::f32) == Values{0x1p99, -0x1p99});
+  CHECK(slope(atan2, 512, 0, DType::f16) == Values{0, -0x1p-9});
+  const Tensor x = leaf({0x1p10}, {1}, DType::f16);
+  asinh(x).backward();
+  CHECK(x.grad().item() == 0x1p-10);
+  const Tensor y = leaf({3, 4});
+  sum(atan2(y, 4)).backward();
+  CHECK(y.grad()[0].item() == doctest::Approx(4.0 / 25));
+  CHECK(y.grad()[1].item() == doctest::Approx(4.0 / 32));
+  y.zero_grad();
+  sum(atan2(3, y)).backward();
+  CHECK(y.grad()[1].item() == doctest::Approx(-3.0 / 25));
+}
+
 // As PyTorch 2.15 has them: where the slope is infinite (p below 1 at x = 0) it is given as 0.
 TEST_CASE("norms of zeros and infinities have no NaN in their gradients") {
   const auto gradient = [](double p, const Values& at) {

@@ -216,6 +216,85 @@ std::vector<Sample> gelu_backward_samples(Draw& d) {
   return out;
 }
 
+// --- quotients and bits ----------------------------------------------------------------------------------------------
+
+// Written by the quotient rounded down or toward zero, for numbers near 1.
+double floor_quotient(double a, double b) { return std::floor(a / b); }
+double trunc_quotient(double a, double b) { return std::trunc(a / b); }
+double floor_rest(double a, double b) { return std::fma(-std::floor(a / b), b, a); }
+double trunc_rest(double a, double b) { return std::fma(-std::trunc(a / b), b, a); }
+
+// Numbers whose quotient by one near `divisor` lies between two integers, where the derivative exists.
+Tensor between_steps(Draw& d, const Shape& sizes, double divisor) {
+  constexpr double kSteps = 4;
+  const double lowest = d.dtype == DType::u8 ? 0 : -3;
+  std::vector<double> v(static_cast<std::size_t>(numel(sizes)));
+  for (double& x : v) {
+    const double steps = lowest + std::floor((kSteps - lowest) * d.next());
+    x = divisor * (steps + 0.4 + 0.2 * d.next());
+    if (is_integral(d.dtype)) x = std::floor(x);
+  }
+  return d.values(v, sizes);
+}
+
+std::function<std::vector<Sample>(Draw&)> quotient_samples(OpFn op, Fn reference) {
+  return [op, reference](Draw& d) {
+    const Binary b{.op = op, .reference = reference};
+    std::vector<Sample> all;
+    const Call call = two([op](const Tensor& x, const Tensor& y) { return op(x, y); });
+    const auto add = [&](const char* label, const Shape& x, const Shape& y, bool large = false) {
+      all.push_back({label, {between_steps(d, x, 2.3), d.uniform(y, 2.2, 2.4)}, call, broadcast(b), large});
+      if (large || d.dtype == DType::u8) return;
+      all.push_back({label, {between_steps(d, x, 2.3), d.uniform(y, -2.4, -2.2)}, call, broadcast(b)});
+    };
+    add("same", {3, 4, 5}, {3, 4, 5});
+    add("row", {3, 5}, {5});
+    add("0-d", {}, {});
+    add("empty", {0, 3}, {1, 3});
+    add("large", {300, 401}, {300, 401}, true);
+    for (const Shape& sizes : {Shape{3, 5}, Shape{260, 411}}) {
+      const bool large = sizes != Shape{3, 5};
+      all.push_back({"scalar right",
+                     {between_steps(d, sizes, 2)},
+                     one([op](const Tensor& x) { return op(x, 2); }),
+                     with_scalar(b, false),
+                     large});
+      all.push_back({"scalar left",
+                     {d.uniform(sizes, 2.1, 2.5)},
+                     one([op](const Tensor& x) { return op(2, x); }),
+                     with_scalar(b, true),
+                     large});
+    }
+    return all;
+  };
+}
+
+Row quotient_row(OpId op, OpFn call, Fn reference) {
+  Row row{.op = op, .policy = "promote", .dtypes = kNumbers, .samples = quotient_samples(call, reference), .ulps = 1};
+  row.bad = broadcast_errors(std::string(to_string(op)).c_str(), call);
+  row.bad.push_back({"an integer by 0",
+                     [call] { call(ones({2}, {.dtype = DType::i64}), zeros({2}, {.dtype = DType::i64})); },
+                     "an integer is divided by 0"});
+  row.bad.push_back({"an integer by the number 0", [call] { call(ones({2}, {.dtype = DType::i32}), 0); },
+                     "an integer is divided by 0"});
+  return row;
+}
+
+Row bits_row(OpId op, OpFn call, Fn reference, double high2, double scalar) {
+  const Binary b{.op = call, .reference = reference, .low = 0, .high = 90, .low2 = 0, .high2 = high2, .scalar = scalar};
+  Row row{.op = op,
+          .policy = "pass",
+          .dtypes = {DType::i64, DType::i32, DType::u8},
+          .samples = binary_samples(b),
+          .roundings = 0,
+          .no_gradient = "integers have no gradient"};
+  row.bad = broadcast_errors(std::string(to_string(op)).c_str(), call);
+  row.bad.push_back({"floats", [call] { call(ones({2}), ones({2})); }, "takes integers and bool only"});
+  return row;
+}
+
+std::int64_t whole(double x) { return static_cast<std::int64_t>(x); }
+
 }  // namespace
 
 #define GRADUAL_BOOL(expression) [](double a, double b) { return static_cast<double>(expression); }
@@ -247,6 +326,29 @@ std::vector<Row> binary_rows() {
   rows.back().bad.push_back({"integers",
                              [] { pow(ones({2}, {.dtype = DType::i64}), ones({2}, {.dtype = DType::i64})); },
                              "takes floats only"});
+  rows.push_back({.op = OpId::atan2,
+                  .policy = "promote",
+                  .dtypes = kFloats,
+                  .samples = and_special({atan2, [](double a, double b) { return std::atan2(a, b); }, 0.3, 3, 0.5, 3}),
+                  .ulps = 4,
+                  .bad = broadcast_errors("atan2", atan2)});
+  rows.push_back(quotient_row(OpId::floor_divide, floor_divide, floor_quotient));
+  rows.push_back(quotient_row(OpId::trunc_divide, trunc_divide, trunc_quotient));
+  rows.push_back(quotient_row(OpId::remainder, remainder, floor_rest));
+  rows.push_back(quotient_row(OpId::fmod, fmod, trunc_rest));
+  const auto bits = [&](OpId op, OpFn call, Fn reference, double high2 = 90, double scalar = 3) {
+    rows.push_back(bits_row(op, call, reference, high2, scalar));
+  };
+  bits(OpId::bitwise_and, bitwise_and, [](double a, double b) { return double(whole(a) & whole(b)); });
+  bits(OpId::bitwise_or, bitwise_or, [](double a, double b) { return double(whole(a) | whole(b)); });
+  bits(OpId::bitwise_xor, bitwise_xor, [](double a, double b) { return double(whole(a) ^ whole(b)); });
+  const Fn doubled = [](double a, double b) { return a * std::exp2(b); };
+  const Fn halved = [](double a, double b) { return std::floor(a * std::exp2(-b)); };
+  bits(OpId::shift_left, shift_left, doubled, 1, 1);  // a byte holds 90 * 2
+  bits(OpId::shift_right, shift_right, halved, 6);
+  const Tensor masks = ones({2}, {.dtype = DType::bool_});
+  for (const OpFn shift : {OpFn(shift_left), OpFn(shift_right)})
+    rows.back().bad.push_back({"masks", [=] { shift(masks, masks); }, "takes numbers, not bool"});
   rows.push_back(number(OpId::maximum, kNumbers, 0, {.op = maximum, .reference = nan_max, .apart = true}));
   rows.back().bad = broadcast_errors("maximum", maximum);
   rows.push_back(number(OpId::minimum, kNumbers, 0, {.op = minimum, .reference = nan_min, .apart = true}));

@@ -168,6 +168,13 @@ std::vector<Row> unary_rows() {
   rows.push_back(rounded(OpId::expm1, "fp32", 4, {GRADUAL_UNARY(expm1), std::expm1}));
   rows.push_back(rounded(OpId::log2, "fp32", 4, {GRADUAL_UNARY(log2), std::log2, 0.2, 5}));
   rows.push_back(rounded(OpId::log1p, "fp32", 4, {GRADUAL_UNARY(log1p), std::log1p, -0.8, 4}));
+  rows.push_back(rounded(OpId::log10, "fp32", 4, {GRADUAL_UNARY(log10), std::log10, 0.2, 5}));
+  rows.push_back(rounded(OpId::asin, "fp32", 4, {GRADUAL_UNARY(asin), std::asin, -0.9, 0.9}));
+  rows.push_back(rounded(OpId::acos, "fp32", 4, {GRADUAL_UNARY(acos), std::acos, -0.9, 0.9}));
+  rows.push_back(rounded(OpId::atan, "pass", 4, {GRADUAL_UNARY(atan), std::atan}));
+  rows.push_back(rounded(OpId::asinh, "pass", 4, {GRADUAL_UNARY(asinh), std::asinh}));
+  rows.push_back(rounded(OpId::acosh, "pass", 4, {GRADUAL_UNARY(acosh), std::acosh, 1.2, 5}));
+  rows.push_back(rounded(OpId::atanh, "pass", 4, {GRADUAL_UNARY(atanh), std::atanh, -0.9, 0.9}));
   rows.push_back(rounded(OpId::sqrt, "pass", 1, {GRADUAL_UNARY(sqrt), std::sqrt, 0.2, 5}));
   rows.push_back(
       rounded(OpId::rsqrt, "fp32", 2, {GRADUAL_UNARY(rsqrt), [](double x) { return 1 / std::sqrt(x); }, 0.2, 5}));
@@ -178,6 +185,7 @@ std::vector<Row> unary_rows() {
   rows.push_back(rounded(OpId::tanh, "pass", 4, {GRADUAL_UNARY(tanh), std::tanh}));
   rows.push_back(rounded(OpId::sigmoid, "pass", 4, {GRADUAL_UNARY(sigmoid), sigmoid_of, -6, 6}));
   rows.push_back(rounded(OpId::erf, "pass", 4, {GRADUAL_UNARY(erf), std::erf}));
+  rows.push_back(rounded(OpId::erfc, "pass", 4, {GRADUAL_UNARY(erfc), std::erfc}));
   rows.push_back(rounded(OpId::leaky_relu, "pass", 1,
                          {one([](const Tensor& x) { return leaky_relu(x, 0.2); }),
                           [](double x) { return x < 0 ? 0.2 * x : x; },

@@ -189,7 +189,8 @@ TEST_CASE("elementwise ops, convolution and pooling keep the order of their inpu
                        row->op == OpId::batch_norm;
     if (!elementwise && !image) continue;
     int checked = 0;
-    for (const Sample& sample : samples_of(*row, DType::f32)) {
+    const bool of_integers = op_info(row->op).dtype_rule == DTypeRule::Integer;
+    for (const Sample& sample : samples_of(*row, of_integers ? row->dtypes[0] : DType::f32)) {
       if (sample.large || sample.inputs[0].numel() < 2) continue;
       for (Layout layout : {Layout::channels_last, Layout::transposed, Layout::reversed}) {
         const auto inputs = lay_out(sample.inputs, layout, 0);

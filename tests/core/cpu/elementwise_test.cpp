@@ -46,6 +46,14 @@ const UnaryFunction kFunctions[] = {
     {"cos", [](const Tensor& x) { return cos(x); }, [](double x) { return std::cos(x); }, 1, 1},
     {"tanh", [](const Tensor& x) { return tanh(x); }, [](double x) { return std::tanh(x); }, 1.5, 1},
     {"erf", [](const Tensor& x) { return erf(x); }, [](double x) { return std::erf(x); }, 1.5, 1},
+    {"erfc", [](const Tensor& x) { return erfc(x); }, [](double x) { return std::erfc(x); }, 0.51, 0.51},
+    {"log10", [](const Tensor& x) { return log10(x); }, [](double x) { return std::log10(x); }, 2, 1},
+    {"asin", [](const Tensor& x) { return asin(x); }, [](double x) { return std::asin(x); }, 1, 1},
+    {"acos", [](const Tensor& x) { return acos(x); }, [](double x) { return std::acos(x); }, 1, 1},
+    {"atan", [](const Tensor& x) { return atan(x); }, [](double x) { return std::atan(x); }, 1, 1},
+    {"asinh", [](const Tensor& x) { return asinh(x); }, [](double x) { return std::asinh(x); }, 2, 1},
+    {"acosh", [](const Tensor& x) { return acosh(x); }, [](double x) { return std::acosh(x); }, 2, 1},
+    {"atanh", [](const Tensor& x) { return atanh(x); }, [](double x) { return std::atanh(x); }, 2, 1},
     {"sigmoid", [](const Tensor& x) { return sigmoid(x); }, [](double x) { return 1 / (1 + std::exp(-x)); }, 2.5, 2},
     {"softplus", [](const Tensor& x) { return softplus(x); },
      [](double x) { return std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x))); }, 2.2, 2},
@@ -243,6 +251,54 @@ TEST_CASE("integers wrap and take no fractions") {
   const Tensor s = arange(-3, 4);
   CHECK(values(clamp(s, -1.5, 1.5)) == std::vector<double>{-1, -1, -1, 0, 1, 1, 1});
   CHECK(values(clamp(s, -kInf, 2)) == std::vector<double>{-3, -2, -1, 0, 1, 2, 2});
+}
+
+// The numbers are those of PyTorch 2.15.
+TEST_CASE("rounded quotients and what they leave, at both signs and beyond the range") {
+  const auto is = [](const Tensor& got, const std::vector<double>& want) {
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const double v = at(got, static_cast<std::int64_t>(i));
+      CAPTURE(i);
+      CHECK((std::isnan(want[i]) ? std::isnan(v) : v == want[i] && std::signbit(v) == std::signbit(want[i])));
+    }
+  };
+  for (DType d : {DType::f32, DType::f64}) {
+    CAPTURE(to_string(d));
+    const Tensor x = from_data(std::vector<double>{7, -7, 7, -7, 1, -1, 0, -0.0, kInf, 1, -1}, {11}, {.dtype = d});
+    const Tensor y = from_data(std::vector<double>{2, 2, -2, -2, kInf, kInf, 0, 3, 2, 0, 0}, {11}, {.dtype = d});
+    is(floor_divide(x, y), {3, -4, -4, 3, 0, -1, NAN, -0.0, NAN, kInf, -kInf});
+    is(trunc_divide(x, y), {3, -3, -3, 3, 0, -0.0, NAN, -0.0, kInf, kInf, -kInf});
+    is(remainder(x, y), {1, 1, -1, -1, 1, kInf, NAN, -0.0, NAN, NAN, NAN});
+    is(fmod(x, y), {1, -1, 1, -1, 1, -1, NAN, -0.0, NAN, NAN, NAN});
+    CHECK(std::isnan(floor_divide(full({1}, NAN, {.dtype = d}), 1).item()));
+  }
+  // The quotient 9.99.. rounds to 10.
+  CHECK(floor_divide(ones({1}, {.dtype = DType::f64}), 0.1).item() == 9);
+  CHECK(floor_divide(full({1}, 1e20), 3).item() == 0x1.ce97cap64);
+  const Tensor l = from_data(std::vector<std::int64_t>{INT64_MIN, INT64_MAX, -7}, {3});
+  CHECK(floor_divide(l, -1).to_vector<std::int64_t>() == std::vector<std::int64_t>{INT64_MIN, -INT64_MAX, 7});
+  CHECK(remainder(l, -1).to_vector<std::int64_t>() == std::vector<std::int64_t>{0, 0, 0});
+  CHECK(floor_divide(l, 2).to_vector<std::int64_t>() == std::vector<std::int64_t>{INT64_MIN / 2, INT64_MAX / 2, -4});
+}
+
+TEST_CASE("shifts by more than the width, and by less than nothing, give what is left then") {
+  using Numbers = std::vector<std::int64_t>;
+  const Numbers by{0, 1, 31, 32, 63, 64, -1};
+  const Tensor b = from_data(by, {7});
+  const Tensor one = ones({7}, {.dtype = DType::i64});
+  CHECK(shift_left(one, b).to_vector<std::int64_t>() ==
+        Numbers{1, 2, std::int64_t{1} << 31, std::int64_t{1} << 32, INT64_MIN, 0, 0});
+  CHECK(shift_right(neg(one) * 5, b).to_vector<std::int64_t>() == Numbers{-5, -3, -1, -1, -1, -1, -1});
+  const Tensor narrow = ones({7}, {.dtype = DType::i32});
+  CHECK(shift_left(narrow, b.to(DType::i32)).to_vector<std::int64_t>() == Numbers{1, 2, INT32_MIN, 0, 0, 0, 0});
+  const Tensor byte = from_data(Numbers{200, 200}, {2}, {.dtype = DType::u8});
+  const Tensor of_byte = from_data(Numbers{1, 8}, {2}, {.dtype = DType::u8});
+  CHECK(values(shift_left(byte, of_byte)) == std::vector<double>{144, 0});
+  CHECK(values(shift_right(byte, of_byte)) == std::vector<double>{100, 0});
+  const Tensor mask = from_data(Numbers{1, 0}, {2}, {.dtype = DType::bool_});
+  CHECK(values(bitwise_xor(mask, ones({2}, {.dtype = DType::bool_}))) == std::vector<double>{0, 1});
+  CHECK(bitwise_and(mask, mask).dtype() == DType::bool_);
+  CHECK(values(bitwise_xor(byte, -1)) == std::vector<double>{55, 55});
 }
 
 TEST_CASE("logical ops take any dtypes") {
