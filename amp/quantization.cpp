@@ -207,6 +207,12 @@ bool centers(const ProductOperand& o) {
   return o.quantizer && o.quantizer->center && !o.saved && o.tensor->numel() > 0;
 }
 
+// The operand's numbers in f32; those of an operand that was saved as codes are its values times their scale.
+Tensor numbers_of(const ProductOperand& o) {
+  const Tensor values = o.tensor->to(DType::f32);
+  return o.saved && o.saved->defined() ? mul(values, *o.saved) : values;
+}
+
 // The mean over the samples, f32 and of the operand's dims, 1 along them. `contracted`: the samples lie along the
 // contracted axis (wgrad); else along all other axes.
 Tensor mean_of(const Tensor& t, int axis, bool contracted) {
@@ -232,19 +238,20 @@ struct Centered {
       throwf("a product of {} and {}: center needs operands of at least two dims", to_string(left.tensor->sizes()),
              to_string(right.tensor->sizes()));
     const AccumulatorScope exact(std::nullopt);
-    const Tensor columns = rows ? right.tensor->transpose(-1, -2) : *right.tensor;
+    const Tensor others = numbers_of(right);
+    const Tensor columns = rows ? others.transpose(-1, -2) : others;
     if (centers(left)) {
       const Tensor mean = mean_of(*left.tensor, -1, samples_contracted);
-      add(samples_contracted ? mul(mean, sum(columns.to(DType::f32), {-2}, true)) : of_row(mean, columns));
+      add(samples_contracted ? mul(mean, sum(columns, {-2}, true)) : of_row(mean, columns));
       numbers_[0] = sub(left.tensor->to(DType::f32), mean);
       a.tensor = &numbers_[0];
     }
     if (centers(right)) {
       const Tensor mean = mean_of(columns, -2, samples_contracted);
-      const Tensor other = a.tensor->to(DType::f32);
+      const Tensor other = numbers_of(a);
       add(samples_contracted ? mul(sum(other, {-1}, true), mean)
                              : of_row(mean.transpose(-1, -2), other.transpose(-1, -2)).transpose(-1, -2));
-      numbers_[1] = sub(columns.to(DType::f32), mean);
+      numbers_[1] = sub(columns, mean);
       if (rows) numbers_[1] = numbers_[1].transpose(-1, -2);
       b.tensor = &numbers_[1];
     }
@@ -255,7 +262,7 @@ struct Centered {
  private:
   // A row [1, k] times [.., k, n] as [.., 1, n], without a contraction, which observers would take for the product.
   static Tensor of_row(const Tensor& row, const Tensor& columns) {
-    return sum(mul(row.reshape({-1, 1}), columns.to(DType::f32)), {-2}, true);
+    return sum(mul(row.reshape({-1, 1}), columns), {-2}, true);
   }
   void add(const Tensor& part) { rest = rest.defined() ? gradual::add(rest, part) : part; }
 
@@ -431,6 +438,49 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
   return bias.defined() ? y.add_(bias.to(y.dtype()).reshape({-1, 1, 1})) : y;
 }
 
+// The mean of each channel over samples and positions, as an image [1, C, H, W] that has it everywhere.
+Tensor mean_image(const Tensor& t) {
+  const AccumulatorScope exact(std::nullopt);
+  return mean(t, {0, 2, 3}, true).expand({1, t.size(1), t.size(2), t.size(3)}).contiguous();
+}
+Tensor sum_of_samples(const Tensor& t) {
+  const AccumulatorScope exact(std::nullopt);
+  return sum(t, {0}, true);
+}
+
+// The same for convolutions f, which are linear in both operands: f(a' + A, b' + B) = f(a', b') + f(A, b) + f(a', B).
+// A mean is the same in each sample, so that one image, or the sum over the samples of the other operand, suffices.
+// The last two are ordinary convolutions in f32. A padding of zeros makes them differ from position to position.
+Tensor convolution_centered(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
+  const bool wgrad = call.op == OpId::conv2d_backward_weight;  // both operands have samples
+  Tensor centered[2];
+  Tensor rest;
+  const auto add_product = [&](const Tensor& first, const Tensor& second) {
+    const AccumulatorScope exact(std::nullopt);
+    const MatmulPrecisionScope f32(MatmulPrecision::f32);
+    const Tensor none;
+    const Tensor* refs[] = {&first, &second, &none};
+    const Tensor part = dispatch(call.op, TensorRefs(refs, call.inputs.size()), *call.attrs, call.where)[0];
+    rest = rest.defined() ? gradual::add(rest, part) : part;
+  };
+  if (centers(a)) {
+    const Tensor x = numbers_of(a);
+    const Tensor image = mean_image(x);
+    add_product(image, wgrad ? sum_of_samples(numbers_of(b)) : numbers_of(b));
+    centered[0] = sub(x, image);
+    a.tensor = &centered[0];
+  }
+  if (wgrad && centers(b)) {
+    const Tensor x = numbers_of(b);
+    const Tensor image = mean_image(x);
+    add_product(sum_of_samples(numbers_of(a)), image);
+    centered[1] = sub(x, image);
+    b.tensor = &centered[1];
+  }
+  const Tensor y = convolution(q, call, a, b, site);
+  return rest.defined() ? gradual::add(y, rest) : y;
+}
+
 // The product in high precision, for excluded modules and f64.
 Outputs in_high_precision(const OpCall& call) {
   DType widest = DType::f32;
@@ -467,9 +517,7 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
     case OpId::matmul: out[0] = product(q, a, b, site); break;
     case OpId::linear: out[0] = linear_product(q, a, b, call[2], site); break;
     default:
-      if (centers(a) || centers(b))
-        throwf("{}: center is for matmul and linear; leave such modules out by `modules`", to_string(call.op));
-      out[0] = convolution(q, call, a, b, site);
+      out[0] = centers(a) || centers(b) ? convolution_centered(q, call, a, b, site) : convolution(q, call, a, b, site);
   }
   DType high = promote(call[0].dtype(), call[1].dtype());
   if (is_f8(high)) high = DType::f32;
