@@ -525,6 +525,17 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   return out;
 }
 
+// Attention by the quantisation of its module. Without keys or queries nothing is rounded.
+Outputs attention_quantized(const QuantizationState& state, const OpCall& call) {
+  const Quantization* const q = state.of_module(context().module);
+  bool none = !q || !q->attention;
+  for (int i = 0; i < 3; ++i)
+    none = none || !call[i].defined() || call[i].numel() == 0 || call[i].dtype() == DType::f64;
+  if (none) return next_below_amp(call);
+  return {
+      {attention_in_blocks(call[0], call[1], call[2], call[3], call.get<AttentionAttrs>(), *q->attention, call.where)}};
+}
+
 // Null: the quantizer has no history.
 const DelayedScale* delayed(const std::optional<Quantizer>& q) {
   return q ? std::get_if<DelayedScale>(&q->scaling) : nullptr;
@@ -584,6 +595,7 @@ void check_valid(const Quantization& q) {
           "quantization: gradients, weights, masters, moments and results take scales from their own "
           "values: no delayed scaling, no transform, no mean subtracted");
   if (q.accumulator) check_valid(*q.accumulator);
+  if (q.attention) in_context("quantization, attention", [&] { check_valid(*q.attention); });
   for (const auto& module : q.modules)
     in_context("quantization, modules, " + module.first, [&] {
       const Recipe r = recipe(module.second);  // Error where none is
@@ -613,13 +625,23 @@ bool hides_nonfinite(const Quantizer& q) {
 
 std::vector<OperandGroup> describe(const Quantization& q) {
   std::vector<OperandGroup> groups;
-  for (const auto& [field, quantizer] : kQuantizerFields) {
-    if (!(q.*quantizer)) continue;
-    const std::string about = describe(*(q.*quantizer));
-    const auto same = std::ranges::find(groups, about, &OperandGroup::quantizer);
-    if (same != groups.end()) same->operands.emplace_back(field);
+  const auto add = [&](const std::string& field, const std::string& about, std::size_t first) {
+    const auto same = std::find_if(groups.begin() + static_cast<std::ptrdiff_t>(first), groups.end(),
+                                   [&](const OperandGroup& g) { return g.quantizer == about; });
+    if (same != groups.end()) same->operands.push_back(field);
     else groups.push_back({{field}, about});
-  }
+  };
+  for (const auto& [field, quantizer] : kQuantizerFields)
+    if (q.*quantizer) add(field, describe(*(q.*quantizer)), 0);
+  if (!q.attention) return groups;
+  const AttentionPrecision& a = *q.attention;
+  const std::size_t of_products = groups.size();
+  for (const auto& [field, quantizer] : kAttentionFields)
+    if (a.*quantizer) add(fmt::format("attention.{}", field), describe(*(a.*quantizer)), of_products);
+  if (a.qk_accumulator) add("attention.qk_accumulator", gradual::to_string(*a.qk_accumulator), of_products);
+  if (a.pv_accumulator) add("attention.pv_accumulator", gradual::to_string(*a.pv_accumulator), of_products);
+  groups.push_back({{"attention.block"}, fmt::format("{} keys", a.block)});
+  if (a.beta != 0) groups.push_back({{"attention.beta"}, fmt::format("{}", a.beta)});
   return groups;
 }
 
@@ -637,6 +659,11 @@ const Quantization* QuantizationState::of_module(const std::string& path) const 
     if (path == module || path.starts_with(module + ".")) found = overrides_[i] ? &*overrides_[i] : nullptr;
   }
   return found;
+}
+
+bool QuantizationState::rounds_attention() const {
+  return quantization_.attention ||
+         std::ranges::any_of(overrides_, [](const auto& other) { return other && other->attention; });
 }
 
 QuantizationState::Site& QuantizationState::find(const std::string& name) {
@@ -738,6 +765,10 @@ void quantize_contractions(PolicyTable& table, const std::shared_ptr<Quantizatio
   const CastPolicy policy = CastPolicy::rewrite(
       "quantization", [state, unrecorded](const OpCall& call) { return quantized(*state, unrecorded, call); });
   for (const OpId op : kQuantisedOps) table.set(op, policy);
+  if (!state->rounds_attention()) return;
+  table.set(OpId::scaled_dot_product_attention, CastPolicy::rewrite("quantization", [state](const OpCall& call) {
+              return attention_quantized(*state, call);
+            }));
 }
 
 void quantize_region(AutocastOptions& options, const Quantization& quantization,
