@@ -108,7 +108,9 @@ struct Region final : Interceptor, OperandPolicy, std::enable_shared_from_this<R
     DType dtype = policy.dtype;
     switch (policy.kind) {
       case PolicyKind::pass: return next_below_amp(call);
-      case PolicyKind::rewrite: return run_rewritten(policy, call);
+      case PolicyKind::rewrite:
+        if (op_info(call.op).kind == OpKind::Composite) return (*policy.function)(call);
+        return run_rewritten(policy, call);
       case PolicyKind::banned: throw_error(describe(call) + ": " + policy.text);
       case PolicyKind::lower:
         if (operands.f64)

@@ -51,6 +51,7 @@ bool fixed(OpId op) {
 // The backward of a rewritten op reconstructs the rule's saved tensors from the inputs alone.
 bool rewritable(OpId op) {
   ensure_registered();
+  if (op_info(op).kind == OpKind::Composite) return true;
   const BackwardRule& rule = backward_rules()[static_cast<int>(op)];
   return rule.backward && op_info(op).outputs == 1 && saves_of(rule, ~0u) < gradual::out(0) &&
          op_info(op).kind != OpKind::View;

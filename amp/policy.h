@@ -27,7 +27,8 @@ enum class PolicyKind : std::uint8_t {
 };
 
 // Replaces an op. Called below amp with recording off, for the op itself and, in backward, for each contraction of its
-// gradient (amp/rewrite.h). Returns the op's output, in any floating dtype.
+// gradient (amp/rewrite.h). Returns the op's output, in any floating dtype. The function of a composite op runs with
+// recording as it is, once, and records its gradient itself.
 using Rewrite = std::function<Outputs(const OpCall& call)>;
 
 struct CastPolicy {
@@ -64,8 +65,8 @@ class PolicyTable {
   bool runs_whole(const Fusion& fusion) const;
   // In-place ops, casts, copies between devices and user functions accept only `pass`: an explicit dtype takes
   // precedence, and a tensor written in place keeps its dtype. Fusions accept only `pass` too, because their parts have
-  // policies. A rewrite needs an op of one output whose gradient depends on its inputs alone. Error otherwise, and for
-  // an unknown name.
+  // policies. A rewrite needs a composite op, or one of one output with a gradient made of its inputs alone. Else, and
+  // for an unknown name: Error.
   PolicyTable& set(OpId op, CastPolicy policy);
   PolicyTable& set(std::string_view op, CastPolicy policy) { return set(op_from_name(op), std::move(policy)); }
 

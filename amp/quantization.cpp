@@ -207,6 +207,12 @@ bool centers(const ProductOperand& o) {
   return o.quantizer && o.quantizer->center && !o.saved && o.tensor->numel() > 0;
 }
 
+// The operand's numbers in f32; those of an operand that was saved as codes are its values times their scale.
+Tensor numbers_of(const ProductOperand& o) {
+  const Tensor values = o.tensor->to(DType::f32);
+  return o.saved && o.saved->defined() ? mul(values, *o.saved) : values;
+}
+
 // The mean over the samples, f32 and of the operand's dims, 1 along them. `contracted`: the samples lie along the
 // contracted axis (wgrad); else along all other axes.
 Tensor mean_of(const Tensor& t, int axis, bool contracted) {
@@ -232,19 +238,20 @@ struct Centered {
       throwf("a product of {} and {}: center needs operands of at least two dims", to_string(left.tensor->sizes()),
              to_string(right.tensor->sizes()));
     const AccumulatorScope exact(std::nullopt);
-    const Tensor columns = rows ? right.tensor->transpose(-1, -2) : *right.tensor;
+    const Tensor others = numbers_of(right);
+    const Tensor columns = rows ? others.transpose(-1, -2) : others;
     if (centers(left)) {
       const Tensor mean = mean_of(*left.tensor, -1, samples_contracted);
-      add(samples_contracted ? mul(mean, sum(columns.to(DType::f32), {-2}, true)) : of_row(mean, columns));
+      add(samples_contracted ? mul(mean, sum(columns, {-2}, true)) : of_row(mean, columns));
       numbers_[0] = sub(left.tensor->to(DType::f32), mean);
       a.tensor = &numbers_[0];
     }
     if (centers(right)) {
       const Tensor mean = mean_of(columns, -2, samples_contracted);
-      const Tensor other = a.tensor->to(DType::f32);
+      const Tensor other = numbers_of(a);
       add(samples_contracted ? mul(sum(other, {-1}, true), mean)
                              : of_row(mean.transpose(-1, -2), other.transpose(-1, -2)).transpose(-1, -2));
-      numbers_[1] = sub(columns.to(DType::f32), mean);
+      numbers_[1] = sub(columns, mean);
       if (rows) numbers_[1] = numbers_[1].transpose(-1, -2);
       b.tensor = &numbers_[1];
     }
@@ -255,7 +262,7 @@ struct Centered {
  private:
   // A row [1, k] times [.., k, n] as [.., 1, n], without a contraction, which observers would take for the product.
   static Tensor of_row(const Tensor& row, const Tensor& columns) {
-    return sum(mul(row.reshape({-1, 1}), columns.to(DType::f32)), {-2}, true);
+    return sum(mul(row.reshape({-1, 1}), columns), {-2}, true);
   }
   void add(const Tensor& part) { rest = rest.defined() ? gradual::add(rest, part) : part; }
 
@@ -431,6 +438,49 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
   return bias.defined() ? y.add_(bias.to(y.dtype()).reshape({-1, 1, 1})) : y;
 }
 
+// The mean of each channel over samples and positions, as an image [1, C, H, W] that has it everywhere.
+Tensor mean_image(const Tensor& t) {
+  const AccumulatorScope exact(std::nullopt);
+  return mean(t, {0, 2, 3}, true).expand({1, t.size(1), t.size(2), t.size(3)}).contiguous();
+}
+Tensor sum_of_samples(const Tensor& t) {
+  const AccumulatorScope exact(std::nullopt);
+  return sum(t, {0}, true);
+}
+
+// The same for convolutions f, which are linear in both operands: f(a' + A, b' + B) = f(a', b') + f(A, b) + f(a', B).
+// A mean is the same in each sample, so that one image, or the sum over the samples of the other operand, suffices.
+// The last two are ordinary convolutions in f32. A padding of zeros makes them differ from position to position.
+Tensor convolution_centered(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
+  const bool wgrad = call.op == OpId::conv2d_backward_weight;  // both operands have samples
+  Tensor centered[2];
+  Tensor rest;
+  const auto add_product = [&](const Tensor& first, const Tensor& second) {
+    const AccumulatorScope exact(std::nullopt);
+    const MatmulPrecisionScope f32(MatmulPrecision::f32);
+    const Tensor none;
+    const Tensor* refs[] = {&first, &second, &none};
+    const Tensor part = dispatch(call.op, TensorRefs(refs, call.inputs.size()), *call.attrs, call.where)[0];
+    rest = rest.defined() ? gradual::add(rest, part) : part;
+  };
+  if (centers(a)) {
+    const Tensor x = numbers_of(a);
+    const Tensor image = mean_image(x);
+    add_product(image, wgrad ? sum_of_samples(numbers_of(b)) : numbers_of(b));
+    centered[0] = sub(x, image);
+    a.tensor = &centered[0];
+  }
+  if (wgrad && centers(b)) {
+    const Tensor x = numbers_of(b);
+    const Tensor image = mean_image(x);
+    add_product(sum_of_samples(numbers_of(a)), image);
+    centered[1] = sub(x, image);
+    b.tensor = &centered[1];
+  }
+  const Tensor y = convolution(q, call, a, b, site);
+  return rest.defined() ? gradual::add(y, rest) : y;
+}
+
 // The product in high precision, for excluded modules and f64.
 Outputs in_high_precision(const OpCall& call) {
   DType widest = DType::f32;
@@ -467,14 +517,23 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
     case OpId::matmul: out[0] = product(q, a, b, site); break;
     case OpId::linear: out[0] = linear_product(q, a, b, call[2], site); break;
     default:
-      if (centers(a) || centers(b))
-        throwf("{}: center is for matmul and linear; leave such modules out by `modules`", to_string(call.op));
-      out[0] = convolution(q, call, a, b, site);
+      out[0] = centers(a) || centers(b) ? convolution_centered(q, call, a, b, site) : convolution(q, call, a, b, site);
   }
   DType high = promote(call[0].dtype(), call[1].dtype());
   if (is_f8(high)) high = DType::f32;
   if (!a.saved && !b.saved && high != out[0].dtype()) out[0] = out[0].to(high);
   return out;
+}
+
+// Attention by the quantisation of its module. Without keys or queries nothing is rounded.
+Outputs attention_quantized(const QuantizationState& state, const OpCall& call) {
+  const Quantization* const q = state.of_module(context().module);
+  bool none = !q || !q->attention;
+  for (int i = 0; i < 3; ++i)
+    none = none || !call[i].defined() || call[i].numel() == 0 || call[i].dtype() == DType::f64;
+  if (none) return next_below_amp(call);
+  return {
+      {attention_in_blocks(call[0], call[1], call[2], call[3], call.get<AttentionAttrs>(), *q->attention, call.where)}};
 }
 
 // Null: the quantizer has no history.
@@ -536,6 +595,7 @@ void check_valid(const Quantization& q) {
           "quantization: gradients, weights, masters, moments and results take scales from their own "
           "values: no delayed scaling, no transform, no mean subtracted");
   if (q.accumulator) check_valid(*q.accumulator);
+  if (q.attention) in_context("quantization, attention", [&] { check_valid(*q.attention); });
   for (const auto& module : q.modules)
     in_context("quantization, modules, " + module.first, [&] {
       const Recipe r = recipe(module.second);  // Error where none is
@@ -565,13 +625,23 @@ bool hides_nonfinite(const Quantizer& q) {
 
 std::vector<OperandGroup> describe(const Quantization& q) {
   std::vector<OperandGroup> groups;
-  for (const auto& [field, quantizer] : kQuantizerFields) {
-    if (!(q.*quantizer)) continue;
-    const std::string about = describe(*(q.*quantizer));
-    const auto same = std::ranges::find(groups, about, &OperandGroup::quantizer);
-    if (same != groups.end()) same->operands.emplace_back(field);
+  const auto add = [&](const std::string& field, const std::string& about, std::size_t first) {
+    const auto same = std::find_if(groups.begin() + static_cast<std::ptrdiff_t>(first), groups.end(),
+                                   [&](const OperandGroup& g) { return g.quantizer == about; });
+    if (same != groups.end()) same->operands.push_back(field);
     else groups.push_back({{field}, about});
-  }
+  };
+  for (const auto& [field, quantizer] : kQuantizerFields)
+    if (q.*quantizer) add(field, describe(*(q.*quantizer)), 0);
+  if (!q.attention) return groups;
+  const AttentionPrecision& a = *q.attention;
+  const std::size_t of_products = groups.size();
+  for (const auto& [field, quantizer] : kAttentionFields)
+    if (a.*quantizer) add(fmt::format("attention.{}", field), describe(*(a.*quantizer)), of_products);
+  if (a.qk_accumulator) add("attention.qk_accumulator", gradual::to_string(*a.qk_accumulator), of_products);
+  if (a.pv_accumulator) add("attention.pv_accumulator", gradual::to_string(*a.pv_accumulator), of_products);
+  groups.push_back({{"attention.block"}, fmt::format("{} keys", a.block)});
+  if (a.beta != 0) groups.push_back({{"attention.beta"}, fmt::format("{}", a.beta)});
   return groups;
 }
 
@@ -589,6 +659,11 @@ const Quantization* QuantizationState::of_module(const std::string& path) const 
     if (path == module || path.starts_with(module + ".")) found = overrides_[i] ? &*overrides_[i] : nullptr;
   }
   return found;
+}
+
+bool QuantizationState::rounds_attention() const {
+  return quantization_.attention ||
+         std::ranges::any_of(overrides_, [](const auto& other) { return other && other->attention; });
 }
 
 QuantizationState::Site& QuantizationState::find(const std::string& name) {
@@ -691,6 +766,10 @@ void quantize_contractions(PolicyTable& table, const std::shared_ptr<Quantizatio
   const CastPolicy policy = CastPolicy::rewrite(
       "quantization", [state, unrecorded](const OpCall& call) { return quantized(*state, unrecorded, call); });
   for (const OpId op : kQuantisedOps) table.set(op, policy);
+  if (!state->rounds_attention()) return;
+  table.set(OpId::scaled_dot_product_attention, CastPolicy::rewrite("quantization", [state](const OpCall& call) {
+              return attention_quantized(*state, call);
+            }));
 }
 
 void quantize_region(AutocastOptions& options, const Quantization& quantization,

@@ -8,7 +8,8 @@
 //   { const amp::Autocast scope({.table = table}); y = model(x); }
 //
 // (A RecipeRun does all of this.) Products are exact and sums are f32: two operands of at most 12 significant bits
-// multiply without rounding. Outputs, norms, softmax, losses and attention stay in high precision.
+// multiply without rounding. Outputs, norms, softmax and losses stay in high precision, and so does attention unless
+// the quantisation says how (amp/attention.h).
 #pragma once
 
 #include <cstddef>
@@ -23,6 +24,7 @@
 #include "../core/files/state_dict.h"
 #include "../core/formats/accumulator.h"
 #include "../core/quantize/quantizer.h"
+#include "attention.h"
 #include "autocast.h"
 #include "rewrite.h"
 
@@ -46,6 +48,8 @@ struct Quantization {
   // The result of every op of a step, rounded once: activations, gradients, losses, what the optimizer and in-place ops
   // write. Parameters begin rounded. A rewritten product is one op. Goes for all `modules`.
   std::optional<Quantizer> result = {};
+  // The inside of scaled_dot_product_attention, block by block. Unset: in high precision, by the fused op if one suits.
+  std::optional<AttentionPrecision> attention = {};
   std::optional<Accumulator> accumulator = {};  // of the three products; unset: that of the surrounding scope, else f32
   // Modules, by path and including their children, that follow another recipe's quantisation: {"head", "fp32"} excludes
   // one. The optimizer's moments are the same for all modules.
@@ -118,6 +122,8 @@ class QuantizationState : Pinned {
   // The quantisation of a module: that of the last entry of Quantization::modules that names it, else quantization().
   // Null: high precision.
   const Quantization* of_module(const std::string& path) const;
+  // True if this quantisation, or that of a module, says how attention computes.
+  bool rounds_attention() const;
   // The site of the module whose forward runs, for the product with `weight`.
   Site& site(const Tensor& weight);
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
@@ -162,8 +168,8 @@ class QuantizationState : Pinned {
 
 // The products that a recipe quantises. conv2d_backward_input is here as conv_transpose2d.
 inline constexpr OpId kQuantisedOps[] = {OpId::matmul, OpId::linear, OpId::conv2d, OpId::conv2d_backward_input};
-// Sets a table's policies of these ops to quantised rewrites. A call stages amaxes if its gradients are recorded; with
-// `unrecorded` every call does (a checkpointed segment records nothing at first).
+// Sets a table's policies of these ops, and of attention if the state rounds it, to quantised rewrites. A call stages
+// amaxes if its gradients are recorded; with `unrecorded` every call does (a checkpointed segment records nothing yet).
 void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state,
                            bool unrecorded = false);
 // The same for an autocast region, which is one forward for `state`. No state: a new one.

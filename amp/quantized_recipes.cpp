@@ -110,6 +110,16 @@ Quantization centered(Quantization q) {
   return q;
 }
 
+// Attention as a bf16 FlashAttention has it. Sums between blocks are bf16 too, as in the code of "Why Low-Precision
+// Transformer Training Fails" (Qiu and Yao 2025); its cure moves a maximum that occurs more than once.
+Quantization bf16_flash(double beta) {
+  const Quantizer bf16 = to_format("bf16", NoScale{});
+  AttentionPrecision inside{.beta = beta};
+  for (const AttentionField& f : kAttentionFields)
+    if (f.quantizer != &AttentionPrecision::softmax) inside.*f.quantizer = bf16;
+  return {.attention = inside};
+}
+
 Recipe full(const std::string& name, const std::string& description, Quantization quantization) {
   return {.name = name, .description = description, .quantization = std::move(quantization)};
 }
@@ -169,6 +179,12 @@ std::vector<Recipe> quantized_recipes() {
       full("mxfp4-centered",
            "as mxfp4, without the mean of x over the samples, which is added in f32 (arXiv 2603.10444)",
            centered(mx("e2m1"))),
+      full("bf16-flash", "attention in blocks of 64 keys, its operands and its output in bf16; all else in f32",
+           bf16_flash(0)),
+      full("bf16-flash-shifted",
+           "as bf16-flash; a row's maximum that occurs more than once is doubled, or 0, so that no P is 1 "
+           "(arXiv 2510.04212)",
+           bf16_flash(2)),
       full("adam8", "f32, with Adam's moments in dynamic maps of 8 bits, an f32 scale per 256 (bitsandbytes)",
            dynamic_moments(8, 256)),
       full("adam4", "f32, with Adam's moments in dynamic maps of 4 bits, an f32 scale per 128 (torchao)",
@@ -214,7 +230,8 @@ void check_quantized(const Recipe& r) {
         who, describe(*result));
   if (r.quantization->master && r.masters == Masters::none) throw_error(who + ": a quantizer of masters needs masters");
   for (const auto& [op, policy] : r.policy)
-    if (std::ranges::count(kQuantisedOps, op))
+    if (std::ranges::count(kQuantisedOps, op) ||
+        (r.quantization->attention && op == OpId::scaled_dot_product_attention))
       throwf("{}: the policy of {} is the quantisation's; leave it out of `policy`, or leave modules out by `modules`",
              who, to_string(op));
 }

@@ -182,6 +182,7 @@ Json json_of(const Recipe& r) {
   if (!r.exchange) json.erase("exchange");    // as in files of earlier versions
   if (!r.gradients) json.erase("gradients");  // what follows from the masters
   if (r.schedule.empty()) json.erase("schedule");
+  if (r.quantization && !r.quantization->attention) json["quantization"].erase("attention");
   if (r.quantization)
     for (auto& [key, value] : json["quantization"].items())
       if (value.is_object() && value.contains("center") && value["center"] == false) value.erase("center");

@@ -495,7 +495,9 @@ void XrayObserver::quantized(const QuantizerCall& call) {
     rounded_.emplace_back(call.to, std::move(site));
     return;
   }
-  if (!call.within) {
+  if (!call.within && *context().backward_of) {
+    site.operand = "backward";  // of an op that has no frame of its own there: attention
+  } else if (!call.within) {
     site.layer = names_.of(call.from);
     site.operand = "kept";
   }

@@ -35,9 +35,8 @@ double decided_otherwise(const OpCall& call, const Outputs& out, Mirror& shadow)
 // first operand of its products, `both` rounds both.
 struct Shadow::Frame {
   Mirror exact, first, both, before;
-  // By storage: the inputs of the custom op that it depends on, whether an inner op made it, and whether its numbers
-  // are freed. In a rewritten op, a result is freed by the op that reads it.
-  enum : int { kFirst = 1, kOthers = 2, kInputs = 3, kMade = 4, kFreed = 8 };
+  // By storage: the inputs of the custom op that it depends on.
+  enum : int { kFirst = 1, kOthers = 2, kInputs = 3 };
   std::map<std::uint64_t, int> storages;
   const std::uint64_t node;    // the custom op on the tape; 0: not recorded
   bool rounded = false;        // a quantiser has run
@@ -46,8 +45,12 @@ struct Shadow::Frame {
   bool inherits = false;       // `before` holds its inputs without the errors of ops off the tape
   std::string not_exact = {};  // why one of its ops has no f64 form
 
-  Frame(std::uint64_t number, const CallRecord& record)
-      : node(number),
+  Frame(std::uint64_t number, const CallRecord& record, FreedStorages* freed)
+      : exact(freed),
+        first(freed),
+        both(freed),
+        before(freed),
+        node(number),
         rewritten(record.replaced != nullptr),
         product(rewritten ? *record.replaced : Replaced{record.op}) {}
 
@@ -57,16 +60,13 @@ struct Shadow::Frame {
   }
   // Called after an inner op.
   void ran(const OpCall& call, const Outputs& out) {
-    const bool in_place = op_info(call.op).kind == OpKind::InPlace;
     int inputs = 0;
-    for (int i = 0; i < call.inputs.size(); ++i) {
-      const int bits = of(call[i]);
-      inputs |= bits & kInputs;
-      if (bits & kFreed) not_exact += fmt::format("{} reads a result that another op has read before", called(call));
-      if (bits & kMade && rewritten && !in_place) storages[amp::storage_id(call[i])] |= kFreed;
-    }
-    for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i)
-      storages[amp::storage_id(out[i])] |= inputs | (in_place ? 0 : kMade);
+    for (int i = 0; i < call.inputs.size(); ++i) inputs |= of(call[i]);
+    for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) storages[amp::storage_id(out[i])] |= inputs;
+  }
+  void forget(const FreedStorage& storage) {
+    for (Mirror* mirror : {&exact, &first, &both, &before}) mirror->forget(storage);
+    storages.erase(storage.id);
   }
   // `both` comes before `first`, and that before `exact`: run_on_mirrors() computes them in this order.
   void each(const std::function<void(Mirror&)>& f) {
@@ -83,8 +83,8 @@ struct Shadow::Frame {
   std::vector<Tensor> effects(const OpCall& call) {
     const OpInfo& op = op_info(call.op);  // attention, which is not linear, has several outputs
     if (!rewritten || !rounded || op.kind != OpKind::Contraction || op.outputs > 1 || fusion_of(call)) return {};
-    const int a = of(call[0]) & kInputs;
-    const int b = of(call[1]) & kInputs;
+    const int a = of(call[0]);
+    const int b = of(call[1]);
     if (!a || !b || a + b != kInputs) return {};
     const MatmulPrecisionScope f32(MatmulPrecision::f32);
     const auto effect = [&](int error, Mirror& other) {
@@ -133,6 +133,7 @@ Tensor Shadow::unrounded(const Tensor& t) {
 void Shadow::forget_freed() {
   for (const FreedStorage& storage : freed_.take()) {
     for (Mirror* mirror : {&mirror_, &unrounded_, &slope_}) mirror->forget(storage);
+    for (const auto& frame : frames_) frame->forget(storage);
     const auto codes = codes_.find(storage.address);
     if (codes != codes_.end() && codes->second.storage == storage.id) codes_.erase(codes);
   }
@@ -161,7 +162,7 @@ void Shadow::before(const OpCall& call, const CallRecord& record) {
 }
 
 void Shadow::open_frame(const OpCall& call, const CallRecord& record) {
-  Frame& frame = *frames_.emplace_back(std::make_unique<Frame>(node_, record));
+  Frame& frame = *frames_.emplace_back(std::make_unique<Frame>(node_, record, &freed_));
   for (int i = 0; i < call.inputs.size(); ++i) {
     if (!call[i].defined()) continue;
     frame.storages[amp::storage_id(call[i])] |= i == 0 ? Frame::kFirst : Frame::kOthers;
@@ -184,7 +185,6 @@ void Shadow::each_mirror(const std::function<void(Mirror&)>& f) {
 void Shadow::run_on_mirrors(const OpCall& call, const Outputs& out) try {
   const bool in_place = op_info(call.op).kind == OpKind::InPlace;
   Frame* const frame = frames_.empty() ? nullptr : frames_.back().get();
-  const bool frees = frame && frame->rewritten && !in_place;
   const std::vector<Tensor> effects = frame ? frame->effects(call) : std::vector<Tensor>();
   each_mirror([&](Mirror& mirror) {
     for (int i = 0; in_place && i < call.inputs.size(); ++i) mirror.own(call[i]);
@@ -193,8 +193,6 @@ void Shadow::run_on_mirrors(const OpCall& call, const Outputs& out) try {
         product.defined() ? Outputs{{product}}
                           : run_exactly(call, inputs_of(call, [&mirror](const Tensor& t) { return mirror.of(t); }));
     for (int i = 0; !in_place && i < kMaxOutputs; ++i) mirror.set(out[i], results[i]);
-    for (int i = 0; frees && i < call.inputs.size(); ++i)
-      if (frame->of(call[i]) & Frame::kMade) mirror.forget(call[i]);
   });
   if (in_place && !written_.empty()) run_exactly(call, written_);
 } catch (const Error& e) { why_not_exact_ = e.what(); }
@@ -304,8 +302,8 @@ void Shadow::quantized(const QuantizerCall& call) {
   const Tensor exact = unscaled(f64_of(call.from));
   for (const auto& frame : frames_) {
     if (!std::exchange(frame->rounded, true)) frame->first = frame->both = frame->exact;
-    const int inputs = frame->of(call.from) & Frame::kInputs;
-    frame->storages[amp::storage_id(call.to)] |= inputs | Frame::kMade;
+    const int inputs = frame->of(call.from);
+    frame->storages[amp::storage_id(call.to)] |= inputs;
     frame->each([&](Mirror& m) {
       const bool rounds = &m == &frame->both || (&m == &frame->first && inputs == Frame::kFirst);
       if (rounds) m.set(call.to, given);

@@ -66,6 +66,16 @@ template <> struct Fields<Quantizer> {
   }
 };
 
+template <> struct Fields<AttentionPrecision> {
+  template <class F> static void of(AttentionPrecision& a, F field) {
+    for (const auto& [name, quantizer] : kAttentionFields) field(name, a.*quantizer);
+    field("qk_accumulator", a.qk_accumulator);
+    field("pv_accumulator", a.pv_accumulator);
+    field("block", a.block);
+    field("beta", a.beta);
+  }
+};
+
 // Quantization::modules.
 template <> struct InFile<std::vector<std::pair<std::string, std::string>>> {
   using Modules = std::vector<std::pair<std::string, std::string>>;
@@ -87,6 +97,7 @@ template <> struct InFile<std::vector<std::pair<std::string, std::string>>> {
 template <> struct Fields<Quantization> {
   template <class F> static void of(Quantization& q, F field) {
     for (const auto& [name, quantizer] : kQuantizerFields) field(name, q.*quantizer);
+    field("attention", q.attention);
     field("accumulator", q.accumulator);
     field("modules", q.modules);
     field("overflow", q.overflow);

@@ -298,15 +298,45 @@ TEST_CASE("a quantised recipe tells what each operand of each product becomes") 
 }
 
 TEST_CASE("names, aliases and the registry") {
-  CHECK(
-      amp::recipe_names() ==
-      std::vector<std::string>{
-          "fp32",      "tf32",        "fp16-pure",   "bf16-pure",    "fp16-master",  "bf16-master",    "amp-fp16",
-          "amp-bf16",  "fp8-delayed", "fp8-current", "fp8-rowwise",  "fp8-block128", "mxfp8",          "mxfp6",
-          "mxfp4",     "nvfp4",       "msamp-o1",    "msamp-o2",     "nvfp4-4over6", "mxint8",         "msfp12",
-          "msfp16",    "mx9",         "mx6",         "mx4",          "hif4",         "int8",           "int4",
-          "int8-asym", "int4-asym",   "nf4",         "int8-rowwise", "switchback",   "mxfp4-backward", "mxfp4-centered",
-          "adam8",     "adam4"});
+  CHECK(amp::recipe_names() == std::vector<std::string>{"fp32",
+                                                        "tf32",
+                                                        "fp16-pure",
+                                                        "bf16-pure",
+                                                        "fp16-master",
+                                                        "bf16-master",
+                                                        "amp-fp16",
+                                                        "amp-bf16",
+                                                        "fp8-delayed",
+                                                        "fp8-current",
+                                                        "fp8-rowwise",
+                                                        "fp8-block128",
+                                                        "mxfp8",
+                                                        "mxfp6",
+                                                        "mxfp4",
+                                                        "nvfp4",
+                                                        "msamp-o1",
+                                                        "msamp-o2",
+                                                        "nvfp4-4over6",
+                                                        "mxint8",
+                                                        "msfp12",
+                                                        "msfp16",
+                                                        "mx9",
+                                                        "mx6",
+                                                        "mx4",
+                                                        "hif4",
+                                                        "int8",
+                                                        "int4",
+                                                        "int8-asym",
+                                                        "int4-asym",
+                                                        "nf4",
+                                                        "int8-rowwise",
+                                                        "switchback",
+                                                        "mxfp4-backward",
+                                                        "mxfp4-centered",
+                                                        "bf16-flash",
+                                                        "bf16-flash-shifted",
+                                                        "adam8",
+                                                        "adam4"});
   CHECK(amp::recipe("O0").name == "fp32");
   CHECK(amp::recipe("O1").name == "amp-fp16");
   CHECK(amp::recipe("O2").name == "fp16-master");
@@ -322,7 +352,8 @@ TEST_CASE("names, aliases and the registry") {
         "no recipe 'amp-fp61'; there are fp32, tf32, fp16-pure, bf16-pure, fp16-master, bf16-master, amp-fp16, "
         "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "
         "msamp-o2, nvfp4-4over6, mxint8, msfp12, msfp16, mx9, mx6, mx4, hif4, int8, int4, int8-asym, int4-asym, nf4, "
-        "int8-rowwise, switchback, mxfp4-backward, mxfp4-centered, adam8, adam4, eXmY, eXmY:ROUNDING, pure:FORMAT, "
+        "int8-rowwise, switchback, mxfp4-backward, mxfp4-centered, bf16-flash, bf16-flash-shifted, adam8, adam4, eXmY, "
+        "eXmY:ROUNDING, pure:FORMAT, "
         "mx16:FORMAT, "
         "fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
   const auto told = [](const char* name, const std::string& end) {
@@ -333,8 +364,8 @@ TEST_CASE("names, aliases and the registry") {
   told("fp4", "; did you mean 'mxfp4', 'nvfp4', 'nvfp4-4over6', 'mxfp4-backward' or 'mxfp4-centered'?");
   told("mx", "; did you mean 'mxfp8', 'mxfp6', 'mxfp4', 'mxfp4-backward' or 'mxfp4-centered'?");
   told("mixed", "; did you mean 'amp-fp16' or 'amp-bf16'?");
-  told("bf16", "; did you mean 'bf16-pure', 'bf16-master' or 'amp-bf16'?");
-  told("bfloat16", "; did you mean 'bf16-pure', 'bf16-master' or 'amp-bf16'?");
+  told("bf16", "; did you mean 'bf16-pure', 'bf16-master', 'amp-bf16', 'bf16-flash' or 'bf16-flash-shifted'?");
+  told("bfloat16", "; did you mean 'bf16-pure', 'bf16-master', 'amp-bf16', 'bf16-flash' or 'bf16-flash-shifted'?");
   told("half", "; did you mean 'fp16-pure', 'fp16-master', 'amp-fp16' or 'fp16-static:SCALE'?");
   told("fp16", "; did you mean 'fp16-pure', 'fp16-master', 'amp-fp16' or 'fp16-static:SCALE'?");
   told("fp16-static", "; did you mean 'fp16-static:SCALE'?");

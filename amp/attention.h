@@ -1,0 +1,82 @@
+// Attention as FlashAttention computes it, a block of keys at a time, with every format of its inside. Slow and
+// readable: it consists of the library's ops, so observers see each of them.
+//
+// For queries Q [L, E] and blocks of keys K_j [block, E] and values V_j [block, D], from j = 1 (Milakov and Gimelshein
+// 2018; Dao et al. 2022):
+//
+//   S = q(Q) k(K_j)^T scale + mask      scores; sums in qk_accumulator
+//   m' = max(m, rowmax(S))              the running maximum, rounded by softmax
+//   P = exp(S - m')
+//   l = exp(m - m') l + rowsum(P)       the running sum, rounded by softmax
+//   O = exp(m - m') O + p(P) v(V_j)     sums in pv_accumulator; the product and O rounded by running
+//
+// and at the end O = o(O / l). Backward recomputes P = exp(S - lse) from lse = m + log l, rounded by softmax:
+//
+//   D = rowsum(do(dO) O)                f32
+//   dV_j = p(P)^T do(dO)                pv_accumulator, as dQ and dK
+//   dP = dp(do(dO) v(V_j)^T)            qk_accumulator
+//   dS = P (dP - D)
+//   dQ += ds(dS) k(K_j) scale           f32
+//   dK_j = ds(dS)^T q(Q) scale
+//
+// Lower-case names are quantizers. Each operand of each product is rounded anew, along the axis that the product
+// contracts; of K, V, P, dP and dS what belongs to a block of keys. Scales multiply the operands first. What has no
+// quantizer is f32 (f64 for f64 tensors). The gradient is straight-through.
+#pragma once
+
+#include <optional>
+
+#include "../core/formats/accumulator.h"
+#include "../core/ops/attrs.h"
+#include "../core/ops/op.h"
+#include "../core/quantize/quantizer.h"
+
+namespace gradual::amp {
+
+struct AttentionPrecision {
+  std::optional<Quantizer> q = {};
+  std::optional<Quantizer> k = {};
+  std::optional<Quantizer> v = {};
+  std::optional<Quantizer> p = {};
+  std::optional<Quantizer> d_o = {};
+  std::optional<Quantizer> d_p = {};
+  std::optional<Quantizer> d_s = {};
+  std::optional<Quantizer> softmax = {};  // the running maximum and sum, and the logsumexp for backward
+  std::optional<Quantizer> running = {};  // P V of a block, and O between blocks
+  std::optional<Quantizer> o = {};        // the output; backward reads it rounded
+  std::optional<Accumulator> qk_accumulator =
+      {};  // of Q K^T and dO V^T; unset: that of the surrounding scope, else f32
+  std::optional<Accumulator> pv_accumulator = {};  // of P V, P^T dO, dS K and dS^T Q
+  int block = 64;                                  // keys of a block
+  // Not 0: where a row's maximum in a block occurs more than once, it becomes beta times itself if it is positive, and
+  // 0 if it is negative, so that no number of P is exactly 1. The result does not change otherwise (arXiv 2510.04212).
+  double beta = 0;
+
+  bool operator==(const AttentionPrecision&) const = default;
+};
+// The quantizers by name.
+struct AttentionField {
+  const char* name;
+  std::optional<Quantizer> AttentionPrecision::*quantizer;
+};
+inline constexpr AttentionField kAttentionFields[] = {{"q", &AttentionPrecision::q},
+                                                      {"k", &AttentionPrecision::k},
+                                                      {"v", &AttentionPrecision::v},
+                                                      {"p", &AttentionPrecision::p},
+                                                      {"do", &AttentionPrecision::d_o},
+                                                      {"dp", &AttentionPrecision::d_p},
+                                                      {"ds", &AttentionPrecision::d_s},
+                                                      {"softmax", &AttentionPrecision::softmax},
+                                                      {"running", &AttentionPrecision::running},
+                                                      {"o", &AttentionPrecision::o}};
+
+// Throws Error that names the wrong field.
+void check_valid(const AttentionPrecision& precision);
+
+// scaled_dot_product_attention of these inputs (core/ops/ops.h), recorded as one node. q [.., L, E], k [.., S, E],
+// v [.., S, D], whose leading dims broadcast; mask: undefined, bool or added. Observers see the rounding of P, say, in
+// the module PATH.p. Error for second derivatives.
+Tensor attention_in_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                           const AttentionAttrs& attrs, const AttentionPrecision& precision, Loc loc = Loc::current());
+
+}  // namespace gradual::amp
