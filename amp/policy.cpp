@@ -121,6 +121,15 @@ std::string to_string(const CastPolicy& policy) {
 
 PolicyTable::PolicyTable() : entries_(default_entries()) {}
 
+// Why an op of this kind takes no policy.
+static std::string_view why_fixed(OpKind kind) {
+  switch (kind) {
+    case OpKind::InPlace: return "what is written in place keeps its dtype; use the functional form";
+    case OpKind::Custom: return "a user function declares its amp_dtype()";
+    default: return "explicit casts are never changed";
+  }
+}
+
 PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
   if (op >= OpId::count_) throwf("policy table: no op has the number {}", static_cast<int>(op));
   const Fusion* fusion = fusion_of(op);
@@ -129,10 +138,7 @@ PolicyTable& PolicyTable::set(OpId op, CastPolicy policy) {
            to_string(fusion->first), to_string(fusion->second));
   if (fusion) return *this;
   if (fixed(op) && policy.kind != PolicyKind::pass)
-    throwf("policy table: {} takes no policy but pass: {}", to_string(op),
-           op_info(op).kind == OpKind::InPlace  ? "what is written in place keeps its dtype; use the functional form"
-           : op_info(op).kind == OpKind::Custom ? "a user function declares its amp_dtype()"
-                                                : "explicit casts are never changed");
+    throwf("policy table: {} takes no policy but pass: {}", to_string(op), why_fixed(op_info(op).kind));
   if (policy.kind == PolicyKind::rewrite && !rewritable(op))
     throwf("policy table: {} cannot be rewritten; its gradient must be made of its inputs alone, as that of matmul is",
            to_string(op));

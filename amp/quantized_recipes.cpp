@@ -68,7 +68,8 @@ Quantization nvfp4(CodedRule rule = CodedRule::nearest) {
   const Quantizer x = to_format("e2m1", blocks);
   const Quantizer dy = to_format("e2m1", blocks, {.mode = RoundingMode::stochastic});
   Quantization q = products(x, squared(x), dy);
-  q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
+  q.wgrad_x->hadamard = true;
+  q.wgrad_dy->hadamard = true;
   return q;
 }
 
@@ -106,7 +107,8 @@ Quantization mxfp4_backward() {
 // "The Curse and Blessing of Mean Bias in FP4-Quantized LLM Training" (Cao et al. 2026): the mean over tokens is
 // subtracted from x before it is rounded.
 Quantization centered(Quantization q) {
-  q.forward_x->center = q.wgrad_x->center = true;
+  q.forward_x->center = true;
+  q.wgrad_x->center = true;
   return q;
 }
 

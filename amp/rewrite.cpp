@@ -60,8 +60,9 @@ struct Rewritten final : Function, Interceptor {
     }
     for (int i = 0; i < call.inputs.size(); ++i) {
       const Known* k = outer ? outer->find(call[i]) : nullptr;
-      // In backward, a tensor without data was computed from the gradient by the rule.
-      roles_.push_back(k ? k->role : outer ? Role::error : i == 0 ? Role::activation : Role::weight);
+      Role role = i == 0 ? Role::activation : Role::weight;
+      if (outer) role = Role::error;  // unless it is known, the rule has computed it from the gradient
+      roles_.push_back(k ? k->role : role);
       context_.saved_scales.push_back(k ? k->scale : std::nullopt);
     }
     std::copy_n(roles_.begin(), std::min<std::size_t>(roles_.size(), 2), replaced_.operands);

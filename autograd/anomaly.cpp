@@ -42,10 +42,14 @@ ValueRange value_range(const Tensor& t) {
       r.max = std::max(r.max, v);
       continue;
     }
-    (std::isnan(v) ? r.nan : v > 0 ? r.positive_inf : r.negative_inf) += 1;
+    if (std::isnan(v)) ++r.nan;
+    else ++(v > 0 ? r.positive_inf : r.negative_inf);
     if (r.first < 0) r.first = at;
   }
-  if (r.min > r.max) r.min = r.max = 0;
+  if (r.min > r.max) {
+    r.min = 0;
+    r.max = 0;
+  }
   return r;
 }
 

@@ -80,7 +80,8 @@ std::unique_ptr<Communicator::Transfer> Nccl::start(std::span<const Message> sen
   if (all == 0) return out;
   void* memory = nullptr;
   check(cudaMalloc(&memory, all));
-  std::byte* at = out->staged = static_cast<std::byte*>(memory);
+  out->staged = static_cast<std::byte*>(memory);
+  std::byte* at = out->staged;
   for (const Message& m : sent) {
     check(cudaMemcpyAsync(at, m.data, m.bytes, cudaMemcpyDefault, stream_));
     at += m.bytes;

@@ -27,11 +27,16 @@ using detail::Scale, detail::ScaleSpec;
 constexpr std::int64_t kMostBlocks = 1024;  // that are kept one by one
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
+// The tensor with the dim `axis` behind the others; a number is a vector of one element.
+Tensor with_axis_last(const Tensor& x, int axis) {
+  Tensor t = x.dim() == 0 ? x.detach().reshape({1}) : x.detach();
+  for (int d = wrap_dim(axis, t.dim(), "xray"); d + 1 < t.dim(); ++d) t = t.transpose(d, d + 1);
+  return t;
+}
+
 // x as f32 (f64 for f64) [rows, k] on the CPU: k is the dim `axis`, rows are the other dims in order.
 Tensor as_matrix(const Tensor& x, int axis) {
-  Tensor t = x.detach().to(Device::cpu());
-  if (t.dim() == 0) t = t.reshape({1});
-  for (int d = wrap_dim(axis, t.dim(), "xray"); d + 1 < t.dim(); ++d) t = t.transpose(d, d + 1);
+  const Tensor t = with_axis_last(x.to(Device::cpu()), axis);
   const std::int64_t k = t.sizes().back();
   return contiguous(x.dtype() == DType::f64 ? t : cast(t, DType::f32)).reshape({k ? t.numel() / k : 0, k});
 }
@@ -72,13 +77,36 @@ std::vector<Candidate> candidates_of(const Quantizer& q, int size, double amax) 
   return all;
 }
 
-// Numbers that are not finite after rounding have no error that adds up.
-void add_error(XrayRow& row, double from, double error) {
-  if (!std::isfinite(error)) return;
+// Adds an element that rounding takes `from` one number `to` another. limit: the largest magnitude that is not clipped.
+void add_element(XrayRow& row, double from, double to, double limit) {
+  row.elements += from != 0;
+  row.made_zero += from != 0 && to == 0;
+  row.clipped += std::abs(from) > limit;
+  row.squares += from * from;
+  const double error = to - from;
+  if (!std::isfinite(error)) return;  // it does not add up
   row.error_sum += error;
   row.along += error * from;
   row.along_squares += error * from * (error * from);
   row.zeroed_squares += error == -from ? from * from : 0;
+}
+
+// What a row has counted before a block.
+struct Counted {
+  std::int64_t clipped, elements;
+  explicit Counted(const XrayRow& row) : clipped(row.clipped), elements(row.elements) {}
+};
+
+// Adds a block whose elements have been added to the row. error, best: the squared errors of the block as it is, and
+// with its best power of two as its scale.
+BlockXray::Block add_block(XrayRow& row, const Counted& before, double error, double best, double scale) {
+  const std::int64_t clipped = row.clipped - before.clipped;
+  row.best_error += best;
+  row.error += error;
+  ++row.blocks;
+  row.clipped_blocks += clipped > 0;
+  if (scale > 0) ++row.scales[std::ilogb(scale)];
+  return {percent_of(clipped, row.elements - before.elements) / 100, error, best};
 }
 
 // A matrix as blocks (or tiles) of one size, which are rounded one by one. T: float or double.
@@ -138,14 +166,8 @@ template <class T> struct Blocks {
         const auto value = static_cast<float>(scaled[static_cast<std::size_t>(i)]);
         const double from = x[first + i];
         const double to = detail::unscaled(value, scale.inverse, last);
-        const double error = to - from;
-        sum += error * error;
-        if (!row) continue;
-        add_error(*row, from, error);
-        row->elements += from != 0;
-        row->made_zero += from != 0 && to == 0;
-        row->clipped += std::abs(from) > limit;
-        row->squares += from * from;
+        sum += (to - from) * (to - from);
+        if (row) add_element(*row, from, to, limit);
       }
     });
     return std::isnan(sum) ? kInf : sum;
@@ -166,22 +188,21 @@ template <class T> struct Blocks {
 
   // Adds block b, whose elements are finite and not all 0.
   BlockXray::Block add_to(Candidate& candidate, std::int64_t b, T amax, double best) {
-    XrayRow& row = candidate.row;
     const float last = 1 / candidate.specs[0].global;
     Scale scale = detail::scale_of(amax, candidate.specs[0]);
     for (const ScaleSpec& spec : candidate.specs | std::views::drop(1))
       if (const Scale s = detail::scale_of(amax, spec); error(b, s, last) < error(b, scale, last)) scale = s;
-    const std::int64_t clipped = row.clipped;
-    const std::int64_t elements = row.elements;
-    const double sum = error(b, scale, last, &row);
-    row.best_error += best;
-    row.error += sum;
-    ++row.blocks;
-    row.clipped_blocks += row.clipped > clipped;
-    if (scale.inverse > 0) ++row.scales[std::ilogb(scale.inverse)];
-    return {percent_of(row.clipped - clipped, row.elements - elements) / 100, sum, best};
+    const Counted before(candidate.row);
+    const double sum = error(b, scale, last, &candidate.row);
+    return add_block(candidate.row, before, sum, best, scale.inverse);
   }
 };
+
+// Calls f(blocks) with the matrix as blocks of this size.
+template <class F> void with_blocks(const Tensor& matrix, const Quantizer& q, std::int64_t size, const F& f) {
+  if (matrix.dtype() == DType::f64) f(Blocks<double>{matrix, q, size});
+  else f(Blocks<float>{matrix, q, size});
+}
 
 // True if the scaling tries several scales on a block's elements.
 bool searches_scales(const Scaling& scaling) {
@@ -271,31 +292,19 @@ struct Whole {
 template <class T>
 BlockXray::Block add_whole(const Blocks<T>& blocks, const Whole& whole, std::int64_t b, double best, XrayRow& row) {
   const auto* values = whole.values.data<float>();
-  const std::int64_t clipped = row.clipped;
-  const std::int64_t elements = row.elements;
+  const Counted before(row);
   double sum = 0;
   double largest_scale = 0;
   blocks.parts(b, [&](std::int64_t first, std::int64_t n) {
     for (std::int64_t i = first; i < first + n; ++i) {
       const double from = blocks.x[i];
       const double to = values[i];
-      const double error = to - from;
-      sum += error * error;
-      add_error(row, from, error);
-      row.elements += from != 0;
-      row.made_zero += from != 0 && to == 0;
-      row.clipped += std::abs(from) > whole.limit(i / blocks.k, i % blocks.k);
-      row.squares += from * from;
+      sum += (to - from) * (to - from);
+      add_element(row, from, to, whole.limit(i / blocks.k, i % blocks.k));
       largest_scale = std::max(largest_scale, whole.scale(i / blocks.k, i % blocks.k));
     }
   });
-  if (std::isnan(sum)) sum = kInf;
-  row.best_error += best;
-  row.error += sum;
-  ++row.blocks;
-  row.clipped_blocks += row.clipped > clipped;
-  if (largest_scale > 0) ++row.scales[std::ilogb(largest_scale)];
-  return {percent_of(row.clipped - clipped, row.elements - elements) / 100, sum, best};
+  return add_block(row, before, std::isnan(sum) ? kInf : sum, best, largest_scale);
 }
 
 bool has_blocks(const Quantizer& q) { return unit_of(q.scaling) == ScaleUnit::block && !has_zero_points(q.scaling); }
@@ -347,10 +356,21 @@ const XrayRow& BlockXray::of(std::string_view rule, int block) const {
 
 namespace {
 
+// Keeps block b of the quantizer itself: all blocks of every n-th row of blocks, so that there are not too many.
+template <class T> void keep(BlockXray& all, const Blocks<T>& blocks, std::int64_t b, const BlockXray::Block& block) {
+  const std::int64_t n = blocks.count() / kMostBlocks + 1;
+  if (b / blocks.columns % n == 0 && std::ssize(all.blocks) < kMostBlocks) all.blocks.push_back(block);
+}
+
+// Counts a block that has no error: of zeros, or with Inf or NaN.
+void add_unmeasured(XrayRow& row, double amax) {
+  if (amax == 0) ++row.zero_blocks;
+  else ++row.nonfinite_blocks;
+}
+
 // Adds all blocks to the rules' rows, and those of the quantizer itself to `all`, one by one.
 template <class T> void measure(Blocks<T> blocks, std::vector<Candidate>& candidates, BlockXray& all) {
   if (blocks.size == block_size(blocks.q.scaling)) all.columns = blocks.columns;
-  const std::int64_t every = blocks.count() / kMostBlocks + 1;  // row
   for (std::int64_t b = 0; b < blocks.count(); ++b) {
     const T amax = blocks.amax(b);
     const bool measured = amax != 0 && std::isfinite(amax);
@@ -358,9 +378,8 @@ template <class T> void measure(Blocks<T> blocks, std::vector<Candidate>& candid
     for (Candidate& candidate : candidates) {
       BlockXray::Block block;
       if (measured) block = blocks.add_to(candidate, b, amax, best);
-      else ++(amax == 0 ? candidate.row.zero_blocks : candidate.row.nonfinite_blocks);
-      if (candidate.row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
-        all.blocks.push_back(block);
+      else add_unmeasured(candidate.row, amax);
+      if (candidate.row.runs) keep(all, blocks, b, block);
     }
   }
 }
@@ -368,7 +387,7 @@ template <class T> void measure(Blocks<T> blocks, std::vector<Candidate>& candid
 // The same for a quantizer of wants_whole(), which rounds the matrix once for each rule.
 template <class T> void measure_whole(Blocks<T> blocks, int size, bool others, BlockXray& all) {
   const Quantizer& q = blocks.q;
-  const bool own_size = blocks.size == block_size(q.scaling);
+  if (blocks.size == block_size(q.scaling)) all.columns = blocks.columns;
   std::vector<double> best;
   std::vector<T> amaxes;
   for (std::int64_t b = 0; b < blocks.count(); ++b) {
@@ -376,8 +395,6 @@ template <class T> void measure_whole(Blocks<T> blocks, int size, bool others, B
     const bool measured = amaxes.back() != 0 && std::isfinite(amaxes.back());
     best.push_back(measured ? blocks.best_error(b, amaxes.back()) : 0);
   }
-  if (own_size) all.columns = blocks.columns;
-  const std::int64_t every = blocks.count() / kMostBlocks + 1;  // row
   for (const NamedQuantizer& named : rules_of_whole(q, size)) {
     XrayRow row{.rule = named.rule, .block = size, .runs = named.quantizer == q};
     if (!others && !row.runs) continue;
@@ -386,9 +403,8 @@ template <class T> void measure_whole(Blocks<T> blocks, int size, bool others, B
       const T amax = amaxes[static_cast<std::size_t>(b)];
       BlockXray::Block block;
       if (amax != 0 && std::isfinite(amax)) block = add_whole(blocks, whole, b, best[static_cast<std::size_t>(b)], row);
-      else ++(amax == 0 ? row.zero_blocks : row.nonfinite_blocks);
-      if (row.runs && b / blocks.columns % every == 0 && std::ssize(all.blocks) < kMostBlocks)
-        all.blocks.push_back(block);
+      else add_unmeasured(row, amax);
+      if (row.runs) keep(all, blocks, b, block);
     }
     all.rows.push_back(std::move(row));
   }
@@ -407,46 +423,33 @@ BlockXray xray(const Tensor& x, const Quantizer& q, int axis, bool others) {
   const Tensor matrix = as_matrix(x, axis);
   const double most = absmax(matrix);
   BlockXray all{.quantizer = describe(q)};
-  for (const int size :
-       others ? std::set<int>{8, 16, 32, 64, 128, block_size(q.scaling)} : std::set<int>{block_size(q.scaling)}) {
+  std::set<int> sizes = {block_size(q.scaling)};
+  if (others) sizes.insert({8, 16, 32, 64, 128});
+  for (const int size : sizes) {
     if (wants_whole(q)) {
-      if (matrix.dtype() == DType::f64) measure_whole(Blocks<double>{matrix, q, size}, size, others, all);
-      else measure_whole(Blocks<float>{matrix, q, size}, size, others, all);
+      with_blocks(matrix, q, size, [&](const auto& blocks) { measure_whole(blocks, size, others, all); });
       continue;
     }
     std::vector<Candidate> candidates = candidates_of(q, size, most);
     if (!others) std::erase_if(candidates, [](const Candidate& r) { return !r.row.runs; });
-    if (matrix.dtype() == DType::f64) measure(Blocks<double>{matrix, q, size}, candidates, all);
-    else measure(Blocks<float>{matrix, q, size}, candidates, all);
+    with_blocks(matrix, q, size, [&](const auto& blocks) { measure(blocks, candidates, all); });
     for (Candidate& candidate : candidates) all.rows.push_back(std::move(candidate.row));
   }
   return all;
 }
 
-// As block_limits(), of a quantizer of wants_whole().
-template <class T> static Tensor whole_limits(const Blocks<T>& blocks, const Whole& whole) {
+// Of each element, the largest magnitude that the scale of its block holds. limit_of(amax of a block) gives a function
+// of the element's index. Blocks of zeros, Inf or NaN have no limit.
+template <class T, class F> static Tensor limits_of(const Blocks<T>& blocks, const F& limit_of) {
   Tensor limits = full(blocks.m.sizes(), kInf, {.dtype = blocks.m.dtype()});
   T* limit = limits.data<T>();
   for (std::int64_t b = 0; b < blocks.count(); ++b) {
     const T amax = blocks.amax(b);
     if (amax == 0 || !std::isfinite(amax)) continue;
+    const auto of_element = limit_of(amax);
     blocks.parts(b, [&](std::int64_t first, std::int64_t n) {
-      for (std::int64_t i = first; i < first + n; ++i)
-        limit[i] = static_cast<T>(whole.limit(i / blocks.k, i % blocks.k));
+      for (std::int64_t i = first; i < first + n; ++i) limit[i] = static_cast<T>(of_element(i));
     });
-  }
-  return limits;
-}
-
-// Of each element, the largest magnitude that the scale of its block holds. Blocks of zeros, Inf or NaN have no limit.
-template <class T> static Tensor block_limits(const Blocks<T>& blocks, const ScaleSpec& spec) {
-  Tensor limits = full(blocks.m.sizes(), kInf, {.dtype = blocks.m.dtype()});
-  T* limit = limits.data<T>();
-  for (std::int64_t b = 0; b < blocks.count(); ++b) {
-    const T amax = blocks.amax(b);
-    if (amax == 0 || !std::isfinite(amax)) continue;
-    const auto most = static_cast<T>(blocks.limit(detail::scale_of(amax, spec), 1 / spec.global));
-    blocks.parts(b, [&](std::int64_t first, std::int64_t n) { std::fill_n(limit + first, n, most); });
   }
   return limits;
 }
@@ -455,23 +458,26 @@ Tensor beyond_range(const Tensor& x, const Quantizer& q, int axis, const Tensor&
   const Unseen unseen;
   if (!has_blocks(q)) return gt(abs(scaled), q.format.max());
   const Tensor matrix = as_matrix(x, axis);
-  const bool wide = matrix.dtype() == DType::f64;
+  const int size = block_size(q.scaling);
   Tensor limits;
   if (wants_whole(q)) {
     const Whole whole(matrix, q);
-    limits = wide ? whole_limits(Blocks<double>{matrix, q, block_size(q.scaling)}, whole)
-                  : whole_limits(Blocks<float>{matrix, q, block_size(q.scaling)}, whole);
+    with_blocks(matrix, q, size, [&](const auto& blocks) {
+      const auto of_element = [&](std::int64_t i) { return whole.limit(i / blocks.k, i % blocks.k); };
+      limits = limits_of(blocks, [&](auto) { return of_element; });
+    });
   } else {
     ScaleSpec spec = detail::scale_spec(q);
     if (is_any<Nvfp4Blocks>(q.scaling)) set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
-    limits = wide ? block_limits(Blocks<double>{matrix, q, block_size(q.scaling)}, spec)
-                  : block_limits(Blocks<float>{matrix, q, block_size(q.scaling)}, spec);
+    with_blocks(matrix, q, size, [&](const auto& blocks) {
+      limits = limits_of(blocks, [&](auto amax) {
+        const double most = blocks.limit(detail::scale_of(amax, spec), 1 / spec.global);
+        return [most](std::int64_t) { return most; };
+      });
+    });
   }
-  const Tensor beyond = gt(abs(matrix), limits);
-  const int dim = wrap_dim(axis, std::max(1, x.dim()), "beyond_range");
-  Tensor t = x.dim() == 0 ? x.detach().reshape({1}) : x.detach();
-  for (int d = dim; d + 1 < t.dim(); ++d) t = t.transpose(d, d + 1);
-  Tensor mask = beyond.reshape(t.sizes());
+  Tensor mask = gt(abs(matrix), limits).reshape(with_axis_last(x, axis).sizes());
+  const int dim = wrap_dim(axis, mask.dim(), "beyond_range");
   for (int d = mask.dim() - 1; d > dim; --d) mask = mask.transpose(d, d - 1);
   return mask.reshape(x.sizes()).to(x.device());
 }

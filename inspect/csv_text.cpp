@@ -5,6 +5,11 @@
 
 namespace gradual::inspect {
 
+static std::string text_of(const nlohmann::ordered_json& value) {
+  if (value.is_null()) return "";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 std::string csv_of(const std::string& jsonl) {
   std::string text;
   std::istringstream in(jsonl);
@@ -12,8 +17,7 @@ std::string csv_of(const std::string& jsonl) {
     const auto fields = nlohmann::ordered_json::parse(object);
     std::string line;
     for (const auto& [key, value] : fields.items()) {
-      const std::string plain = value.is_null() ? "" : value.is_string() ? value.get<std::string>() : value.dump();
-      line += (line.empty() ? "" : ",") + csv_field(text.empty() ? key : plain);
+      line += (line.empty() ? "" : ",") + csv_field(text.empty() ? key : text_of(value));
     }
     text += line + "\n";
   }

@@ -28,7 +28,6 @@ struct ObservedStep {
   std::string bad_tensor = {};  // the first parameter or buffer that was not finite before the step
 };
 
-// The evidence from a run.
 // A part of the local error of an op in the last observed step, with its share of the error in the loss.
 struct LossShare {
   Phase phase = Phase::forward;
@@ -39,6 +38,7 @@ struct LossShare {
   double share = 0;       // of the sum of all magnitudes
 };
 
+// The evidence from a run.
 struct Evidence {
   const amp::Recipe* recipe = nullptr;
   bool fp32_fails = false;   // fp32, too, diverges or learns nothing

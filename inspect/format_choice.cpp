@@ -105,14 +105,16 @@ std::vector<FormatSite> format_sites(nn::Module& model, const std::function<Tens
     for (const FormatSite& s : sites) all += cost_of(s, f, cost);
     return all;
   });
-  double gradients = 1e-300;  // harm of the cheapest format at all sites; not 0
-  double share = 1e-300;      // which divides
+  // The harm of the cheapest format at all sites, to which that of all formats is relative. Not 0: it divides.
+  double gradients = 1e-300;
+  double share = 1e-300;
   for (const amp::Recipe& f : formats) {
     const Harm harm = harm_in(f, model, sites, loss);
-    for (std::size_t i = 0; i < sites.size() && &f == &formats[0]; ++i) {
-      gradients += harm[i][0];
-      share += harm[i][1];
-    }
+    if (&f == &formats.front())
+      for (const auto& [of_gradients, of_loss] : harm) {
+        gradients += of_gradients;
+        share += of_loss;
+      }
     for (std::size_t i = 0; i < sites.size(); ++i) {
       sites[i].cost.push_back(cost_of(sites[i], f, cost));
       sites[i].harm.push_back(harm[i][0] / gradients + harm[i][1] / share);
@@ -125,9 +127,10 @@ std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std
   constexpr double kNever = std::numeric_limits<double>::infinity();
   double most = 0;
   for (const FormatSite& s : sites) most += std::ranges::max(s.cost);
-  const auto bins = [&](double cost) { return static_cast<std::size_t>(std::ceil(cost / most * 4000 - 1e-9)); };
-  const std::size_t size = 4001 + sites.size();  // each cost may be rounded up
-  std::size_t least = 0;                         // bins of the cheapest assignment
+  constexpr int kBins = 4000;  // of costs from 0 to `most`
+  const auto bins = [&](double cost) { return static_cast<std::size_t>(std::ceil(cost / most * kBins - 1e-9)); };
+  const std::size_t size = kBins + 1 + sites.size();  // each cost may be rounded up
+  std::size_t least = 0;                              // bins of the cheapest assignment
   for (const FormatSite& s : sites) least += bins(std::ranges::min(s.cost));
   std::vector<double> harm(size, 0);             // least harm of the sites so far, by bins of cost
   std::vector<std::vector<std::size_t>> choice;  // by site, and by bins of cost for it and the sites before
@@ -144,10 +147,13 @@ std::vector<Assignment> knapsack(const std::vector<FormatSite>& sites, const std
   }
   std::vector<Assignment> all;
   for (const double budget : budgets) {
-    const auto allowed = static_cast<std::size_t>(std::max(0.0, budget) / most * 4000 + 1e-9);
+    const auto allowed = static_cast<std::size_t>(std::max(0.0, budget) / most * kBins + 1e-9);
     std::size_t b = std::min(size - 1, std::max(allowed, least));
     Assignment& a = all.emplace_back(sites.size(), 0);
-    for (std::size_t i = sites.size(); i-- > 0; b -= bins(sites[i].cost[a[i]])) a[i] = choice[i][b];
+    for (std::size_t i = sites.size(); i-- > 0;) {
+      a[i] = choice[i][b];
+      b -= bins(sites[i].cost[a[i]]);
+    }
   }
   return all;
 }

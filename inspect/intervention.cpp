@@ -1,6 +1,7 @@
 #include "intervention.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -30,8 +31,7 @@ std::string_view to_string(ExactPart part) { return kParts[static_cast<std::size
 
 ExactPart exact_part(std::string_view name) {
   const auto found = std::ranges::find(kParts, name);
-  if (found == kParts.end())
-    throwf("no part '{}' can be made exact; allowed are operand, zeroed, clipped, sum and result", name);
+  if (found == kParts.end()) throwf("no part '{}' can be made exact; allowed are {}", name, fmt::join(kParts, ", "));
   return static_cast<ExactPart>(found - kParts.begin());
 }
 
@@ -55,7 +55,7 @@ void Intervention::before(const OpCall& call, const CallRecord&) {
   if (op_info(call.op).kind != OpKind::Custom) return;
   Frame& frame = frames_.emplace_back();
   for (int i = 0; i < call.inputs.size(); ++i)
-    if (call[i].defined()) frame.inputs[amp::storage_id(call[i])] |= i == 0 ? 1 : 2;
+    if (call[i].defined()) frame.inputs[amp::storage_id(call[i])] |= i == 0 ? Frame::kFirst : Frame::kOthers;
 }
 
 void Intervention::after(const OpCall& call, const Outputs& out, const CallRecord&) {
@@ -91,7 +91,7 @@ std::string Intervention::operand_of(const QuantizerCall& call, const Replaced& 
   const Frame& frame = frames_.back();
   const auto found = frame.inputs.find(amp::storage_id(call.from));
   if (found == frame.inputs.end()) return "";
-  return operand_name(product, found->second == 1 ? 0 : 1);
+  return operand_name(product, found->second == Frame::kFirst ? 0 : 1);
 }
 
 void Intervention::quantized(const QuantizerCall& call) {
@@ -103,7 +103,8 @@ void Intervention::quantized(const QuantizerCall& call) {
   const std::string name = product ? operand_of(call, *product) : "";
   const std::string line = file_line(context().line);
   for (const ExactPart part : {ExactPart::operand, ExactPart::zeroed, ExactPart::clipped, ExactPart::result}) {
-    if ((part == ExactPart::result) == (product != nullptr)) continue;
+    const bool of_result = part == ExactPart::result;
+    if (of_result == (product != nullptr)) continue;  // operands are rounded within a product, results outside
     const bool wanted =
         std::ranges::any_of(exact_, [&](const Exact& e) { return applies(e, part, context().module, line, name); });
     if (wanted) make_exact(call, part);

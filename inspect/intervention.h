@@ -51,8 +51,9 @@ class Intervention final : public Observer {
   void quantized(const QuantizerCall& call) override;
 
  private:
-  // A running custom op: which of its inputs each storage depends on, the first (1) or another (2).
+  // A running custom op: which of its inputs each storage depends on.
   struct Frame {
+    enum : int { kFirst = 1, kOthers = 2 };
     std::map<std::uint64_t, int> inputs;
   };
   bool applies(const Exact& exact, ExactPart part, const std::string& site, const std::string& line,

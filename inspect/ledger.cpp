@@ -253,8 +253,12 @@ const LedgerRow* Ledger::origin(const LedgerRow& row) const {
     const LedgerRow& r = rows_[i];
     if (!led[i] || r.finite()) continue;
     bool inherits = false;
-    for (const auto made : r.reads)
-      if (!rows_[static_cast<std::size_t>(made)].finite()) led[static_cast<std::size_t>(made)] = inherits = true;
+    for (const auto number : r.reads) {
+      const auto made = static_cast<std::size_t>(number);
+      if (rows_[made].finite()) continue;
+      led[made] = true;
+      inherits = true;
+    }
     if ((!r.nonfinite_inputs || !inherits) && (!first || r.nonfinite_inputs <= first->nonfinite_inputs)) first = &r;
   }
   return first;

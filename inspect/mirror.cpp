@@ -24,7 +24,8 @@ Tensor copied(const Tensor& flat) {
 void run_optimizer(const OpCall& call, const std::vector<Tensor>& inputs) {
   Attrs attrs = *call.attrs;
   const auto exact = [&](auto a) {
-    a.update.pure = a.update.stochastic = false;
+    a.update.pure = false;
+    a.update.stochastic = false;
     attrs = a;
   };
   if (call.op == OpId::adam_step_) exact(call.get<AdamAttrs>());
@@ -39,7 +40,8 @@ void run_optimizer(const OpCall& call, const std::vector<Tensor>& inputs) {
       parameter.add_(one[kCompensation]);
       one[kCompensation].fill_(0);
     }
-    one[kMaster] = one[kCompensation] = Tensor();
+    one[kMaster] = Tensor();
+    one[kCompensation] = Tensor();
     const std::vector<const Tensor*> refs = pointers_to(one);
     dispatch(call.op, TensorRefs(refs.data(), p.each), attrs, call.where);
     if (!one[kWeight].is_same(parameter)) parameter.copy_(one[kWeight]);

@@ -10,7 +10,8 @@ namespace gradual::inspect {
 namespace {
 
 std::string decibels(const ErrorSum& e) {
-  return e.squares == 0 ? "exact" : e.exact_squares == 0 ? "-" : fmt::format("{:.1f}", e.sqnr_db());
+  if (e.squares == 0) return "exact";
+  return e.exact_squares == 0 ? "-" : fmt::format("{:.1f}", e.sqnr_db());
 }
 
 // The source of a row's error, for by_layer(): its product and part, or its phase.

@@ -100,7 +100,10 @@ void UpdateMeter::begin_update(Update& row, const Tensor& parameter) {
 void UpdateMeter::Weight::observe(std::int64_t offset, const Tensor& rounded) {
   const std::vector<double> now = f64_of(rounded).to_vector<double>();
   auto& [last, previous] = values[offset];
-  if (last.size() != now.size()) last = previous = now;
+  if (last.size() != now.size()) {
+    last = now;
+    previous = now;
+  }
   for (std::size_t i = 0; i < now.size(); ++i) {
     if (now[i] == last[i]) continue;
     ++moved;
@@ -115,7 +118,8 @@ void UpdateMeter::fused(const OpCall& one, int k) {
   Change whole = change(called(one), name, UpdatePart::whole, one[kWeight], exact[kWeight]);
   whole.master = one[kMaster];
   whole.compensation = one[kCompensation];
-  whole.before = whole.base = value_of(one[kWeight], one[kMaster], one[kCompensation]);
+  whole.base = value_of(one[kWeight], one[kMaster], one[kCompensation]);
+  whole.before = whole.base;
   if (const std::optional<Attrs> plain = without_decay(one, k)) {
     Change step =
         change(called(one), name, UpdatePart::gradient_step, run_again(one, *plain), run_in_f64(one, *plain)[kWeight]);
@@ -124,7 +128,8 @@ void UpdateMeter::fused(const OpCall& one, int k) {
     // the change that decay adds
     decay.before = step.before;
     decay.base = step.intended;
-    step.before = step.base = whole.before;
+    step.base = whole.before;
+    step.before = whole.before;
     pending_.push_back(std::move(step));
     pending_.push_back(std::move(decay));
   }
@@ -176,7 +181,8 @@ void UpdateMeter::before_update(const UpdateEvent& event) {
   Change whole = change(event.optimizer, name, UpdatePart::whole, event.parameter, {});
   whole.master = event.master;
   whole.compensation = event.compensation;
-  whole.before = whole.base = value_of(event.parameter, event.master, event.compensation);
+  whole.base = value_of(event.parameter, event.master, event.compensation);
+  whole.before = whole.base;
   begin_update(whole.row, event.parameter);
   by_ops_.push_back(std::move(whole));
 }
@@ -190,7 +196,10 @@ void UpdateMeter::after_update(const UpdateEvent& event) {
 }
 
 void UpdateMeter::before(const OpCall& call, const CallRecord&) {
-  if (context().phase == Phase::optimizer) given_ = exact_ = Mirror();
+  if (context().phase == Phase::optimizer) {
+    given_ = Mirror();
+    exact_ = Mirror();
+  }
   pending_.clear();
   const Unseen unseen;
   if (context().phase == Phase::backward && has_changed(UpdatePart::whole)) next_step();

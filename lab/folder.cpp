@@ -71,7 +71,8 @@ void check_file_names(const std::vector<amp::Recipe>& recipes, int seeds) {
 }
 
 Existing existing(const Options& o) {
-  return o.resume ? Existing::resume : o.overwrite ? Existing::overwrite : Existing::refuse;
+  if (o.resume) return Existing::resume;
+  return o.overwrite ? Existing::overwrite : Existing::refuse;
 }
 
 Folder::Folder(std::string path, Existing existing) : path_(std::move(path)) {

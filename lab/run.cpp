@@ -442,7 +442,9 @@ Result Run::result() {
   if (!seconds_.empty() || !(result_.ms_per_step > 0)) result_.ms_per_step = 1e3 * median(seconds_);
   const amp::CastTally gradients = total(casts_, amp::kGradients);
   const CastCounts& c = gradients.counts;
-  result_.underflow_percent = result_.overflow_percent = result_.zero_percent = std::nan("");
+  result_.underflow_percent = std::nan("");
+  result_.overflow_percent = std::nan("");
+  result_.zero_percent = std::nan("");
   if (c.elements > 0) {
     result_.underflow_percent = gradients.underflow_percent();
     result_.overflow_percent = gradients.overflow_percent();

@@ -87,6 +87,12 @@ std::string trials_csv(const Search& s) {
   return text;
 }
 
+// The trial's class of styles in front_svg.
+static const char* kind_of(const Search& s, const Trial& t) {
+  if (s.found && t.assignment == *s.found) return "found";
+  return t.passes ? "passes" : "fails";
+}
+
 std::string front_svg(const Search& s) {
   // Cost relative to bf16, loss relative to fp32. Both axes are logarithmic; the loss is clamped to 1/2 .. 8.
   double least = 1;
@@ -111,11 +117,10 @@ std::string front_svg(const Search& s) {
     if (v >= least && v <= 2) text += fmt::format("<text x=\"{:.1f}\" y=\"370\">{}</text>\n", x(v) - 8, v);
   }
   for (const Trial& t : s.trials) {
-    const char* kind = s.found && t.assignment == *s.found ? "found" : t.passes ? "passes" : "fails";
     text += fmt::format(
         "<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"9\" height=\"9\" rx=\"{}\"><title>{}: {}, loss "
         "{:.4g}, fp32's {:.4g}</title></rect>\n",
-        kind, x(t.cost) - 4.5, y(spread(t.loss).mean / t.fp32_loss) - 4.5, t.first_seed > 0 ? 0 : 4.5, t.why,
+        kind_of(s, t), x(t.cost) - 4.5, y(spread(t.loss).mean / t.fp32_loss) - 4.5, t.first_seed > 0 ? 0 : 4.5, t.why,
         s.to_string(t.assignment), spread(t.loss).mean, t.fp32_loss);
   }
   return text + "</svg>\n";

@@ -160,10 +160,16 @@ LabData data_for(const std::string& spec, std::int64_t context) {
 }
 
 void LabData::use_loss_of(const data::Dataset& d) {
-  const bool is_output = !d.fields.empty();
-  const bool of_numbers = d.classes == 0 && d.targets.defined() && d.targets.is_floating();
-  loss = is_output ? "output" : of_numbers ? "mse" : "cross_entropy";
-  metric = is_output ? "loss" : of_numbers ? "rmse" : "accuracy";
+  loss = "cross_entropy";
+  metric = "accuracy";
+  if (d.classes == 0 && d.targets.defined() && d.targets.is_floating()) {
+    loss = "mse";
+    metric = "rmse";
+  }
+  if (!d.fields.empty()) {
+    loss = "output";
+    metric = "loss";
+  }
 }
 
 Tensor classification_loss(const Tensor& logits, const Tensor& targets) {

@@ -7,7 +7,8 @@ namespace gradual::optim {
 
 template <bool kDecoupled> struct AdamOptionsOf {
   double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = kDecoupled ? 0.01 : 0;  // Adam: L2, added to the gradient; AdamW: w *= 1 - lr * weight_decay
   UpdateOptions precision = {};

@@ -60,7 +60,8 @@ void Optimizer::settle_masters() {
     if (s.is_low()) {
       ensure_master(s);
     } else if (s.master.defined()) {
-      s.master = flat_masters_[s.group] = Tensor();
+      flat_masters_[s.group] = Tensor();
+      s.master = Tensor();
     }
   }
   for (std::size_t g = 0; g < groups_.size(); ++g)
@@ -108,9 +109,11 @@ void Optimizer::unscale_run(std::span<const Live> run, const Tensor& found, cons
     ParamState& s = *l.state;
     const bool clipped = s.wide == ParamState::Wide::copied && s.wide_stands(l.gradient);
     const Tensor& taken = clipped ? s.wide_gradient : l.gradient;
-    const Tensor& source = taken.is_contiguous() ? taken : copy = contiguous(taken);
+    if (!taken.is_contiguous()) copy = contiguous(taken);
+    const Tensor& source = taken.is_contiguous() ? taken : copy;
+    const Tensor& read = write ? source : none;
     inputs.push_back(&source);
-    inputs.push_back(!write ? &none : needs_wide(s, l.gradient) ? &wide_gradient(s) : &source);
+    inputs.push_back(write && needs_wide(s, l.gradient) ? &wide_gradient(s) : &read);
   }
   const Attrs attrs = UnscaleAttrs{by.inverse, static_cast<std::int64_t>(run[0].state->index) + 1, by.on_device};
   dispatch(OpId::unscale_, TensorRefs(inputs.data(), static_cast<int>(inputs.size())), attrs,

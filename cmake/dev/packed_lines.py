@@ -78,7 +78,20 @@ def is_lambda(tokens):
     return False
 
 
+def without_template_head(tokens):
+    """What follows template <..>."""
+    while tokens[:2] == ["template", "<"]:
+        level, k = 0, 1
+        for k in range(1, len(tokens)):
+            level += (tokens[k] == "<") - (tokens[k] == ">")
+            if level == 0:
+                break
+        tokens = tokens[k + 1:]
+    return tokens
+
+
 def opens_block(before, tokens, depth):
+    tokens = without_template_head(tokens)
     if is_lambda(tokens) or before in BEFORE_BLOCK and depth == 0:
         return True
     if depth == 0 and tokens and any(t in HEADS for t in tokens[:4]) and "=" not in tokens:

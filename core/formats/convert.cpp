@@ -98,7 +98,10 @@ template <class To> void fetch_and_cast(DType src, const void* p, std::int64_t s
   visit_dtype(src, [&]<class From> {
     const auto* from = static_cast<const From*>(p);
     if (stride == 1) return detail::cast_array(from, out, n);
-    if (stride == 0) return void(std::fill_n(out, n, cast_element<To>(*from)));
+    if (stride == 0) {
+      std::fill_n(out, n, cast_element<To>(*from));
+      return;
+    }
     From gathered[kBlock];
     for_blocks(n, [&](std::int64_t first, std::int64_t count) {
       for (std::int64_t i = 0; i < count; ++i) gathered[i] = from[(first + i) * stride];

@@ -22,7 +22,11 @@ static std::atomic<CpuBackend> backend_now{kDefault};
 static std::atomic<bool> deterministic_now{false};
 
 std::string_view to_string(CpuBackend backend) {
-  return backend == CpuBackend::eigen ? "eigen" : backend == CpuBackend::fast ? "fast" : "onednn";
+  switch (backend) {
+    case CpuBackend::eigen: return "eigen";
+    case CpuBackend::fast: return "fast";
+    default: return "onednn";
+  }
 }
 
 bool has_onednn() { return kOneDnn; }

@@ -280,7 +280,11 @@ Tensor interpolate(const Tensor& x, std::int64_t height, std::int64_t width, Int
 }
 
 Tensor reduced_loss(const Tensor& each, Reduction by, Loc loc) {
-  return by == Reduction::none ? each : by == Reduction::sum ? sum(each, {}, false, loc) : mean(each, {}, false, loc);
+  switch (by) {
+    case Reduction::none: return each;
+    case Reduction::sum: return sum(each, {}, false, loc);
+    default: return mean(each, {}, false, loc);
+  }
 }
 Tensor huber_loss(const Tensor& x, const Tensor& y, Reduction by, double delta, Loc loc) {
   if (x.sizes() != y.sizes() || !(delta > 0))

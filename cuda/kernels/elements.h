@@ -59,7 +59,8 @@ template <int N> struct Geometry {
  private:
   template <class U> GRADUAL_HD void walk(U rest, std::int64_t (&at)[N]) const {
     for (int d = ndim - 1; d > 0; --d) {
-      const U size = static_cast<U>(sizes[d]), quotient = rest / size;
+      const U size = static_cast<U>(sizes[d]);
+      const U quotient = rest / size;
       const auto index = static_cast<std::int64_t>(rest - quotient * size);
       for (int k = 0; k < N; ++k) at[k] += index * operand[k].strides[d];
       rest = quotient;

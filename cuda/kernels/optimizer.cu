@@ -78,7 +78,8 @@ template <int kMost> struct Unscale {
     int bad = 0;
     for (std::int64_t i = begin + kFour * block.thread; i < end; i += kFour * block.threads) {
       const int n = end - i < kFour ? static_cast<int>(end - i) : kFour;
-      C x[kFour] = {}, stored[kFour] = {};
+      C x[kFour] = {};
+      C stored[kFour] = {};
       load_four(p, 0, i, n, x);
       for (int j = 0; j < kFour; ++j) stored[j] = x[j] = x[j] * factor;
       store_four(p, 1, i, n, x);
@@ -217,7 +218,11 @@ template <template <class> class UpdateRule, int kMost> struct Step {
   __device__ void update(int at, const UpdateRule<C>& rule, std::uint64_t stream, std::int64_t i, int n,
                          R round) const {
     const Part<kTensors>& p = parts.part[at];
-    C w[kFour] = {}, g[kFour] = {}, m[kFour] = {}, v[kFour] = {}, rest[kFour] = {};
+    C w[kFour] = {};
+    C g[kFour] = {};
+    C m[kFour] = {};
+    C v[kFour] = {};
+    C rest[kFour] = {};
     load_four(p, kGradient, i, n, g);
     load_four(p, p.data[kMaster] ? kMaster : kParam, i, n, w);
     load_four(p, kCompensation, i, n, rest);

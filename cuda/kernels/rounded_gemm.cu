@@ -21,7 +21,9 @@ template <int own> struct Accumulate {
 
   __device__ void operator()(std::int64_t i) const {
     const Place at = place(g, i);
-    double chain = 0, group = 0, total = 0;
+    double chain = 0;
+    double group = 0;
+    double total = 0;
     for (std::int64_t p = 0; p < g.k; ++p) {
       chain = add(chain, operand(g.a, at.batch, at.row, p) * operand(g.b, at.batch, p, at.col));
       const std::int64_t within = (promote ? p % promote : p) + 1;

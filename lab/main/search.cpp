@@ -5,6 +5,7 @@
 #include <gradual/lab/search.h>
 
 #include <string>
+#include <string_view>
 
 #include "command_line.h"
 #include "commands.h"
@@ -27,7 +28,8 @@ struct Arguments {
 
 // One line of a trial; the assignment stands below it where both do not fit.
 std::string trial_line(const Search& s, const Trial& t, bool wide) {
-  const char* const end = t.assignment.empty() ? "" : t.passes ? "passes" : "fails";
+  std::string_view end = t.passes ? "passes" : "fails";
+  if (t.assignment.empty()) end = "";  // fp32
   const std::string measured = fmt::format(
       "[{:>3} trainings] {:<9} {:<6} cost {:5.1f}%  {:+.2f} {}, loss {:+.2g} (noise {:.2g})", s.trainings, t.why, end,
       100 * t.cost, t.points, s.metric.is_share() ? "points" : "%", t.loss_change, t.loss_noise);

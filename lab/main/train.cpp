@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -271,6 +272,15 @@ std::string resuming(const OptionParser& app, const Arguments& a) {
   return command + " --resume";
 }
 
+// What `bar` does, if there is one, and the progress in the folder of TensorBoard.
+std::function<void(const Progress&)> with_tensorboard(const std::function<void(const Progress&)>& bar,
+                                                      const std::string& folder) {
+  return [bar, board = TensorBoard(folder)](const Progress& p) mutable {
+    board(p);
+    if (bar) bar(p);
+  };
+}
+
 // Trains, writes the folder, prints the table; returns the exit status.
 int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char** argv) {
   Options& options = a.options;
@@ -297,14 +307,7 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
   a.ranks.threads = a.threads;
   share_threads(ranks, a.ranks);
   options.progress = ProgressBar(a.quiet, chosen, ranks.size() > 1 || a.ranks.worker);
-  if (!a.tensorboard.empty()) {
-    TensorBoard board(a.tensorboard);
-    const auto bar = options.progress;
-    options.progress = [bar, board](const Progress& p) mutable {
-      board(p);
-      if (bar) bar(p);
-    };
-  }
+  if (!a.tensorboard.empty()) options.progress = with_tensorboard(options.progress, a.tensorboard);
   const fs::path saved = fs::path(a.out) / "checkpoints";
   std::error_code none;  // if the folder does not exist; check() reports other errors
   if (options.resume && !a.quiet && fs::directory_iterator(saved, none) == fs::directory_iterator())

@@ -73,6 +73,8 @@ Texts display_texts() {
     for (const std::string_view text : {v.sentences[0], v.sentences[1], v.sentences[2], v.beside, v.meaning})
       for (std::string& piece : pieces(text)) all.sentences.push_back(std::move(piece));
   }
+  for (const lab::NoteInfo& note : lab::kNoteInfos)
+    for (std::string& piece : pieces(note.sentence)) all.sentences.push_back(std::move(piece));
   for (int i = 1; i < static_cast<int>(lab::Status::count_); ++i)
     all.names.emplace_back(to_string(static_cast<lab::Status>(i)));
   for (const amp::Role role : {amp::Role::activation, amp::Role::error, amp::Role::weight_gradient})

@@ -54,7 +54,8 @@ struct Panel {
 // memory.
 struct Strided : MatrixRef<float> {
   template <int kR, bool kNext> struct Cursor {
-    static constexpr int kGroup = kNext ? kR : 3, kGroups = (kR + kGroup - 1) / kGroup;
+    static constexpr int kGroup = kNext ? kR : 3;
+    static constexpr int kGroups = (kR + kGroup - 1) / kGroup;
     std::int64_t row, column;
     const float* at[kGroups];
     Cursor(const float* data, const Strided& a) : row(kNext ? 1 : a.row_stride), column(a.col_stride) {
