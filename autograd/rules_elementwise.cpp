@@ -44,7 +44,7 @@ void pow_rule(const C& c) {
   }
 }
 // The angle of the point (x, y) has the slopes x / r^2 and -y / r^2. They are computed at the scale of the larger of
-// |x| and |y|, where r^2 neither overflows nor vanishes.
+// |x| and |y|, where r^2 neither overflows nor vanishes. At infinity they are 0, their limit.
 void angle(const C& c) {
   const auto coordinate = [&](int i) {
     const Tensor saved = c.optional_input(i);
@@ -55,9 +55,12 @@ void angle(const C& c) {
   const Tensor size = detached(maximum(abs(y), abs(x)));
   const Tensor v = y / size;
   const Tensor u = x / size;
-  const Tensor scaled = c.grad() / (square(u) + square(v)) / size;
-  if (c.needs(0)) c.set(0, scaled * u);
-  if (c.needs(1)) c.set(1, -(scaled * v));
+  const Tensor far = size == INFINITY;
+  const auto gradient = [&](const Tensor& part) {  // of a coordinate, from the other one
+    return where(far, 0, c.grad() * (part / (square(u) + square(v))) / size);
+  };
+  if (c.needs(0)) c.set(0, gradient(u));
+  if (c.needs(1)) c.set(1, -gradient(v));
 }
 template <Tensor (*quotient)(const Operand&, const Operand&)> void rest_of(const C& c) {
   c.set(0, c.grad());

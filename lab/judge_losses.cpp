@@ -69,11 +69,30 @@ enum Reducing : std::int64_t { kNone = 0, kMean = 1, kSum = 2 };
 struct CrossEntropy {
   Tensor x, x_error;  // rows [M, C]
   Tensor factors;     // [M, C]: the loss is the sum of -factors log p, or of each row if it is not reduced
+  Tensor factors_error;
+  Tensor of_target;  // [M, C] or [C]: what a soft target is multiplied with; undefined for classes
   bool reduced = true;
   double terms = 0;
 };
 
-std::optional<CrossEntropy> read(const pt2::Step& step, const ValueTensors& inputs, const std::vector<Tensor>& errors) {
+// An operand's error and its rounding to the recorded dtype.
+Tensor operand_error(const Tensor& t, const Tensor& error, const Units& units) {
+  return add(or_zeros(error, t), mul(abs(t), units.store));
+}
+
+// Target probabilities, smoothed and weighted.
+void set_soft_factors(CrossEntropy& c, const Tensor& target, const Tensor& target_error, const Tensor& weight,
+                      const Tensor& weight_error, double smooth, double rows) {
+  const Tensor p = add(mul(target, 1 - smooth), smooth / length(target, 1));
+  const Tensor p_error = mul(target_error, 1 - smooth);
+  c.of_target = mul(weight, (1 - smooth) / rows);
+  c.factors = div(mul(p, weight), rows);
+  c.factors_error = add(mul(p_error, add(abs(weight), weight_error)), mul(abs(p), weight_error));
+  c.factors_error = div(c.factors_error, rows);
+}
+
+std::optional<CrossEntropy> read(const pt2::Step& step, const ValueTensors& inputs, const std::vector<Tensor>& errors,
+                                 const Units& units) {
   if (!is_op(step, "aten.cross_entropy_loss")) return std::nullopt;
   const Tensor x = of(inputs, id_of(step, kSelf));
   const Tensor target = of(inputs, id_of(step, kTarget));
@@ -88,13 +107,17 @@ std::optional<CrossEntropy> read(const pt2::Step& step, const ValueTensors& inpu
   const double smooth = smoothing ? *smoothing : 0;
   const Tensor given = of(inputs, id_of(step, kWeight));
   const Tensor weight = given.defined() ? cast(given, DType::f64) : ones({classes}, {.dtype = DType::f64});
+  const Tensor weight_error = given.defined()
+                                  ? operand_error(weight, error_of(inputs, errors, id_of(step, kWeight)), units)
+                                  : zeros_like(weight);
   const bool mean_of_all = !by || *by == kMean;
   c.reduced = !by || *by != kNone;
   c.terms = static_cast<double>(c.x.size(0)) + (smooth > 0 || target.is_floating() ? static_cast<double>(classes) : 1);
   if (target.is_floating()) {
-    const Tensor p = add(mul(as_rows(target), 1 - smooth), smooth / static_cast<double>(classes));
-    c.factors = mul(p, weight);
-    if (mean_of_all) c.factors = div(c.factors, static_cast<double>(c.x.size(0)));
+    const Tensor wide = cast(target, DType::f64);
+    const Tensor target_error = operand_error(wide, error_of(inputs, errors, id_of(step, kTarget)), units);
+    set_soft_factors(c, as_rows(wide), as_rows(target_error), weight, weight_error, smooth,
+                     mean_of_all ? length(c.x, 0) : 1);
     return c;
   }
   const std::int64_t* const ignored = argument_of<std::int64_t>(step, kIgnored);
@@ -103,20 +126,27 @@ std::optional<CrossEntropy> read(const pt2::Step& step, const ValueTensors& inpu
   const Tensor safe = where(used, flat, 0);
   const Tensor counted = cast(used, DType::f64);
   const Tensor of_targets = mul(index_select(weight, 0, safe), counted);
-  const Tensor chosen = mul(cast(one_hot(safe, classes), DType::f64), unsqueeze(of_targets, 1));
-  const Tensor others = mul(unsqueeze(counted, 1), mul(weight, smooth / static_cast<double>(classes)));
-  c.factors = add(mul(chosen, 1 - smooth), others);
-  if (mean_of_all) c.factors = div(c.factors, maximum(sum(of_targets), 1e-300));
+  const Tensor chosen = mul(cast(one_hot(safe, classes), DType::f64), unsqueeze(counted, 1));
+  const Tensor parts = add(mul(chosen, 1 - smooth), mul(unsqueeze(counted, 1), smooth / static_cast<double>(classes)));
+  c.factors = mul(parts, weight);
+  c.factors_error = mul(parts, weight_error);
+  if (!mean_of_all) return c;
+  const Tensor total = maximum(sum(of_targets), 1e-300);
+  const Tensor total_error = sum(mul(index_select(weight_error, 0, safe), counted));
+  c.factors = div(c.factors, total);
+  c.factors_error =
+      div(add(c.factors_error, mul(abs(c.factors), total_error)), maximum(sub(total, total_error), 1e-300));
   return c;
 }
 
 Tensor cross_entropy_bound(const CrossEntropy& c, const Tensor& loss, const Units& units) {
   const LogProbabilities log_p = log_probabilities(c.x, c.x_error, units);
   const Tensor size = abs(c.factors);
-  const Tensor carried = mul(size, log_p.error);
-  const Tensor terms = mul(where(gt(size, 0), size, 0), abs(finite(log_p.y)));
+  const Tensor logarithms = abs(finite(log_p.y));
+  Tensor carried = mul(add(size, c.factors_error), log_p.error);
+  carried = add(carried, mul(c.factors_error, logarithms));
   const double own = gamma(c.terms + kJoins, units.sum);
-  Tensor bound = sum(add(carried, mul(terms, own)), {1});
+  Tensor bound = sum(add(carried, mul(mul(size, logarithms), own)), {1});
   bound = c.reduced ? sum(bound) : bound;
   return add(reshape(bound, loss.sizes()), add(mul(abs(loss), 2 * units.store), units.least));
 }
@@ -131,10 +161,26 @@ Tensor cross_entropy_gradient_bound(const CrossEntropy& c, const Tensor& gradien
   const Tensor size = abs(c.factors);
   const Tensor total = sum(size, {1}, true);
   const double sums = gamma(length(c.x, 1) + kJoins, units.sum);
-  Tensor error = mul(g, mul(log_p.p_error, total));
+  const Tensor total_error = sum(c.factors_error, {1}, true);
+  Tensor error = mul(g, mul(log_p.p_error, add(total, total_error)));
+  error = add(error, mul(g, add(mul(log_p.p, total_error), c.factors_error)));
   const Tensor terms = add(mul(log_p.p, total), size);
   error = add(error, mul(mul(g, terms), sums));
   error = add(error, mul(g_error, abs(sub(mul(log_p.p, sum(c.factors, {1}, true)), c.factors))));
+  return add(from_rows(error, result), add(mul(abs(result), 2 * units.store), units.least));
+}
+
+// -g of_target log p: the gradient of a soft target.
+Tensor target_gradient_bound(const CrossEntropy& c, const Tensor& gradient, const Tensor& gradient_error,
+                             const Tensor& result, const Units& units) {
+  const LogProbabilities log_p = log_probabilities(c.x, c.x_error, units);
+  const auto by_row = [&](const Tensor& t) { return c.reduced ? t : reshape(t, {-1, 1}); };
+  const Tensor g = abs(by_row(gradient));
+  const Tensor g_error = add(by_row(or_zeros(gradient_error, gradient)), mul(g, units.store));
+  const Tensor logarithms = abs(finite(log_p.y));
+  Tensor error = mul(add(g, g_error), log_p.error);
+  error = add(error, mul(add(g_error, mul(g, units.store + kFunction * units.sum)), logarithms));
+  error = mul(error, abs(c.of_target));
   return add(from_rows(error, result), add(mul(abs(result), 2 * units.store), units.least));
 }
 
@@ -196,7 +242,7 @@ std::optional<std::vector<Tensor>> loss_bounds(const pt2::Step& step, const Valu
                                                const Units& units) {
   if (outputs.size() != 1) return std::nullopt;
   const Tensor& y = outputs[0].second;
-  if (const std::optional<CrossEntropy> c = read(step, inputs, errors))
+  if (const std::optional<CrossEntropy> c = read(step, inputs, errors, units))
     return std::vector<Tensor>{cross_entropy_bound(*c, y, units)};
   if (is_log_softmax(step, inputs)) {
     const Tensor error = log_probabilities(inputs[0].second, errors[0], units).error;
@@ -212,11 +258,15 @@ std::optional<std::vector<Tensor>> loss_gradient_bounds(const pt2::Step& step, c
                                                         const Tensor& gradient_error,
                                                         const std::vector<Tensor>& results, const Units& units) {
   std::vector<Tensor> bounds(inputs.size());
-  if (const std::optional<CrossEntropy> c = read(step, inputs, errors)) {
+  if (const std::optional<CrossEntropy> c = read(step, inputs, errors, units)) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!results[i].defined()) continue;
-      if (inputs[i].first != id_of(step, kSelf)) return std::nullopt;  // of a target or a weight
-      bounds[i] = cross_entropy_gradient_bound(*c, gradient, gradient_error, results[i], units);
+      const int id = inputs[i].first;
+      const bool of_target = id == id_of(step, kTarget);
+      if (id_of(step, kSelf) == id_of(step, kTarget)) return std::nullopt;
+      if (id != id_of(step, kSelf) && !of_target) continue;  // a weight
+      bounds[i] = of_target ? target_gradient_bound(*c, gradient, gradient_error, results[i], units)
+                            : cross_entropy_gradient_bound(*c, gradient, gradient_error, results[i], units);
     }
     return bounds;
   }

@@ -13,7 +13,7 @@ namespace gradual::lab {
 std::optional<std::vector<Tensor>> loss_bounds(const pt2::Step& step, const ValueTensors& inputs,
                                                const std::vector<Tensor>& errors, const ValueTensors& outputs,
                                                const Units& units);
-// The same of the gradients of log_softmax and cross entropy.
+// The same of the gradients of log_softmax and cross entropy; undefined for that of a class weight.
 std::optional<std::vector<Tensor>> loss_gradient_bounds(const pt2::Step& step, const ValueTensors& inputs,
                                                         const std::vector<Tensor>& errors, const Tensor& gradient,
                                                         const Tensor& gradient_error,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -50,7 +51,7 @@ int counted(int dim, const Tensor& t) { return dim < 0 ? dim + t.dim() : dim; }
 struct Exchange {
   std::vector<std::pair<int, int>> dims;  // value and dim
   std::int64_t length = 0;
-  bool keeps_order = false;
+  int kept = 0;  // how many of the result's last dims have the terms' order
 };
 
 // Sums and means: each dim that is reduced.
@@ -67,16 +68,41 @@ std::vector<Exchange> of_reduction(const pt2::Step& step, const ValueTensors& in
   }
   for (const std::int64_t d : dims) {
     const int dim = counted(static_cast<int>(d), x);
-    all.push_back({{{id, dim}}, x.size(dim), false});
+    all.push_back({{{id, dim}}, x.size(dim), 0});
   }
   return all;
+}
+
+// In how many arguments a value is.
+std::ptrdiff_t uses_of(const pt2::Step& step, int id) {
+  return std::ranges::count_if(step.arguments, [id](const pt2::Value& v) {
+    const pt2::Ref* const r = v.get<pt2::Ref>();
+    return r && r->id == id;
+  });
+}
+
+// One value in two arguments is exchanged along the dims of both. matmul(x, x) then has rows and columns in another
+// order, which can be undone; of other ops the result would be another one. False for these.
+bool settle_shared(const pt2::Step& step, Exchange& exchange) {
+  std::set<std::pair<int, int>> different(exchange.dims.begin(), exchange.dims.end());
+  for (const auto& [id, dim] : exchange.dims) {
+    const auto places = std::ranges::count(exchange.dims, id, &std::pair<int, int>::first);
+    if (places != uses_of(step, id)) return false;
+  }
+  const std::vector<std::pair<int, int>> dims(different.begin(), different.end());
+  const bool twice = dims.size() == 2 && dims[0].first == dims[1].first;
+  const bool repeated = dims.size() < exchange.dims.size();
+  if (!twice) return !repeated || dims.size() == 1;
+  if (!is_op(step, "aten.matmul") && !is_op(step, "aten.mm") && !is_op(step, "aten.bmm")) return false;
+  exchange.kept = 2;
+  return true;
 }
 
 std::vector<Exchange> exchanges_of(const pt2::Step& step, const ValueTensors& inputs) {
   const auto op = std::ranges::find_if(kSumming, [&](const SummingOp& o) { return is_op(step, o.name); });
   if (op == std::end(kSumming)) return of_reduction(step, inputs);
   Exchange exchange;
-  exchange.keeps_order = op->keeps_order;
+  exchange.kept = op->keeps_order ? 1 : 0;
   for (const Place& place : op->places) {
     const int id = place.argument < 0 ? -1 : id_of(step, static_cast<std::size_t>(place.argument));
     const Tensor t = of(inputs, id);
@@ -87,7 +113,7 @@ std::vector<Exchange> exchanges_of(const pt2::Step& step, const ValueTensors& in
     exchange.length = t.size(dim);
     exchange.dims.emplace_back(id, dim);
   }
-  if (exchange.dims.empty()) return {};
+  if (exchange.dims.empty() || !settle_shared(step, exchange)) return {};
   const bool along_last = !is_op(step, "aten.softmax") && !is_op(step, "aten.log_softmax");
   const std::vector<std::int64_t> dim = integers_of(step, 1);
   const Tensor x = of(inputs, id_of(step, 0));
@@ -129,17 +155,19 @@ std::optional<double> sampled_orders(StepBounds& bounds, const pt2::Step& step, 
     ValueTensors exchanged;
     for (const auto& [value, t] : inputs) exchanged.emplace_back(value, moves(t) ? cast(t, DType::f32) : t);
     Tensor back;
+    int kept = 0;
     for (const Exchange& e : exchanges) {
       const std::vector<std::int64_t> order = random_order(e.length, random);
       for (const auto& [value, dim] : e.dims)
         for (auto& [other, t] : exchanged)
           if (other == value) t = index_select(t, dim, as_index(order));
-      if (e.keeps_order) back = as_index(inverse(order));
+      kept = e.kept;
+      if (kept > 0) back = as_index(inverse(order));
     }
     const ValueTensors outputs = bounds.evaluate(step, exchanged);
     Tensor got = of(outputs, id);
     if (!moves(got) || got.sizes() != y.sizes()) return std::nullopt;
-    if (back.defined()) got = index_select(got, -1, back);
+    for (int dim = -1; dim >= -kept; --dim) got = index_select(got, dim, back);
     const Tensor rounded = cast(cast(got, dtype), DType::f64);
     largest = std::max(largest, norm(distance(rounded, y)).item());
   }

@@ -153,7 +153,16 @@ std::vector<Tensor> StepBounds::of_gradients(const pt2::Step& step, const ValueT
     const auto& [id, g] = given[0];
     const Tensor& g_error = gradient_errors[0];
     if (const auto found = norm_gradient_bounds(step, inputs, errors, g, g_error, results, units)) return *found;
-    if (const auto found = loss_gradient_bounds(step, inputs, errors, g, g_error, results, units)) return *found;
+    if (auto found = loss_gradient_bounds(step, inputs, errors, g, g_error, results, units)) {
+      std::vector<std::size_t> left;
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (results[i].defined() && !(*found)[i].defined()) left.push_back(i);
+      if (left.empty()) return *found;
+      const std::vector<Tensor> estimates =
+          of_sampled_gradients(step, inputs, errors, given, gradient_errors, results, units);
+      for (const std::size_t i : left) (*found)[i] = estimates[i];
+      return *found;
+    }
   }
   if (chooses(step)) return of_choice_gradients(step, inputs, errors, given, gradient_errors, units);
   const Terms terms = terms_of(step, inputs, given);

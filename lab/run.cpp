@@ -25,6 +25,7 @@
 #include "../core/observe/tracer.h"
 #include "../core/support/throwf.h"
 #include "../cuda/cuda.h"
+#include "../pt2/module.h"
 #include "folder.h"
 #include "json/fields.h"
 
@@ -465,7 +466,7 @@ Result Run::result() {
   };
   for (const auto& [path, module] : model_->named_modules()) {
     if (path.empty()) continue;
-    kinds[path] = module->kind();
+    kinds[path] = pt2::kind_of(*module);
     add_rows([&, &at = path](const std::string& layer) { return layer == at; });
   }
   add_rows([&](const std::string& layer) { return !kinds.contains(layer); });  // outside of layers

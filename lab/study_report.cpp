@@ -6,6 +6,7 @@
 #include <string>
 
 #include "../core/files/atomic_file.h"
+#include "../pt2/module.h"
 #include "studied_step.h"
 
 namespace gradual::lab {
@@ -14,7 +15,7 @@ std::string layers_with_kinds(nn::Module& model) {
   std::string text;
   for (const auto& [path, module] : model.named_modules()) {
     const bool has_own = !path.empty() && !module->named_parameters().empty() && module->named_modules().size() == 1;
-    if (has_own) text += fmt::format("{}{} ({})", text.empty() ? "layers: " : ", ", path, module->kind());
+    if (has_own) text += fmt::format("{}{} ({})", text.empty() ? "layers: " : ", ", path, pt2::kind_of(*module));
   }
   return text.empty() ? text : text + "\n";
 }

@@ -221,6 +221,12 @@ ExportedModule::~ExportedModule() = default;
 const std::vector<InputInfo>& ExportedModule::inputs() const { return program_->inputs; }
 bool ExportedModule::exported_in_training() const { return program_->in_training; }
 const std::map<std::string, std::string>& ExportedModule::lines() const { return program_->lines; }
+std::string kind_of(const nn::Module& module) {
+  const auto* const python = dynamic_cast<const PythonModule*>(&module);
+  if (!python || python->python_class.empty()) return module.kind();
+  return python->python_class.substr(python->python_class.rfind('.') + 1);
+}
+
 const std::string& ExportedModule::torch_version() const { return program_->graph.torch_version; }
 
 // --- loading ---------------------------------------------------------------------------------------------------------

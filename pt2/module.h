@@ -36,6 +36,9 @@ struct Submodule : nn::Module, PythonModule {};
 struct Embedding : nn::Module, PythonModule {};
 struct Norm : nn::Norm, PythonModule {};
 
+// The name of a module's class: of Python for one of an exported model ("Conv2d"), otherwise Module::kind().
+std::string kind_of(const nn::Module& module);
+
 // An input of forward.
 struct InputInfo {
   std::string name;

@@ -56,10 +56,14 @@ std::vector<int> reads_of(const Program& program, const Step& step) {
 
 std::vector<int> writes_of(const Step& step) {
   std::vector<int> ids;
-  for (const Node::Output& out : step.outputs) ids.insert(ids.end(), out.values.begin(), out.values.end());
-  if (step.written >= 0) ids.push_back(step.written);
-  ids.insert(ids.end(), step.owners.begin(), step.owners.end());
-  ids.insert(ids.end(), step.refreshed.begin(), step.refreshed.end());
+  const auto add = [&](const std::vector<int>& more) {
+    for (const int id : more)
+      if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  };
+  for (const Node::Output& out : step.outputs) add(out.values);
+  if (step.written >= 0) add({step.written});
+  add(step.owners);
+  add(step.refreshed);
   return ids;
 }
 

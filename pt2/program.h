@@ -70,7 +70,7 @@ Program read_program(const std::string& path);
 // Runs the graph on zeros to fill `facts`; sizes that may be any are any_size. Error where that fails.
 void find_facts(Program& program, std::int64_t any_size);
 
-// The values that a step reads and that it gives or changes. Every use counts.
+// The values that a step reads (every use counts), and that it gives or changes (each once).
 std::vector<int> reads_of(const Program& program, const Step& step);
 std::vector<int> writes_of(const Step& step);
 // The values in v.

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "../formats/cast_counts.h"
+#include "../formats/cast_element.h"
 #include "../kernels/copies.h"
 #include "../kernels/functors.h"
 #include "../kernels/loops.h"
@@ -147,13 +149,22 @@ void clamp(const OpCall& c, Outputs& out) {
   });
 }
 
+bool any_zero(const Tensor& integers) {  // bool counts as one
+  const Tensor dense = integers.contiguous();
+  bool found = false;
+  visit_dtype(dense.dtype(), [&]<class T> {
+    const auto holds_zero = [&](const auto* from) { return std::count(from, from + dense.numel(), 0) > 0; };
+    if constexpr (std::is_same_v<T, BoolByte>) found = holds_zero(static_cast<const std::uint8_t*>(dense.raw()));
+    else if constexpr (std::is_integral_v<T>) found = holds_zero(dense.data<T>());
+  });
+  return found;
+}
+
 // A quotient or what is left of it. Error where an integer is divided by 0.
 template <class F> void divides(const OpCall& c, Outputs& out) {
-  if (!is_floating(operand_dtype<2>(c))) {
-    const std::vector<std::int64_t> divisors =
-        c[1].defined() ? c[1].to_vector<std::int64_t>() : std::vector{scalar_of<std::int64_t, 2>(c)};
-    if (out[0].numel() > 0 && std::ranges::find(divisors, 0) != divisors.end())
-      throw_error(c, "an integer is divided by 0");
+  if (!is_floating(operand_dtype<2>(c)) && out[0].numel() > 0) {
+    const bool by_zero = c[1].defined() ? any_zero(c[1]) : scalar_of<std::int64_t, 2>(c) == 0;
+    if (by_zero) throw_error(c, "an integer is divided by 0");
   }
   numbers<2>(F{})(c, out);
 }

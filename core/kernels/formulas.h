@@ -243,7 +243,8 @@ template <class T> GRADUAL_HD T remainder(T x, T y) {
   const bool other_side = rest != 0 && y != 0 && (rest < 0) != (y < 0);
   return other_side ? rest + y : rest;
 }
-// x / y rounded toward zero and down. An integer divided by 0 gives 0.
+// x / y rounded toward zero and down. The float x / y is rounded before it is cut off, as in PyTorch: 10 for 1 and 0.1
+// in f64. An integer divided by 0 gives 0.
 template <class T> GRADUAL_HD T trunc_divide(T x, T y) {
   if constexpr (std::is_floating_point_v<T>) return std::trunc(x / y);
   else return y == 0 ? T{0} : (y == -1 ? neg(x) : x / y);

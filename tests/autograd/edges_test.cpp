@@ -36,6 +36,10 @@ TEST_CASE("the slopes of angles and inverse functions whose squares leave the ra
   CHECK(slope(atan2, 0, 0x1p100, DType::f32) == Values{0x1p-100, 0});
   CHECK(slope(atan2, 0x1p-100, 0x1p-100, DType::f32) == Values{0x1p99, -0x1p99});
   CHECK(slope(atan2, 512, 0, DType::f16) == Values{0, -0x1p-9});
+  CHECK(slope(atan2, INFINITY, 1, DType::f32) == Values{0, 0});
+  CHECK(slope(atan2, 1, -INFINITY, DType::f32) == Values{0, 0});
+  CHECK(slope(atan2, 0x1p-130, 0, DType::f32)[0] == 0);
+  CHECK(slope(atan2, 0x1p-17, 0, DType::f16)[0] == 0);
   const Tensor x = leaf({0x1p10}, {1}, DType::f16);
   asinh(x).backward();
   CHECK(x.grad().item() == 0x1p-10);

@@ -23,12 +23,12 @@ using namespace gradual;
 
 namespace {
 
-// 3000, or what the environment's GRADUAL_MUTATIONS says.
-int mutations() {
-  constexpr int kMutations = 3000;
-  const char* const given = std::getenv("GRADUAL_MUTATIONS");
-  return given ? std::stoi(given) : kMutations;
+// The environment's number, or else this one.
+int setting(const char* name, int otherwise) {
+  const char* const given = std::getenv(name);
+  return given ? std::stoi(given) : otherwise;
 }
+int mutations() { return setting("GRADUAL_MUTATIONS", 3000); }
 
 class Dice {
  public:
@@ -97,7 +97,7 @@ std::string mutated(std::string bytes, const std::string& other, Dice& dice) {
 
 // Nothing but Error may come out; returns how many of the damaged files were read all the same.
 int survive(bool (*reader)(std::string_view), const std::vector<std::string>& seeds) {
-  Dice dice(2024);
+  Dice dice(static_cast<std::uint64_t>(setting("GRADUAL_MUTATION_SEED", 2024)));
   int accepted = 0;
   for (const std::string& seed : seeds) CHECK(reader(seed));
   const int count = mutations();

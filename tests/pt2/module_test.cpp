@@ -159,6 +159,16 @@ TEST_CASE("recipes tell norms and embeddings of an exported model from other mod
     if (path == "embed") CHECK(module->kind() == "Embedding");
 }
 
+TEST_CASE("a module of Python is named by its Python class, any other by its own") {
+  const auto net = tiny("cnn");
+  std::map<std::string, std::string> kinds;
+  for (const auto& [path, module] : net->named_modules()) kinds[path] = pt2::kind_of(*module);
+  CHECK(kinds["c.0"] == "Conv2d");
+  CHECK(kinds["c.1"] == "BatchNorm2d");
+  CHECK(kinds["fc"] == "Linear");
+  CHECK(pt2::kind_of(nn::ReLU()) == "ReLU");
+}
+
 TEST_CASE("autocast and a recipe's modules apply to an exported model") {
   const auto net = tiny("mlp");
   const Tensor x = randn({3, 6});
