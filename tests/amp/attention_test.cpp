@@ -233,7 +233,7 @@ TEST_CASE("attention in blocks: scales fit each operand to its format") {
       const double error = norm(got[i] - exact[i]).item() / norm(exact[i]).item();
       CAPTURE(i);
       CHECK(error > 0x1p-8);
-      // dq reads eight rounded numbers (q, k twice, v, do, dp, ds, o), each wrong by at most 2^-4, in random directions.
+      // dq reads eight rounded numbers (q, k twice, v, do, dp, ds, o), each wrong by at most 2^-4, in any direction.
       CHECK(error < std::sqrt(8.0) * 0x1p-4);
     }
   }
