@@ -220,6 +220,25 @@ struct Largest : Observer {
 
 }  // namespace
 
+TEST_CASE("attention in blocks: scales fit each operand to its format") {
+  const Case c{"", {2, 6, 32}, {2, 40, 32}, {2, 40, 32}};
+  const std::vector<Tensor> exact = in_blocks(c, DType::f32, {});
+  for (const Scaling& scaling : {Scaling(TensorScale{}), Scaling(RowScale{}), Scaling(PowerBlocks{.block = 8})}) {
+    AttentionPrecision how{.qk_accumulator = accumulator("fp16-acc"), .block = 16};
+    for (const amp::AttentionField& f : amp::kAttentionFields)
+      if (f.quantizer != &AttentionPrecision::softmax)
+        how.*f.quantizer = Quantizer{.format = format("e4m3fn"), .scaling = scaling};
+    const std::vector<Tensor> got = in_blocks(c, DType::f32, how);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const double error = norm(got[i] - exact[i]).item() / norm(exact[i]).item();
+      CAPTURE(i);
+      CHECK(error > 0x1p-8);
+      // dq reads eight rounded numbers (q, k twice, v, do, dp, ds, o), each wrong by at most 2^-4, in any direction.
+      CHECK(error < std::sqrt(8.0) * 0x1p-4);
+    }
+  }
+}
+
 TEST_CASE("attention in blocks: the shifted maximum leaves no P of 1 where it repeats") {
   const Tensor q = ones({1, 1});
   for (const double score : {1.5, -1.5}) {
