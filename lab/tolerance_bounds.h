@@ -1,0 +1,45 @@
+// How far two correct implementations of an op may lie apart, for every op of a training step. Internal to tolerance().
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "judge_units.h"
+#include "recorded_ops.h"
+
+namespace gradual::lab {
+
+// always: a bound for every order and grouping of every sum (Higham 2002, chapter 3), of first order in the units of
+// rounding. probable: rounding errors are taken as independent with mean zero. Sums of products then err by
+// lambda sqrt(n) u of their magnitudes (Higham and Mary 2019), and the errors of different terms add up as their root
+// mean square. Softmax, norms and attention keep the bound that always holds. of_norms: the bound of theory that knows
+// only the norms of operands, ||error|| <= n u ||x|| ||W|| with the largest element and the largest sum of a row.
+enum class ErrorKind : std::uint8_t { always, probable, of_norms };
+struct ErrorModel {
+  ErrorKind kind = ErrorKind::always;
+  double lambda = 0;
+
+  bool probable() const { return kind == ErrorKind::probable; }
+};
+
+// An op in exact arithmetic, before its results are rounded to their dtypes. Tensors are f64.
+struct ExactOp {
+  const RecordedOp& op;
+  std::vector<Tensor> x;              // inputs; undefined ones, too
+  std::vector<Tensor> error;          // of the inputs; undefined: none
+  std::array<Tensor, kMaxOutputs> y;  // results; of an op in place what it wrote
+  Units units;                        // sum: of the accumulator; store: of rounding inside of an op to the dtype
+  double roundings_per_term = 1;      // of a sum; tensor cores also cut off each addend
+};
+
+// By how much each element of the results may differ before they are rounded. Undefined: they may not. Of integers 1
+// where another one is possible. Error for an op without a bound.
+std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, const ErrorModel& model);
+// The op on other inputs, in f64. Ops in place write them.
+Outputs run_in_f64(const RecordedOp& op, const std::vector<Tensor>& inputs);
+
+// The number of additions in an op's sums of products, all together; 0 for other ops.
+double roundings_of(const RecordedOp& op);
+
+}  // namespace gradual::lab
