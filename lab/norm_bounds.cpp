@@ -29,14 +29,14 @@ Tensor norm_variance_error(const NormNumbers& n, const NormParts& p, const Tenso
   Tensor error = mul(mean(mul(abs(p.deviation), of_element), n.dims, true), 2);
   error = add(error, add(mean(square(of_element), n.dims, true), square(mean_error)));
   const Tensor size = sqrt(mul(variance, mean(square(n.x), n.dims, true)));
-  return add(error, mul(maximum(size, variance), gamma(p.terms + kJoins, units.sum)));
+  return add(error, mul(maximum(size, variance), gamma(p.terms + kJoins, units)));
 }
 
 NormParts norm_parts(const NormNumbers& n, const Units& units) {
   NormParts p;
   p.terms = 1;
   for (const std::int64_t d : n.dims) p.terms *= static_cast<double>(n.x.size(static_cast<int>(d)));
-  const double sums = gamma(p.terms + kJoins, units.sum);
+  const double sums = gamma(p.terms + kJoins, units);
   Tensor mean_error = n.mean_error;
   Tensor variance = n.variance;
   Tensor v_error = n.variance_error;
@@ -78,7 +78,7 @@ Tensor norm_output_bound(const NormNumbers& n, const NormParts& p, const Units& 
 Tensor norm_input_gradient_bound(const NormNumbers& n, const NormParts& p, const Tensor& g, const Tensor& g_error,
                                  const Tensor& dx, const Units& units) {
   const double u = units.sum;
-  const double sums = gamma(p.terms + kJoins, u);
+  const double sums = gamma(p.terms + kJoins, units);
   const Tensor gw = mul(g, p.weight);
   const Tensor gw_error =
       add(mul(g_error, add(abs(p.weight), p.weight_error)), mul(abs(g), add(p.weight_error, mul(abs(p.weight), u))));
@@ -105,14 +105,14 @@ Tensor norm_input_gradient_bound(const NormNumbers& n, const NormParts& p, const
 
 Tensor norm_weight_gradient_bound(const NormNumbers& n, const NormParts& p, const Tensor& g, const Tensor& g_error,
                                   double terms, const Units& units) {
-  const double sums = gamma(terms + kJoins, units.sum);
+  const double sums = gamma(terms + kJoins, units);
   Tensor error = mul(g_error, add(abs(p.normal), p.normal_error));
   error = add(error, mul(abs(g), p.normal_error));
   return add(error, mul(mul(abs(g), mul(add(abs(n.x), abs(p.mean)), p.root)), sums));
 }
 
 Tensor norm_bias_gradient_bound(const Tensor& g, const Tensor& g_error, double terms, const Units& units) {
-  return add(g_error, mul(abs(g), gamma(terms + kJoins, units.sum)));
+  return add(g_error, mul(abs(g), gamma(terms + kJoins, units)));
 }
 
 }  // namespace gradual::lab

@@ -21,8 +21,8 @@ class OrderedStep {
   Tensor value(const RecordedTensor& t) const { return values_.read(t); }
 
  private:
-  Outputs run_products(const RecordedOp& op, std::vector<Tensor> inputs);
-  Outputs run_exchanged(const RecordedOp& op, std::vector<Tensor> inputs);
+  gradual::Outputs run_products(const RecordedOp& op, std::vector<Tensor> inputs);
+  gradual::Outputs run_exchanged(const RecordedOp& op, std::vector<Tensor> inputs);
 
   std::mt19937_64 random_;
   int parts_;

@@ -68,7 +68,7 @@ void RecordedOps::before(const OpCall& call, const CallRecord& record) {
   ops_.push_back(std::move(op));
 }
 
-void RecordedOps::after(const OpCall& call, const Outputs& out, const CallRecord&) {
+void RecordedOps::after(const OpCall& call, const gradual::Outputs& out, const CallRecord&) {
   const inspect::Unseen unseen;
   RecordedOp& op = ops_.back();
   for (int i = 0; i < kMaxOutputs; ++i) {

@@ -57,7 +57,7 @@ class RecordedOps final : public Observer {
   explicit RecordedOps(const nn::Module& model) : names_(model) {}
 
   void before(const OpCall& call, const CallRecord& record) override;
-  void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
+  void after(const OpCall& call, const gradual::Outputs& out, const CallRecord& record) override;
   void quantized(const QuantizerCall& call) override;
 
   const std::vector<RecordedOp>& all() const { return ops_; }

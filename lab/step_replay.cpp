@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "../core/ops/derived_ops.h"
@@ -25,6 +26,8 @@ RecordedTensor as_error(RecordedTensor t) {
 
 bool is_product(const RecordedOp& op) { return roundings_of(op) > 0; }
 
+bool rounds_to_tf32(const RecordedOp& op) { return op.tf32 && is_product(op) && op.inputs[0].dtype == DType::f32; }
+
 Units units_of(const RecordedOp& op) {
   const DType dtype = op.outputs[0].is_floating() ? op.outputs[0].dtype : DType::f32;
   Units units = gradual::lab::units_of(dtype);
@@ -39,6 +42,13 @@ Units units_of(const RecordedOp& op) {
   return units;
 }
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool writes_inputs(const RecordedOp& op) {
+  return op.op == OpId::sgd_step_ || op.op == OpId::adam_step_ || op.op == OpId::unscale_ ||
+         op.op == OpId::batch_norm_update_;
+}
+
 // |R(y +- e) - R(y)| for the rounding R, which keeps order.
 Tensor through_rounding(const Tensor& y, const Tensor& e, DType dtype) {
   constexpr double kOfF64 = 0x1p-50;
@@ -46,7 +56,8 @@ Tensor through_rounding(const Tensor& y, const Tensor& e, DType dtype) {
   const Tensor middle = rounded(y, dtype);
   const Tensor up = distance(rounded(add(y, wide), dtype), middle);
   const Tensor down = distance(rounded(sub(y, wide), dtype), middle);
-  return where(isfinite(middle), maximum(up, down), 0);
+  const Tensor error = where(isnan(e), kInfinity, maximum(up, down));
+  return where(isfinite(middle), error, 0);
 }
 
 }  // namespace
@@ -78,11 +89,85 @@ std::vector<Tensor> StepReplay::errors_of_inputs(const RecordedOp& op, std::size
   return errors;
 }
 
-ExactOp StepReplay::exact_of(const RecordedOp& op) const {
+StepReplay::StepReplay(const std::vector<ErrorModel>& models) : models_(models), errors_(models.size()) {
+  if (std::ranges::any_of(models, [](const ErrorModel& m) { return m.probable(); })) simulations_.resize(kSimulations);
+}
+
+ExactOp StepReplay::exact_of(const RecordedOp& op, const RecordedNumbers& values) const {
   ExactOp exact{.op = op, .x = {}, .error = {}, .y = {}, .units = units_of(op), .roundings_per_term = 1};
-  for (const RecordedTensor& t : op.inputs) exact.x.push_back(values_.read(t));
+  for (const RecordedTensor& t : op.inputs) exact.x.push_back(values.read(t));
   if (op.accumulator && op.accumulator->group > 0) exact.roundings_per_term = 3;
+  if (!rounds_to_tf32(op)) return exact;
+  for (std::size_t i = 0; i < 2; ++i) exact.x[i] = rounded_to_tf32(exact.x[i]);
   return exact;
+}
+
+Tensor StepReplay::random_signs(const Shape& sizes) {
+  std::int64_t n = 1;
+  for (const std::int64_t size : sizes) n *= size;
+  std::vector<double> signs(static_cast<std::size_t>(n));
+  for (double& sign : signs) sign = (random_() & 1) != 0 ? 1 : -1;
+  return from_data(signs, sizes, {.dtype = DType::f64});
+}
+
+// Of that size, with random signs. What the elements of a row or channel share has one sign.
+Tensor StepReplay::random_errors(const RecordedOp& op, const Tensor& size) {
+  const Tensor own = mul(size, random_signs(size.sizes()));
+  const Sums sums = sums_of(op.op);
+  if (sums == Sums::of_elements || size.dim() < 2) return own;
+  Shape shared = size.sizes();
+  for (int d = 0; d < shared.size(); ++d) {
+    const bool along = sums == Sums::of_rows ? d == shared.size() - 1 : d != 1;
+    if (along) shared[d] = 1;
+  }
+  return add(own, mul(size, random_signs(shared)));
+}
+
+StepReplay::Errors StepReplay::simulated(const ExactOp& exact, double lambda) {
+  const RecordedOp& op = exact.op;
+  ExactOp unit = exact;
+  unit.error.assign(exact.x.size(), Tensor());
+  unit.units.lambda = 1;
+  const Errors local = error_of(unit, {ErrorKind::probable, 1});
+  Errors squares;
+  for (RecordedNumbers& values : simulations_) {
+    const ExactOp here = exact_of(op, values);
+    const Outputs y = Operands::run(op, here.x);
+    for (std::size_t k = 0; k < kMaxOutputs; ++k) {
+      if (!op.outputs[k].defined()) continue;
+      Tensor z = y[static_cast<int>(k)];
+      if (local[k].defined() && z.is_floating()) z = add(z, random_errors(op, local[k]));
+      values.write(op.outputs[k], rounded(z, op.outputs[k].dtype));
+      if (!z.is_floating()) continue;
+      const Tensor square_of = square(sub(z, exact.y[k]));
+      squares[k] = squares[k].defined() ? add(squares[k], square_of) : square_of;
+    }
+  }
+  Errors errors;
+  for (std::size_t k = 0; k < kMaxOutputs; ++k) {
+    if (!squares[k].defined()) continue;
+    // Sixteen runs may show little of an element's error: half of the tensor's is the least.
+    const Tensor mean_square = mul(squares[k], 1.0 / kSimulations);
+    const Tensor of_tensor = mul(mean(mean_square), 0.25);
+    errors[k] = mul(sqrt(maximum(mean_square, of_tensor)), lambda);
+  }
+  return errors;
+}
+
+// Ops that add up nothing err by their roundings.
+void StepReplay::simulate_others(const RecordedOp& op) {
+  for (RecordedNumbers& values : simulations_) {
+    const ExactOp here = exact_of(op, values);
+    if (writes_inputs(op)) {
+      run_in_f64(op, here.x);
+      for (std::size_t i = 0; i < here.x.size(); ++i)
+        if (op.inputs[i].defined()) values.write(op.inputs[i], rounded(here.x[i], op.inputs[i].dtype));
+      continue;
+    }
+    const Outputs y = Operands::run(op, here.x);
+    for (std::size_t k = 0; k < kMaxOutputs; ++k)
+      if (op.outputs[k].defined()) values.write(op.outputs[k], rounded(y[static_cast<int>(k)], op.outputs[k].dtype));
+  }
 }
 
 void StepReplay::write(const RecordedTensor& t, const Tensor& exact, const std::vector<Tensor>& errors) {
@@ -99,37 +184,49 @@ void StepReplay::run(const RecordedOp& op) {
   const inspect::Unseen unseen;
   values_.start(op);
   for (RecordedNumbers& errors : errors_) errors.forget(op);
-  const bool updates = op.op == OpId::sgd_step_ || op.op == OpId::adam_step_ || op.op == OpId::unscale_ ||
-                       op.op == OpId::batch_norm_update_;
+  for (RecordedNumbers& values : simulations_) values.start(op);
+  local_ = {};
   if (op_info(op.op).kind == OpKind::View) return;
-  if (updates) {
+  const bool sums = sums_of(op.op) != Sums::none;
+  if (!sums) simulate_others(op);
+  if (writes_inputs(op)) {
     run_update(op);
     return;
   }
-  ExactOp exact = exact_of(op);
-  const std::vector<Tensor> unrounded = exact.x;
-  const bool tf32 = op.tf32 && is_product(op) && op.inputs[0].dtype == DType::f32;
-  if (tf32)
-    for (std::size_t i = 0; i < 2; ++i) exact.x[i] = rounded_to_tf32(unrounded[i]);
+  ExactOp exact = exact_of(op, values_);
   const Outputs y = Operands::run(op, exact.x);
   for (std::size_t k = 0; k < kMaxOutputs; ++k) exact.y[k] = y[static_cast<int>(k)];
   std::array<std::vector<Tensor>, kMaxOutputs> errors;
   for (std::size_t model = 0; model < models_.size(); ++model) {
     exact.error = errors_of_inputs(op, model);
-    for (std::size_t i = 0; i < 2 && tf32; ++i) {
-      if (!exact.error[i].defined()) continue;
-      const Tensor up = distance(rounded_to_tf32(add(unrounded[i], exact.error[i])), exact.x[i]);
-      exact.error[i] = maximum(up, distance(rounded_to_tf32(sub(unrounded[i], exact.error[i])), exact.x[i]));
-    }
-    const std::array<Tensor, kMaxOutputs> found = error_of(exact, models_[model]);
+    if (rounds_to_tf32(op)) round_errors(op, exact);
+    const bool simulates = sums && models_[model].probable();
+    const Errors found = simulates ? simulated(exact, models_[model].lambda) : error_of(exact, models_[model]);
     for (std::size_t k = 0; k < kMaxOutputs; ++k) errors[k].push_back(found[k]);
   }
-  for (std::size_t k = 0; k < kMaxOutputs; ++k) write(op.outputs[k], exact.y[k], errors[k]);
+  exact.error.assign(exact.x.size(), Tensor());
+  local_ = error_of(exact, {ErrorKind::always, 0});
+  for (std::size_t k = 0; k < kMaxOutputs; ++k) {
+    if (local_[k].defined() && op.outputs[k].is_floating())
+      local_[k] = through_rounding(exact.y[k], local_[k], op.outputs[k].dtype);
+    write(op.outputs[k], exact.y[k], errors[k]);
+  }
+}
+
+// The errors of operands that TF32 rounds.
+void StepReplay::round_errors(const RecordedOp& op, ExactOp& exact) const {
+  for (std::size_t i = 0; i < 2; ++i) {
+    Tensor& e = exact.error[i];
+    if (!e.defined()) continue;
+    const Tensor x = values_.read(op.inputs[i]);
+    const Tensor up = distance(rounded_to_tf32(add(x, e)), exact.x[i]);
+    e = maximum(up, distance(rounded_to_tf32(sub(x, e)), exact.x[i]));
+  }
 }
 
 // Ops that write several inputs.
 void StepReplay::run_update(const RecordedOp& op) {
-  ExactOp exact = exact_of(op);
+  ExactOp exact = exact_of(op, values_);
   std::vector<Tensor> after;
   for (const Tensor& t : exact.x) after.push_back(t.defined() ? t.clone() : t);
   run_in_f64(op, after);

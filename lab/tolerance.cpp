@@ -93,21 +93,18 @@ Tensor apart(const Tensor& a, const Tensor& b) {
   return where(same, 0, where(isinf(d), std::numeric_limits<double>::quiet_NaN(), d));
 }
 
-// With this lambda all sums of a step hold with a probability of 99%: 2 exp(-lambda^2 / 2) for each rounding (Higham
-// and Mary 2019, theorem 2.4).
+// With this lambda all elements of a step are within it with a probability of 99%: each is not with one of at most
+// 2 exp(-lambda^2 / 2) (Higham and Mary 2019, theorem 2.4).
 double lambda_for(const std::vector<RecordedOp>& ops) {
   constexpr double kMayFail = 0.01;
-  double roundings = 1;
-  for (const RecordedOp& op : ops) roundings += 2 * roundings_of(op);
-  return std::sqrt(2 * std::log(2 * roundings / kMayFail));
+  double elements = 1;
+  for (const RecordedOp& op : ops)
+    for (const RecordedTensor& t : op.outputs)
+      if (t.defined()) elements += static_cast<double>(t.numel());
+  return std::sqrt(2 * std::log(2 * elements / kMayFail));
 }
 
 enum Model : std::uint8_t { kAlways, kProbable, kOfNorms };
-
-struct Row {
-  Tolerated tolerated;
-  Tensor probable;
-};
 
 // --- the reference, its bounds, and samples --------------------------------------------------------------------------
 
@@ -119,9 +116,7 @@ class Analysis {
   std::vector<Tolerated> run() {
     find_bounds();
     for (int order = 0; order < options_.orders; ++order) sample(order);
-    std::vector<Tolerated> all;
-    for (Row& row : rows_) all.push_back(std::move(row.tolerated));
-    return all;
+    return std::move(rows_);
   }
 
  private:
@@ -146,27 +141,31 @@ class Analysis {
   }
 
   void add_row(const StepReplay& replay, const RecordedOp& op, const Place& place, const Tensor& before) {
-    Row row;
-    Tolerated& t = row.tolerated;
+    Tolerated t;
     t.name = place.name;
     t.kind = place.kind;
     t.dtype = place.tensor.dtype;
     t.sizes = place.tensor.sizes;
     t.reference = replay.value(place.tensor);
-    t.tolerance = replay.error(place.tensor, kAlways);
+    t.always = replay.error(place.tensor, kAlways);
+    t.probably = minimum(replay.error(place.tensor, kProbable), t.always);
     t.size = largest(before.defined() ? sub(t.reference, before) : t.reference);
-    t.bound = largest(t.tolerance);
-    row.probable = replay.error(place.tensor, kProbable);
-    t.probable = largest(row.probable);
+    t.bound = largest(t.always);
+    t.tolerance = largest(t.probably);
     if (options_.of_norms) t.of_norms = largest(replay.error(place.tensor, kOfNorms));
-    if (place.output >= 0) t.own = compare(row, op.given[static_cast<std::size_t>(place.output)]);
-    rows_.push_back(std::move(row));
+    if (place.output >= 0) {
+      const auto output = static_cast<std::size_t>(place.output);
+      const Tensor& local = replay.local_error(output);
+      if (local.defined()) t.local = largest(local);
+      t.own = compare(t, op.given[output]);
+    }
+    rows_.push_back(std::move(t));
   }
 
-  static double compare(Row& row, const Tensor& values) {
-    const Tensor difference = apart(reshape(values, row.tolerated.sizes), row.tolerated.reference);
-    row.tolerated.worst = std::max(row.tolerated.worst, worst_of(difference, row.tolerated.tolerance));
-    row.tolerated.worst_probable = std::max(row.tolerated.worst_probable, worst_of(difference, row.probable));
+  static double compare(Tolerated& t, const Tensor& values) {
+    const Tensor difference = apart(reshape(values, t.sizes), t.reference);
+    t.worst = std::max(t.worst, worst_of(difference, t.always));
+    t.worst_probably = std::max(t.worst_probably, worst_of(difference, t.probably));
     return largest(difference);
   }
 
@@ -177,8 +176,8 @@ class Analysis {
     for (const RecordedOp& op : ops_) {
       step.run(op);
       for (const Place& place : places.of(op)) {
-        Tolerated& t = rows_[row].tolerated;
-        t.sampled = std::max(t.sampled, compare(rows_[row], step.value(place.tensor)));
+        Tolerated& t = rows_[row];
+        t.sampled = std::max(t.sampled, compare(t, step.value(place.tensor)));
         ++row;
       }
     }
@@ -187,7 +186,7 @@ class Analysis {
   const std::vector<RecordedOp>& ops_;
   const ToleranceOptions& options_;
   double lambda_;
-  std::vector<Row> rows_;
+  std::vector<Tolerated> rows_;
 };
 
 void check(const ToleranceOptions& options) {
@@ -212,8 +211,8 @@ std::vector<Exceeded> Tolerances::exceeded(const StateDict& values) const {
     if (value.sizes() != found->sizes)
       throwf("tolerance: '{}' is {}, in the step {}", name, to_string(value.sizes()), to_string(found->sizes));
     const Tensor difference = apart(inspect::f64_of(value), found->reference);
-    const double worst = worst_of(difference, found->tolerance);
-    if (worst > 1) all.push_back({name, largest(difference), worst});
+    const double worst = worst_of(difference, found->probably);
+    if (worst > 1) all.push_back({name, largest(difference), worst, worst_of(difference, found->always) > 1});
   }
   return all;
 }
@@ -246,11 +245,15 @@ Tolerances tolerance(const MakeModel& make_model, const LabData& data, const amp
         recipe.name);
   Study study(make_model, data, recipe, options.study);
   RecordedOps ops(study.model());
+  double loss = 0;
   {
     const UnfusedScope parts;
     const ObserverScope scope(ops);
-    study.step();
+    loss = study.step().loss.item();
   }
+  if (!std::isfinite(loss))
+    throwf("tolerance: the loss of {} at step {} is {}; an earlier --step has tolerances", recipe.name,
+           options.study.step, std::isnan(loss) ? std::fabs(loss) : loss);
   Tolerances t = tolerance_of(ops, options);
   t.recipe = recipe.name;
   t.data = data.name;
@@ -273,7 +276,7 @@ StateDict golden_of(const Tolerances& t) {
   StateDict golden;
   for (const Tolerated& one : t.tensors) {
     golden.set(one.name, cast(one.reference, one.dtype));
-    golden.set(one.name + ".tolerance", cast(mul(one.tolerance, kUp), DType::f32));
+    golden.set(one.name + ".tolerance", cast(mul(one.probably, kUp), DType::f32));
   }
   return golden;
 }

@@ -26,28 +26,34 @@ namespace gradual::lab {
 enum class ToleratedKind : std::uint8_t { activation, gradient, parameter_gradient, update };
 std::string_view to_string(ToleratedKind kind);
 
-// The largest elements of a tensor's differences from the reference.
+// A tensor of the step, and how far another correct implementation may be from the reference. Numbers are those of the
+// largest element.
 struct Tolerated {
   std::string name;  // "fc1.linear", the second one of a layer "fc1.linear#2"; of a parameter "grad:fc1.weight"
   ToleratedKind kind = ToleratedKind::activation;
   DType dtype = DType::f32;
   Shape sizes = {};
-  Tensor reference, tolerance;  // f64; the tolerance of each element is the bound that always holds
-  double size = 0;              // the largest magnitude; of an update what it adds to the parameter
-  double bound = 0;             // for all orders
-  double probable = 0;          // Higham and Mary's
-  double of_norms = 0;          // theory that knows only the norms of operands; 0: not asked for
-  double sampled = 0;           // of sampled orders
-  double own = 0;               // of Gradual's own step
-  double worst = 0;             // a difference of an element over its tolerance, the largest of samples and own step
-  double worst_probable = 0;    // the same over the probable one; Inf where that allows nothing
+  Tensor reference;  // f64, as `always` and `probably`
+  Tensor always;     // of each element: the bound for all orders
+  Tensor probably;   // of each element: where errors of sums are as Higham and Mary say; at most `always`
+  double size = 0;   // the largest magnitude; of an update what it adds to the parameter
+  double bound = 0;
+  double local = 0;      // the bound of the op alone, with inputs as the reference has them
+  double tolerance = 0;  // of `probably`
+  double of_norms = 0;   // theory that knows only the norms of operands; 0: not asked for
+  double sampled = 0;    // what sampled orders differ by
+  double own = 0;        // what Gradual's own step differs by
+  // A difference of an element over `always` and over `probably`, the largest of samples and own step.
+  double worst = 0;
+  double worst_probably = 0;
 };
 
-// A tensor of an implementation that rounding does not explain.
+// A tensor of an implementation that is not within its tolerance.
 struct Exceeded {
   std::string name;
   double difference = 0;  // the largest
   double worst = 0;       // a difference of an element over its tolerance; Inf for NaN and where nothing is allowed
+  bool always = false;    // it is outside of the bound, too: no order of sums explains it
 };
 
 struct Tolerances {
@@ -55,13 +61,13 @@ struct Tolerances {
   std::string data = {};
   std::int64_t step = 0;
   int orders = 0;
-  double lambda = 0;  // of the probable bound: all of its sums hold with a probability of 99%
+  double lambda = 0;  // of the tolerances: all elements are within with a probability of 99%
   std::vector<Tolerated> tensors = {};
 
-  // The tensors of `values`, by their names here, that are not within their tolerance. Error for a name that is not
-  // here, and for other sizes.
+  // The tensors of `values`, by their names here, that are not within `probably`, in the order of `values`. Error for a
+  // name that is not here, and for other sizes.
   std::vector<Exceeded> exceeded(const StateDict& values) const;
-  // The median over tensors with a sampled difference of bound / sampled; of the probable one, and of that of norms.
+  // The median of bound / sampled over tensors with a sampled difference; bound: &Tolerated::tolerance ..
   double median_ratio(double Tolerated::*bound) const;
 };
 
@@ -72,8 +78,8 @@ struct ToleranceOptions {
   bool of_norms = false;  // also what theory says that knows only norms
 };
 
-// Trains with the recipe up to a step, and takes that step. Error for recipes that quantise operands or results and for
-// ops without a bound; both are named.
+// Trains with the recipe up to a step, and takes that step. Error for recipes that quantise operands or results, for
+// ops without a bound, and for a loss that is not finite.
 Tolerances tolerance(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                      const ToleranceOptions& options = {});
 Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options = {});
@@ -84,7 +90,7 @@ StateDict values_of(const RecordedOps& ops);
 // The table; all: with the gradients of activations and casts.
 std::string to_string(const Tolerances& t, bool all = false);
 std::string to_json(const Tolerances& t);
-// NAME and NAME.tolerance for each tensor: the reference in its dtype, the tolerance in f32, rounded up.
+// NAME and NAME.tolerance for each tensor: the reference in its dtype, `probably` in f32, rounded up.
 StateDict golden_of(const Tolerances& t);
 
 }  // namespace gradual::lab

@@ -84,36 +84,6 @@ std::vector<Tensor> map(const ExactOp& exact, const Operands& in, Tensor (*f)(co
 
 Tensor magnitude(const Tensor& x, const Tensor&) { return abs(x); }
 Tensor widened(const Tensor& x, const Tensor& e) { return add(abs(x), e); }
-Tensor squared(const Tensor& x, const Tensor&) { return square(x); }
-Tensor squared_error(const Tensor&, const Tensor& e) { return square(e); }
-
-// The roots of the sums of squares of the terms' errors: those of independent errors.
-Errors independent(const ExactOp& exact, const Operands& in) {
-  const std::vector<Tensor> x2 = map(exact, in, squared);
-  const std::vector<Tensor> e2 = map(exact, in, squared_error);
-  std::vector<Tensor> of_a = x2;
-  of_a[0] = e2[0];
-  std::vector<Tensor> of_b = x2;
-  of_b[1] = e2[1];
-  std::vector<Tensor> of_both = e2;
-  if (x2.size() > 2 && x2[2].defined()) {
-    of_b[2] = zeros_like(x2[2]);
-    of_a[2] = e2[2];
-    of_both[2] = zeros_like(x2[2]);
-  }
-  Errors errors;
-  const Outputs a = in.run(exact.op, of_a);
-  const Outputs b = in.run(exact.op, of_b);
-  const Outputs both = in.run(exact.op, of_both);
-  // The second result, a bias's gradient, has no factor b.
-  for (int k = 0; k < kMaxOutputs; ++k) {
-    if (!a[k].defined()) continue;
-    const Tensor all = k == 0 ? add(add(a[k], b[k]), both[k]) : a[k];
-    errors[static_cast<std::size_t>(k)] = sqrt(all);
-  }
-  return errors;
-}
-
 // Products may be rounded or not (a fused multiply-add), and the sums are added up in any tree. Each partial sum of
 // terms t lies between -N and P, the sums of the negative and of the positive terms: its rounding errs by at most
 // u max(P, N) = u (sum |t| + |sum t|) / 2.
@@ -128,22 +98,18 @@ Errors of_products(const ExactOp& exact, const ErrorModel& model, const Operands
   };
   const Outputs sizes = sums(magnitude);
   const Outputs wide = sums(widened);
-  Errors carried = model.probable() ? independent(exact, in) : Errors{};
   Errors errors;
   for (int k = 0; k < kMaxOutputs; ++k) {
     if (!sizes[k].defined()) continue;
     const auto at = static_cast<std::size_t>(k);
-    const double least = n * exact.units.least;
-    if (model.probable()) {
-      const double own = exact.roundings_per_term * std::expm1(model.lambda * std::sqrt(n) * u + n * u * u / (1 - u));
-      const Tensor local = mul(sizes[k], own);
-      errors[at] = add(sqrt(add(square(carried[at]), square(local))), least);
-      continue;
-    }
     const Tensor passed = sub(wide[k], sizes[k]);
     const Tensor partial = of_norms ? wide[k] : mul(add(add(wide[k], passed), abs(exact.y[at])), 0.5);
+    const double per_term = exact.roundings_per_term;
     const double safety = 1 / (1 - std::min(0.5, 2 * n * u));
-    const Tensor roundings = add(mul(partial, exact.roundings_per_term * (n - 1)), wide[k]);
+    // The squares of n - 1 partial sums and of n products are at most those of n + 3 partial sums.
+    const Tensor roundings = exact.units.lambda > 0 ? mul(partial, exact.units.lambda * per_term * std::sqrt(n + 3))
+                                                    : add(mul(partial, per_term * (n - 1)), wide[k]);
+    const double least = n * exact.units.least;
     errors[at] = add(add(passed, mul(roundings, u * safety)), least);
   }
   return errors;
@@ -163,7 +129,7 @@ double pooled(const RecordedOp& op) {
 }
 
 // Sums and means of the first input's elements, each of which has a factor of at least 0.
-Errors of_sums(const ExactOp& exact, const ErrorModel& model, const Operands& in) {
+Errors of_sums(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   constexpr double kJoins = 2;  // of scaling
   std::vector<Tensor> values = exact.x;
   const std::size_t last = exact.op.op == OpId::scatter_add ? 2 : 0;
@@ -172,20 +138,16 @@ Errors of_sums(const ExactOp& exact, const ErrorModel& model, const Operands& in
     return in.run(exact.op, values)[0];
   };
   const Tensor sizes = with([&](std::size_t i) { return abs(exact.x[i]); });
-  Tensor carried = with([&](std::size_t i) { return in.error(i); });
+  const Tensor carried = with([&](std::size_t i) { return in.error(i); });
   const Tensor ones = with([&](std::size_t i) { return ones_like(exact.x[i]); });
   const bool divides = exact.op.op == OpId::mean;
   const bool pools = op_info(exact.op.op).kind == OpKind::Pooling;
   const double all = pools ? pooled(exact.op) : static_cast<double>(exact.x[0].numel()) / count_of(sizes);
   const Tensor n = divides || pools ? full({}, all, {.dtype = DType::f64}) : ones;
   const double u = exact.units.sum;
-  if (model.probable()) {
-    const Tensor squares = with([&](std::size_t i) { return square(in.error(i)); });
-    carried = sqrt(divides ? div(squares, all) : squares);
-    const Tensor own = mul(sizes, mul(sqrt(add(n, kJoins)), model.lambda * u));
-    return {sqrt(add(square(carried), square(own)))};
-  }
-  const Tensor roundings = mul(add(n, kJoins - 1), u * exact.roundings_per_term);
+  const Tensor count = add(n, kJoins - 1);
+  const Tensor all_or_probable = exact.units.lambda > 0 ? mul(sqrt(count), exact.units.lambda) : count;
+  const Tensor roundings = mul(all_or_probable, u * exact.roundings_per_term);
   const Tensor partial = mul(add(add(sizes, mul(carried, 2)), abs(exact.y[0])), 0.5);
   return {add(carried, mul(partial, div(roundings, sub(1, minimum(roundings, 0.5)))))};
 }
@@ -194,7 +156,7 @@ Errors of_sums(const ExactOp& exact, const ErrorModel& model, const Operands& in
 Errors of_norm(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   const Tensor carried = in.of(0, {in.error(0)});
   const double n = static_cast<double>(exact.x[0].numel());
-  return {add(carried, mul(add(abs(exact.y[0]), carried), gamma(n + 4, exact.units.sum)))};
+  return {add(carried, mul(add(abs(exact.y[0]), carried), gamma(n + 4, exact.units)))};
 }
 
 // --- one element at a time -------------------------------------------------------------------------------------------
@@ -313,21 +275,21 @@ Errors of_copy(const ExactOp& exact, const ErrorModel&, const Operands& in) {
 Errors of_nothing(const ExactOp&, const ErrorModel&, const Operands&) { return {}; }
 
 constexpr Rule kRules[] = {
-    {OpId::matmul, of_products},
-    {OpId::linear, of_products},
-    {OpId::linear_backward_weight, of_products},
-    {OpId::conv2d, of_products},
-    {OpId::conv2d_backward_input, of_products},
-    {OpId::conv2d_backward_weight, of_products},
-    {OpId::sum, of_sums},
-    {OpId::mean, of_sums},
-    {OpId::index_add, of_sums},
-    {OpId::scatter_add, of_sums},
-    {OpId::avg_pool2d, of_sums},
-    {OpId::avg_pool2d_backward, of_sums},
-    {OpId::adaptive_avg_pool2d, of_sums},
-    {OpId::adaptive_avg_pool2d_backward, of_sums},
-    {OpId::norm, of_norm},
+    {OpId::matmul, of_products, Sums::of_elements},
+    {OpId::linear, of_products, Sums::of_elements},
+    {OpId::linear_backward_weight, of_products, Sums::of_elements},
+    {OpId::conv2d, of_products, Sums::of_elements},
+    {OpId::conv2d_backward_input, of_products, Sums::of_elements},
+    {OpId::conv2d_backward_weight, of_products, Sums::of_elements},
+    {OpId::sum, of_sums, Sums::of_elements},
+    {OpId::mean, of_sums, Sums::of_elements},
+    {OpId::index_add, of_sums, Sums::of_elements},
+    {OpId::scatter_add, of_sums, Sums::of_elements},
+    {OpId::avg_pool2d, of_sums, Sums::of_elements},
+    {OpId::avg_pool2d_backward, of_sums, Sums::of_elements},
+    {OpId::adaptive_avg_pool2d, of_sums, Sums::of_elements},
+    {OpId::adaptive_avg_pool2d_backward, of_sums, Sums::of_elements},
+    {OpId::norm, of_norm, Sums::of_elements},
     {OpId::exp, of_monotone},
     {OpId::exp2, of_monotone},
     {OpId::expm1, of_monotone},
@@ -403,6 +365,11 @@ std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, const ErrorModel&
   for (Tensor& e : errors)
     if (e.defined()) e = full(e.sizes(), max(e).item(), {.dtype = DType::f64});
   return errors;
+}
+
+Sums sums_of(OpId op) {
+  const Rule* const rule = rule_of(op);
+  return rule ? rule->sums : Sums::none;
 }
 
 double roundings_of(const RecordedOp& op) {

@@ -11,14 +11,13 @@
 namespace gradual::lab {
 
 // always: a bound for every order and grouping of every sum (Higham 2002, chapter 3), of first order in the units of
-// rounding. probable: rounding errors are taken as independent with mean zero. Sums of products then err by
-// lambda sqrt(n) u of their magnitudes (Higham and Mary 2019), and the errors of different terms add up as their root
-// mean square. Softmax, norms and attention keep the bound that always holds. of_norms: the bound of theory that knows
-// only the norms of operands, ||error|| <= n u ||x|| ||W|| with the largest element and the largest sum of a row.
+// rounding. probable: rounding errors are taken as independent with mean zero. Sums of n terms then err by
+// lambda sqrt(n) u of their partial sums (Higham and Mary 2019). of_norms: the bound of theory that knows only the norms
+// of operands, ||error|| <= n u ||x|| ||W|| with the largest element and the largest sum of a row.
 enum class ErrorKind : std::uint8_t { always, probable, of_norms };
 struct ErrorModel {
   ErrorKind kind = ErrorKind::always;
-  double lambda = 0;
+  double lambda = 0;  // of a probable one
 
   bool probable() const { return kind == ErrorKind::probable; }
 };
@@ -37,7 +36,12 @@ struct ExactOp {
 // where another one is possible. Error for an op without a bound.
 std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, const ErrorModel& model);
 // The op on other inputs, in f64. Ops in place write them.
-Outputs run_in_f64(const RecordedOp& op, const std::vector<Tensor>& inputs);
+gradual::Outputs run_in_f64(const RecordedOp& op, const std::vector<Tensor>& inputs);
+
+// Whether an op adds up terms, and which elements of its results share an error: none, those of a row along the last
+// dim, those of a channel (dim 1).
+enum class Sums : std::uint8_t { none, of_elements, of_rows, of_channels };
+Sums sums_of(OpId op);
 
 // The number of additions in an op's sums of products, all together; 0 for other ops.
 double roundings_of(const RecordedOp& op);

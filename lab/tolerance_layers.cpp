@@ -22,7 +22,7 @@ namespace {
 using Errors = std::array<Tensor, kMaxOutputs>;
 
 // Of sums; what is stored is rounded later.
-Units sums_of(const ExactOp& exact) { return {exact.units.sum, 0, 0}; }
+Units sums_of(const ExactOp& exact) { return {exact.units.sum, 0, 0, exact.units.lambda}; }
 
 // --- softmax ---------------------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ Errors of_softmax_backward(const ExactOp& exact, const ErrorModel&, const Operan
   const double u = exact.units.sum;
   const Tensor wide = mul(add(abs(g), in.error(0)), add(y, in.error(1)));
   const Tensor of_terms = sub(wide, mul(abs(g), y));
-  const double own = gamma(length(y, -1) + kJoins, u);
+  const double own = gamma(length(y, -1) + kJoins, exact.units);
   const Tensor total_error = add(sum(of_terms, {-1}, true), mul(sum(wide, {-1}, true), own));
   const Tensor total = sum(mul(g, y), {-1}, true);
   const Tensor centred = abs(sub(g, total));
@@ -82,7 +82,7 @@ Errors of_log_softmax_backward(const ExactOp& exact, const ErrorModel&, const Op
   const Tensor p_error = mul(p, expm1(add(in.error(1), kFunction * u)));
   const Tensor total = abs(sum(g, {-1}, true));
   const Tensor wide = sum(add(abs(g), in.error(0)), {-1}, true);
-  const Tensor total_error = add(sum(in.error(0), {-1}, true), mul(wide, gamma(length(g, -1), u)));
+  const Tensor total_error = add(sum(in.error(0), {-1}, true), mul(wide, gamma(length(g, -1), exact.units)));
   Tensor error = add(in.error(0), mul(p_error, add(total, total_error)));
   error = add(error, mul(p, total_error));
   return {add(error, mul(add(abs(g), mul(p, total)), 2 * u))};
@@ -207,11 +207,10 @@ Errors of_cross_entropy(const ExactOp& exact, const ErrorModel&, const Operands&
   const Tensor safe = where(gt(reshape(c.rows, {-1}), 0), exact.x[1], 0);
   const Tensor chosen = mul(cast(one_hot(safe, classes), DType::f64), 1 - a.label_smoothing);
   const Tensor factors = mul(add(chosen, a.label_smoothing / static_cast<double>(classes)), c.rows);
-  const double u = exact.units.sum;
   const Tensor size = mul(factors, abs(log_p.y));
   Tensor error = sum(mul(factors, log_p.error), {1});
-  error = add(error, mul(sum(size, {1}), gamma(static_cast<double>(classes) + kJoins, u)));
-  if (a.reduction != Reduction::none) error = add(sum(error), mul(sum(size), gamma(c.count + kJoins, u)));
+  error = add(error, mul(sum(size, {1}), gamma(static_cast<double>(classes) + kJoins, exact.units)));
+  if (a.reduction != Reduction::none) error = add(sum(error), mul(sum(size), gamma(c.count + kJoins, exact.units)));
   if (a.reduction == Reduction::mean) error = div(error, c.count);
   return {reshape(error, exact.y[0].sizes()), log_p.error};
 }
@@ -285,19 +284,19 @@ Errors of_max_pool_backward(const ExactOp& exact, const ErrorModel&, const Opera
 }
 
 constexpr Rule kRules[] = {
-    {OpId::softmax, of_softmax},
-    {OpId::softmax_backward, of_softmax_backward},
-    {OpId::log_softmax, of_log_softmax},
-    {OpId::log_softmax_backward, of_log_softmax_backward},
-    {OpId::layer_norm, of_norm_layer},
-    {OpId::layer_norm_backward, of_norm_backward},
-    {OpId::batch_norm, of_norm_layer},
-    {OpId::batch_norm_backward, of_norm_backward},
-    {OpId::rms_norm, of_norm_layer},
-    {OpId::rms_norm_backward, of_norm_backward},
-    {OpId::flash_attention, of_attention},
-    {OpId::flash_attention_backward, of_attention_backward},
-    {OpId::cross_entropy, of_cross_entropy},
+    {OpId::softmax, of_softmax, Sums::of_rows},
+    {OpId::softmax_backward, of_softmax_backward, Sums::of_rows},
+    {OpId::log_softmax, of_log_softmax, Sums::of_rows},
+    {OpId::log_softmax_backward, of_log_softmax_backward, Sums::of_rows},
+    {OpId::layer_norm, of_norm_layer, Sums::of_rows},
+    {OpId::layer_norm_backward, of_norm_backward, Sums::of_rows},
+    {OpId::batch_norm, of_norm_layer, Sums::of_channels},
+    {OpId::batch_norm_backward, of_norm_backward, Sums::of_channels},
+    {OpId::rms_norm, of_norm_layer, Sums::of_rows},
+    {OpId::rms_norm_backward, of_norm_backward, Sums::of_rows},
+    {OpId::flash_attention, of_attention, Sums::of_rows},
+    {OpId::flash_attention_backward, of_attention_backward, Sums::of_rows},
+    {OpId::cross_entropy, of_cross_entropy, Sums::of_rows},
     {OpId::cross_entropy_backward, of_cross_entropy_backward},
     {OpId::max_pool2d, of_max_pool},
     {OpId::max_pool2d_backward, of_max_pool_backward},

@@ -15,8 +15,12 @@ bool shown(const Tolerated& t, bool all) {
   return t.kind != ToleratedKind::gradient && !cast;
 }
 
+// "grad:..fc1.weight"
 std::string shortened(const std::string& name, std::size_t most) {
-  return name.size() <= most ? name : ".." + name.substr(name.size() - most + 2);
+  if (name.size() <= most) return name;
+  const std::size_t colon = name.find(':');
+  const std::string start = (colon == std::string::npos ? "" : name.substr(0, colon + 1)) + "..";
+  return start + name.substr(name.size() - most + start.size());
 }
 
 // "0" for 0, to be told from a small number.
@@ -32,26 +36,35 @@ std::string over(double bound, double sampled) {
 std::string to_string(const Tolerances& t, bool all) {
   std::string text;
   if (!t.recipe.empty()) text = fmt::format("{}, step {} of {}\n", t.recipe, t.step, t.data);
-  text += fmt::format("{} sampled orders; probable: lambda {:.1f}, 99% for all sums\n\n", t.orders, t.lambda);
-  text += fmt::format("{:<30} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest difference of an element", "size", "bound",
-                      "probable", "sampled", "ratio");
+  text +=
+      fmt::format("{} sampled orders; likely: lambda {:.1f}, 99% for all elements together\n\n", t.orders, t.lambda);
+  text += fmt::format("{:<25} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest of an element", "size", "bound", "alone",
+                      "likely", "sampled", "ratio");
   std::size_t hidden = 0;
   std::size_t outside = 0;
+  std::size_t unlikely = 0;
   for (const Tolerated& one : t.tensors) {
     outside += one.worst > 1 ? 1 : 0;
+    unlikely += one.worst_probably > 1 ? 1 : 0;
     if (!shown(one, all)) {
       ++hidden;
       continue;
     }
-    text += fmt::format("{:<32} {:>8} {:>8} {:>8} {:>8} {:>7}{}\n", shortened(one.name, 32), number(one.size),
-                        number(one.bound), number(one.probable), number(one.sampled), over(one.bound, one.sampled),
-                        one.worst > 1 ? " !" : "");
+    text += fmt::format("{:<25} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}{}\n", shortened(one.name, 25), number(one.size),
+                        number(one.bound), number(one.local), number(one.tolerance), number(one.sampled),
+                        over(one.tolerance, one.sampled),
+                        one.worst > 1            ? " !"
+                        : one.worst_probably > 1 ? " ?"
+                                                 : "");
   }
   if (hidden > 0) text += fmt::format("\n{} gradients of activations and casts: --all\n", hidden);
-  text += fmt::format("\nmedian of bound / sampled: {:.3g}; of probable / sampled: {:.3g}\n",
-                      t.median_ratio(&Tolerated::bound), t.median_ratio(&Tolerated::probable));
-  if (outside > 0) text += fmt::format("{} tensors of sampled orders are outside of the bound (!)\n", outside);
+  text += fmt::format("\nmedian of bound / sampled: {:.3g}; of likely / sampled: {:.3g}\n",
+                      t.median_ratio(&Tolerated::bound), t.median_ratio(&Tolerated::tolerance));
+  if (const double norms = t.median_ratio(&Tolerated::of_norms); norms > 0)
+    text += fmt::format("median of theory of norms / sampled: {:.3g}\n", norms);
+  if (outside > 0) text += fmt::format("{} tensors are outside of the bound in a sampled order (!)\n", outside);
   else text += "every sampled order and this program's own step are within the bound\n";
+  if (unlikely > 0) text += fmt::format("{} tensors are outside of what is likely in a sampled order (?)\n", unlikely);
   return text;
 }
 
@@ -66,8 +79,9 @@ std::string to_json(const Tolerances& t) {
                        {"dtype", std::string(to_string(one.dtype))},
                        {"sizes", std::move(sizes)},
                        {"size", one.size},
-                       {"tolerance", one.bound},
-                       {"probable", one.probable},
+                       {"tolerance", one.tolerance},
+                       {"bound", one.bound},
+                       {"alone", one.local},
                        {"sampled", one.sampled}});
   }
   const Json all{{"recipe", t.recipe}, {"data", t.data},     {"step", t.step},

@@ -36,6 +36,7 @@ int tolerance_command(int argc, char** argv) {
   app.add_option("--json", json, "write each tensor's tolerance to this file");
   app.add_option("--golden", golden,
                  "write the numbers of exact sums, and a tolerance for each element, to this .safetensors file");
+  app.add_flag("--norms", options.of_norms, "also say how far theory is from the samples that knows only norms");
   bool all = false;
   app.add_flag("--all", all, "print the gradients of activations and the casts, too");
   bool wide = false;
