@@ -12,8 +12,8 @@ namespace gradual::lab {
 
 // always: a bound for every order and grouping of every sum (Higham 2002, chapter 3), of first order in the units of
 // rounding. probable: rounding errors are taken as independent with mean zero. Sums of n terms then err by
-// lambda sqrt(n) u of their partial sums (Higham and Mary 2019). of_norms: the bound of theory that knows only the norms
-// of operands, ||error|| <= n u ||x|| ||W|| with the largest element and the largest sum of a row.
+// lambda sqrt(n) u of their partial sums (Higham and Mary 2019). of_norms: the bound of theory that knows only norms of
+// the operands, ||error|| <= n u ||x|| ||W|| with the largest element and the largest sum of a row.
 enum class ErrorKind : std::uint8_t { always, probable, of_norms };
 struct ErrorModel {
   ErrorKind kind = ErrorKind::always;
