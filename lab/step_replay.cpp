@@ -146,7 +146,7 @@ StepReplay::Errors StepReplay::simulated(const ExactOp& exact, double lambda) {
   Errors errors;
   for (std::size_t k = 0; k < kMaxOutputs; ++k) {
     if (!squares[k].defined()) continue;
-    // A number of few bits that rounds otherwise moves an element far, and seldom: sixteen runs show it in some elements
+    // A number of few bits that rounds otherwise moves an element far, and seldom: the runs show it in some elements
     // only. So all that move at all have the largest error of the tensor.
     const Tensor mean_square = mul(squares[k], 1.0 / kSimulations);
     errors[k] = where(gt(mean_square, 0), mul(sqrt(max(mean_square)), lambda), 0);

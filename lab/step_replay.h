@@ -19,8 +19,8 @@ Tensor rounded_to_tf32(const Tensor& t);
 
 // Errors that always hold, and those of norms, are carried from element to element by the rules. Probable ones are
 // carried by simulation: the step runs kSimulations times, and every sum errs at random by what its roundings err by in
-// the mean. lambda times the root mean square of what arrives is the bound, for ops that add up terms; from there the
-// rules carry it through ops of single elements.
+// the mean. For ops that add up terms, the bound of a tensor is lambda times the largest root mean square of what
+// arrives; from there the rules carry it through ops of single elements.
 class StepReplay {
  public:
   static constexpr int kSimulations = 16;
