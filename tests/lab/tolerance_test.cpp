@@ -104,6 +104,39 @@ TEST_CASE("tolerance: sums in 1, 2, 4 and 8 parts, as ranks and splits add them,
   }
 }
 
+TEST_CASE("tolerance: gradients of a batch on 1, 2, 4 and 8 ranks are within it") {
+  default_generator().manual_seed(1);
+  Net model({});
+  const Tensor x = randn({16, 64});
+  const Tensor y = from_data(std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5}, {16});
+  std::vector<StateDict> all;
+  for (const std::int64_t ranks : {1, 2, 4, 8}) {
+    const std::int64_t each = 16 / ranks;
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      const Tensor loss = cross_entropy(model(x.narrow(0, r * each, each)), y.narrow(0, r * each, each));
+      (loss / static_cast<double>(ranks)).backward();
+    }
+    StateDict& gradients = all.emplace_back();
+    for (const auto& [name, parameter] : model.named_parameters())
+      gradients.set("grad:" + name, parameter.grad().clone());
+    model.zero_grad();
+  }
+  optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+  lab::RecordedOps ops(model);
+  {
+    const UnfusedScope parts;
+    const ObserverScope scope(ops);
+    cross_entropy(model(x), y).backward();
+    optimizer.step();
+  }
+  const lab::Tolerances t = lab::tolerance_of(ops, {.orders = 2});
+  check_holds(t);
+  for (const StateDict& gradients : all) CHECK(t.exceeded(gradients).empty());
+  StateDict summed;  // not averaged over two ranks
+  for (const StateDict::Entry& one : all[1]) summed.set(one.name, all[1].tensor(one.name) * 2.0);
+  CHECK(t.exceeded(summed).size() == all[1].size());
+}
+
 TEST_CASE("tolerance: bounds hold for every accumulator, and one of few bits allows more") {
   const lab::LabData data = lab::data_for("digits");
   const auto with = [&](const std::optional<Accumulator>& sums) {
