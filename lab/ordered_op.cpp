@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <utility>
+#include <vector>
 
 #include "../core/ops/compute_mode.h"
 #include "../core/ops/derived_ops.h"

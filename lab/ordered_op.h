@@ -2,6 +2,7 @@
 // to tolerance().
 #pragma once
 
+#include <cstdint>
 #include <random>
 #include <vector>
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"

@@ -1,10 +1,12 @@
 #include "tolerance_bounds.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"

@@ -1,9 +1,11 @@
 // The rules of layers: softmax, norms, attention, losses and max pools.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "../core/ops/derived_ops.h"

@@ -1,8 +1,11 @@
 // A step's tolerances as a table and as JSON.
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "tolerance.h"
 

@@ -1,6 +1,7 @@
 #include "tolerance_updates.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
