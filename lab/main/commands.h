@@ -22,6 +22,7 @@ int probe_command(int argc, char** argv);
 int report_command(int argc, char** argv);
 int search_command(int argc, char** argv);
 int step_command(int argc, char** argv);
+int tolerance_command(int argc, char** argv);
 // Trains and compares: what the program does without a subcommand.
 int train_command(int argc, char** argv);
 int translate_command(int argc, char** argv);
@@ -34,6 +35,8 @@ inline constexpr std::array kCommands = {
     Command{"diff", "the same step under two recipes: where they part, and why their losses differ", diff_command},
     Command{"twin", "the same weights under two recipes, one that trains and one that samples: KL, changed choices",
             twin_command},
+    Command{"tolerance", "how far two correct implementations of a step may differ, tensor by tensor",
+            tolerance_command},
     Command{"xray", "what scales of blocks clip and lose, next to other rules and sizes", xray_command},
     Command{"explain", "the smallest set of things that must be exact so that a run does not fail", explain_command},
     Command{"exchange", "what gradients lose between ranks, by format, algorithm and number of ranks",

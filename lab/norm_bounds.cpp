@@ -1,0 +1,118 @@
+#include "norm_bounds.h"
+
+#include <cstdint>
+
+#include "../core/ops/derived_ops.h"
+#include "../core/ops/ops.h"
+#include "judge_bounds.h"
+
+namespace gradual::lab {
+namespace {
+
+constexpr double kJoins = 4;     // roundings of a term, and of the scaling of its sum
+constexpr double kFunction = 4;  // units of rounding of 1 / sqrt and of the few operations around it
+
+// The relative error of (v + eps)^(-1/2) if v has this one.
+Tensor root_error(const Tensor& v_error, const Tensor& v_eps, const Units& units) {
+  constexpr double kNearlyAll = 0.999;
+  const Tensor part = minimum(div(v_error, v_eps), kNearlyAll);
+  return add(sub(rsqrt(sub(1, part)), 1), kFunction * units.sum);
+}
+
+}  // namespace
+
+// The variance's error: of the differences, of the mean (to second order, since they add up to 0), and of the sum.
+// Updating formulas add n u sigma times the root mean square of x (Chan, Golub and LeVeque 1983).
+Tensor norm_variance_error(const NormNumbers& n, const NormParts& p, const Tensor& mean_error, const Tensor& variance,
+                           const Units& units) {
+  const Tensor of_element = add(n.x_error, mul(abs(p.deviation), units.sum));
+  Tensor error = mul(mean(mul(abs(p.deviation), of_element), n.dims, true), 2);
+  error = add(error, add(mean(square(of_element), n.dims, true), square(mean_error)));
+  const Tensor size = sqrt(mul(variance, mean(square(n.x), n.dims, true)));
+  return add(error, mul(maximum(size, variance), gamma(p.terms + kJoins, units)));
+}
+
+NormParts norm_parts(const NormNumbers& n, const Units& units) {
+  NormParts p;
+  p.terms = 1;
+  for (const std::int64_t d : n.dims) p.terms *= static_cast<double>(n.x.size(static_cast<int>(d)));
+  const double sums = gamma(p.terms + kJoins, units);
+  Tensor mean_error = n.mean_error;
+  Tensor variance = n.variance;
+  Tensor v_error = n.variance_error;
+  if (n.own) {
+    p.mean = n.centred ? mean(n.x, n.dims, true) : zeros_like(mean(n.x, n.dims, true));
+    mean_error = n.centred ? add(mean(n.x_error, n.dims, true), mul(mean(abs(n.x), n.dims, true), sums)) : p.mean;
+    p.deviation = sub(n.x, p.mean);
+    variance = mean(square(p.deviation), n.dims, true);
+    v_error = norm_variance_error(n, p, mean_error, variance, units);
+  } else {
+    p.mean = n.mean;
+    p.deviation = sub(n.x, p.mean);
+  }
+  // (x - mean) r and x r - mean r round differently.
+  const Tensor shifted = n.centred ? add(abs(n.x), abs(p.mean)) : abs(n.x);
+  p.deviation_error = add(add(n.x_error, mean_error), mul(shifted, 2 * units.sum));
+  const Tensor v_eps = add(variance, n.eps);
+  p.root = rsqrt(v_eps);
+  p.root_error = root_error(v_error, v_eps, units);
+  p.normal = mul(p.deviation, p.root);
+  p.normal_error = mul(p.root, mul(p.deviation_error, add(p.root_error, 1)));
+  p.normal_error = add(p.normal_error, mul(abs(p.normal), add(p.root_error, kFunction * units.sum)));
+  p.weight = n.weight.defined() ? n.weight : ones({1}, {.dtype = DType::f64});
+  p.weight_error = or_zeros(n.weight_error, p.weight);
+  return p;
+}
+
+Tensor norm_output_bound(const NormNumbers& n, const NormParts& p, const Units& units) {
+  Tensor bound = mul(p.normal_error, add(abs(p.weight), p.weight_error));
+  bound = add(bound, mul(abs(p.normal), p.weight_error));
+  Tensor terms = mul(abs(p.normal), abs(p.weight));
+  if (n.bias.defined()) {
+    bound = add(bound, n.bias_error);
+    terms = add(terms, abs(n.bias));
+  }
+  return add(bound, mul(terms, 2 * units.sum + units.store));
+}
+
+Tensor norm_input_gradient_bound(const NormNumbers& n, const NormParts& p, const Tensor& g, const Tensor& g_error,
+                                 const Tensor& dx, const Units& units) {
+  const double u = units.sum;
+  const double sums = gamma(p.terms + kJoins, units);
+  const Tensor gw = mul(g, p.weight);
+  const Tensor gw_error =
+      add(mul(g_error, add(abs(p.weight), p.weight_error)), mul(abs(g), add(p.weight_error, mul(abs(p.weight), u))));
+  const Tensor scale = mul(p.root, add(p.root_error, 1));
+  if (!n.own) return add(mul(scale, gw_error), mul(abs(dx), add(p.root_error, kFunction * u)));
+  const Tensor over = add(abs(n.x), abs(p.mean));
+  const Tensor m2 = mean(mul(gw, p.normal), n.dims, true);
+  Tensor m2_error = mul(mean(mul(abs(gw), over), n.dims, true), mul(p.root, sums));
+  m2_error = add(m2_error, mean(mul(gw_error, add(abs(p.normal), p.normal_error)), n.dims, true));
+  m2_error = add(m2_error, mean(mul(abs(gw), p.normal_error), n.dims, true));
+  Tensor error = gw_error;
+  Tensor size = add(abs(gw), mul(abs(p.normal), abs(m2)));
+  if (n.centred) {
+    const Tensor m1 = mean(gw, n.dims, true);
+    error = add(error, add(mean(gw_error, n.dims, true), mul(mean(abs(gw), n.dims, true), sums)));
+    size = add(size, abs(m1));
+  }
+  error = add(error, add(mul(p.normal_error, abs(m2)), mul(m2_error, add(abs(p.normal), p.normal_error))));
+  error = add(mul(scale, error), mul(abs(dx), p.root_error));
+  error = add(error, mul(mul(p.root, size), 2 * kFunction * u));
+  // a x + c with constants a and c of the row.
+  return add(error, mul(mul(square(p.root), mul(abs(m2), over)), kFunction * u));
+}
+
+Tensor norm_weight_gradient_bound(const NormNumbers& n, const NormParts& p, const Tensor& g, const Tensor& g_error,
+                                  double terms, const Units& units) {
+  const double sums = gamma(terms + kJoins, units);
+  Tensor error = mul(g_error, add(abs(p.normal), p.normal_error));
+  error = add(error, mul(abs(g), p.normal_error));
+  return add(error, mul(mul(abs(g), mul(add(abs(n.x), abs(p.mean)), p.root)), sums));
+}
+
+Tensor norm_bias_gradient_bound(const Tensor& g, const Tensor& g_error, double terms, const Units& units) {
+  return add(g_error, mul(abs(g), gamma(terms + kJoins, units)));
+}
+
+}  // namespace gradual::lab

@@ -1,0 +1,288 @@
+#include "tolerance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../core/ops/derived_ops.h"
+#include "../core/ops/fusions.h"
+#include "../core/ops/ops.h"
+#include "../core/support/generator.h"
+#include "../core/support/message_text.h"
+#include "../core/support/throwf.h"
+#include "../inspect/mirror.h"
+#include "../inspect/numbers.h"
+#include "judge_bounds.h"
+#include "ordered_op.h"
+#include "step_replay.h"
+
+namespace gradual::lab {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// --- which tensors of a step have a tolerance ------------------------------------------------------------------------
+
+// A tensor of the step, known after an op.
+struct Place {
+  std::string name;
+  ToleratedKind kind = ToleratedKind::activation;
+  RecordedTensor tensor;
+  int output = -1;             // of the op; -1: it is an input, which the op has read or written
+  RecordedTensor before = {};  // of an update: the parameter
+};
+
+// Statistics of norms and logarithms of attention's sums are no results of a layer.
+int shown_outputs(OpId op) {
+  if (op == OpId::layer_norm || op == OpId::batch_norm || op == OpId::rms_norm || op == OpId::flash_attention) return 1;
+  return kMaxOutputs;
+}
+
+// Names the places of a step, op by op.
+class Places {
+ public:
+  std::vector<Place> of(const RecordedOp& op) {
+    if (op.op == OpId::sgd_step_ || op.op == OpId::adam_step_) return of_update(op);
+    std::vector<Place> all;
+    const OpKind kind = op_info(op.op).kind;
+    if (kind == OpKind::View || kind == OpKind::InPlace || op.phase == Phase::optimizer) return all;
+    for (int k = 0; k < shown_outputs(op.op); ++k) {
+      const RecordedTensor& t = op.outputs[static_cast<std::size_t>(k)];
+      if (!t.is_floating()) continue;
+      std::string name = op.module.empty() ? "" : op.module + ".";
+      name += to_string(op.op);
+      if (k > 0) name += "." + std::to_string(k);
+      if (op.phase == Phase::backward) name = "backward:" + name;
+      const int count = ++counts_[name];
+      if (count > 1) name += "#" + std::to_string(count);
+      const auto what = op.phase == Phase::backward ? ToleratedKind::gradient : ToleratedKind::activation;
+      all.push_back({name, what, t, k});
+    }
+    return all;
+  }
+
+ private:
+  static std::vector<Place> of_update(const RecordedOp& op) {
+    const bool master = op.inputs[inspect::kMaster].defined();
+    const RecordedTensor& weight = op.inputs[master ? inspect::kMaster : inspect::kWeight];
+    return {{"grad:" + op.parameter, ToleratedKind::parameter_gradient, op.inputs[inspect::kGradient]},
+            {"after:" + op.parameter, ToleratedKind::update, weight, -1, weight}};
+  }
+
+  std::map<std::string, int> counts_;
+};
+
+double largest(const Tensor& t) { return t.numel() == 0 ? 0 : max(abs(t)).item(); }
+
+// The largest of difference / allowed; Inf for NaN, and where nothing is allowed.
+double worst_of(const Tensor& difference, const Tensor& allowed) {
+  if (difference.numel() == 0) return 0;
+  if (any(isnan(difference)).item() != 0) return kInfinity;
+  const Tensor ratio = where(gt(allowed, 0), div(difference, where(gt(allowed, 0), allowed, 1)),
+                             where(gt(difference, 0), kInfinity, full({}, 0, {.dtype = DType::f64})));
+  return max(ratio).item();
+}
+
+// |a - b|; NaN where only one is finite.
+Tensor apart(const Tensor& a, const Tensor& b) {
+  const Tensor d = abs(sub(a, b));
+  const Tensor same = logical_or(eq(a, b), logical_and(isnan(a), isnan(b)));
+  return where(same, 0, where(isinf(d), std::numeric_limits<double>::quiet_NaN(), d));
+}
+
+// With this lambda all elements of a step are within it with a probability of 99%: each is not with one of at most
+// 2 exp(-lambda^2 / 2) (Higham and Mary 2019, theorem 2.4).
+double lambda_for(const std::vector<RecordedOp>& ops) {
+  constexpr double kMayFail = 0.01;
+  double elements = 1;
+  for (const RecordedOp& op : ops)
+    for (const RecordedTensor& t : op.outputs)
+      if (t.defined()) elements += static_cast<double>(t.numel());
+  return std::sqrt(2 * std::log(2 * elements / kMayFail));
+}
+
+enum Model : std::uint8_t { kAlways, kProbable, kOfNorms };
+
+// --- the reference, its bounds, and samples --------------------------------------------------------------------------
+
+class Analysis {
+ public:
+  Analysis(const std::vector<RecordedOp>& ops, const ToleranceOptions& options, double lambda)
+      : ops_(ops), options_(options), lambda_(lambda) {}
+
+  std::vector<Tolerated> run() {
+    find_bounds();
+    for (int order = 0; order < options_.orders; ++order) sample(order);
+    return std::move(rows_);
+  }
+
+ private:
+  void find_bounds() {
+    std::vector<ErrorModel> models{{ErrorKind::always, 0}, {ErrorKind::probable, lambda_}};
+    if (options_.of_norms) models.push_back({ErrorKind::of_norms, 0});
+    StepReplay replay(models);
+    Places places;
+    for (const RecordedOp& op : ops_) {
+      const std::vector<Place> here = places.of(op);
+      std::vector<Tensor> before;
+      for (const Place& p : here) before.push_back(p.before.defined() ? start_of(replay, op, p.before) : Tensor());
+      replay.run(op);
+      for (std::size_t i = 0; i < here.size(); ++i) add_row(replay, op, here[i], before[i]);
+    }
+  }
+
+  static Tensor start_of(const StepReplay& replay, const RecordedOp& op, const RecordedTensor& t) {
+    for (const auto& [id, numbers] : op.starts)
+      if (id == t.storage) return contiguous(as_strided(numbers, t.sizes, t.strides, t.offset)).clone();
+    return replay.value(t);
+  }
+
+  void add_row(const StepReplay& replay, const RecordedOp& op, const Place& place, const Tensor& before) {
+    Tolerated t;
+    t.name = place.name;
+    t.kind = place.kind;
+    t.dtype = place.tensor.dtype;
+    t.sizes = place.tensor.sizes;
+    t.reference = replay.value(place.tensor);
+    t.always = replay.error(place.tensor, kAlways);
+    t.probably = minimum(replay.error(place.tensor, kProbable), t.always);
+    t.size = largest(before.defined() ? sub(t.reference, before) : t.reference);
+    t.bound = largest(t.always);
+    t.tolerance = largest(t.probably);
+    if (options_.of_norms) t.of_norms = largest(replay.error(place.tensor, kOfNorms));
+    if (place.output >= 0) {
+      const auto output = static_cast<std::size_t>(place.output);
+      const Tensor& local = replay.local_error(output);
+      if (local.defined()) t.local = largest(local);
+      t.own = compare(t, op.given[output]);
+    }
+    rows_.push_back(std::move(t));
+  }
+
+  static double compare(Tolerated& t, const Tensor& values) {
+    const Tensor difference = apart(reshape(values, t.sizes), t.reference);
+    t.worst = std::max(t.worst, worst_of(difference, t.always));
+    t.worst_probably = std::max(t.worst_probably, worst_of(difference, t.probably));
+    return largest(difference);
+  }
+
+  void sample(int order) {
+    OrderedStep step(static_cast<std::uint64_t>(order) + 1, options_.parts);
+    Places places;
+    std::size_t row = 0;
+    for (const RecordedOp& op : ops_) {
+      step.run(op);
+      for (const Place& place : places.of(op)) {
+        Tolerated& t = rows_[row];
+        t.sampled = std::max(t.sampled, compare(t, step.value(place.tensor)));
+        ++row;
+      }
+    }
+  }
+
+  const std::vector<RecordedOp>& ops_;
+  const ToleranceOptions& options_;
+  double lambda_;
+  std::vector<Tolerated> rows_;
+};
+
+void check(const ToleranceOptions& options) {
+  if (options.orders < 1) throwf("tolerance: {} orders; at least 1 is needed", options.orders);
+  if (options.parts < 0) throwf("tolerance: {} parts of a sum; at least 0 are allowed", options.parts);
+}
+
+}  // namespace
+
+std::string_view to_string(ToleratedKind kind) {
+  return enum_name(kind, {"activation", "gradient", "parameter gradient", "update"});
+}
+
+std::vector<Exceeded> Tolerances::exceeded(const StateDict& values) const {
+  const inspect::Unseen unseen;
+  std::vector<Exceeded> all;
+  for (const StateDict::Entry& entry : values) {
+    const std::string& name = entry.name;
+    const Tensor value = values.tensor(name);
+    const auto found = std::ranges::find(tensors, name, &Tolerated::name);
+    if (found == tensors.end()) throwf("tolerance: the step has no tensor '{}'", name);
+    if (value.sizes() != found->sizes)
+      throwf("tolerance: '{}' is {}, in the step {}", name, to_string(value.sizes()), to_string(found->sizes));
+    const Tensor difference = apart(inspect::f64_of(value), found->reference);
+    const double worst = worst_of(difference, found->probably);
+    if (worst > 1) all.push_back({name, largest(difference), worst, worst_of(difference, found->always) > 1});
+  }
+  return all;
+}
+
+double Tolerances::median_ratio(double Tolerated::*bound) const {
+  std::vector<double> ratios;
+  for (const Tolerated& t : tensors)
+    if (t.sampled > 0) ratios.push_back(t.*bound / t.sampled);
+  if (ratios.empty()) return 0;
+  const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
+  std::ranges::nth_element(ratios, middle);
+  return *middle;
+}
+
+Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options) {
+  check(options);
+  const inspect::Unseen unseen;
+  Tolerances t{.orders = options.orders, .lambda = lambda_for(ops.all())};
+  t.tensors = Analysis(ops.all(), options, t.lambda).run();
+  return t;
+}
+
+Tolerances tolerance(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
+                     const ToleranceOptions& options) {
+  check(options);
+  if (recipe.quantization)
+    throwf(
+        "tolerance: recipe '{}' quantises operands or results, for which there are no bounds yet; fp32, tf32, "
+        "amp-bf16, amp-fp16 and others without quantizers have",
+        recipe.name);
+  Study study(make_model, data, recipe, options.study);
+  RecordedOps ops(study.model());
+  double loss = 0;
+  {
+    const UnfusedScope parts;
+    const ObserverScope scope(ops);
+    loss = study.step().loss.item();
+  }
+  if (!std::isfinite(loss))
+    throwf("tolerance: the loss of {} at step {} is {}; an earlier --step has tolerances", recipe.name,
+           options.study.step, std::isnan(loss) ? std::fabs(loss) : loss);
+  Tolerances t = tolerance_of(ops, options);
+  t.recipe = recipe.name;
+  t.data = data.name;
+  t.step = options.study.step;
+  return t;
+}
+
+StateDict values_of(const RecordedOps& ops) {
+  StateDict values;
+  Places places;
+  for (const RecordedOp& op : ops.all())
+    for (const Place& place : places.of(op))
+      if (place.output >= 0) values.set(place.name, op.given[static_cast<std::size_t>(place.output)]);
+  return values;
+}
+
+StateDict golden_of(const Tolerances& t) {
+  const inspect::Unseen unseen;
+  constexpr double kUp = 1 + 0x1p-23;
+  StateDict golden;
+  for (const Tolerated& one : t.tensors) {
+    golden.set(one.name, cast(one.reference, one.dtype));
+    golden.set(one.name + ".tolerance", cast(mul(one.probably, kUp), DType::f32));
+  }
+  return golden;
+}
+
+}  // namespace gradual::lab

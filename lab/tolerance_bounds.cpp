@@ -1,0 +1,382 @@
+#include "tolerance_bounds.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "../core/ops/derived_ops.h"
+#include "../core/ops/ops.h"
+#include "../core/support/throwf.h"
+#include "../inspect/mirror.h"
+#include "../inspect/numbers.h"
+#include "judge_bounds.h"
+#include "tolerance_rules.h"
+
+namespace gradual::lab {
+
+Tensor Operands::of(std::size_t i, const std::vector<Tensor>& values) const {
+  return run(exact.op, values)[static_cast<int>(i)];
+}
+
+Outputs run_in_f64(const RecordedOp& op, const std::vector<Tensor>& inputs) {
+  const std::vector<const Tensor*> refs = pointers_to(inputs);
+  return inspect::run_exactly({op.op, TensorRefs(refs.data(), static_cast<int>(refs.size())), &op.attrs, {}}, inputs);
+}
+
+Outputs Operands::run(const RecordedOp& op, const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> copies;
+  const bool in_place = op_info(op.op).kind == OpKind::InPlace;
+  for (const Tensor& t : inputs) copies.push_back(in_place && t.defined() ? t.clone() : t);
+  return run_in_f64(op, copies);
+}
+
+double Operands::element_unit() const {
+  const bool f64 = exact.op.outputs[0].dtype == DType::f64;
+  return float_info(f64 ? DType::f64 : DType::f32).epsilon / 2;
+}
+
+Tensor Operands::error(std::size_t i) const {
+  if (i < exact.error.size() && exact.error[i].defined()) return exact.error[i];
+  return moves(exact.x[i]) ? zeros_like(exact.x[i]) : zeros({}, {.dtype = DType::f64});
+}
+
+Tensor Operands::value(std::size_t i) const {
+  if (exact.x[i].defined()) return exact.x[i];
+  return full({}, exact.op.attrs.get<ScalarAttrs>().value, {.dtype = DType::f64});
+}
+
+namespace {
+
+using Errors = std::array<Tensor, kMaxOutputs>;
+
+// --- sums of products ------------------------------------------------------------------------------------------------
+
+double size_of_dim(const RecordedTensor& t, int dim) {
+  return static_cast<double>(t.sizes[dim < 0 ? dim + t.sizes.size() : dim]);
+}
+
+// The number of terms of each sum.
+double terms_of(const RecordedOp& op) {
+  const RecordedTensor& a = op.inputs[0];
+  const RecordedTensor& b = op.inputs[1];
+  const auto count = [](const RecordedTensor& t) { return static_cast<double>(t.numel()); };
+  const auto groups = [&] { return static_cast<double>(op.attrs.get<ConvAttrs>().groups); };
+  const bool bias = op.inputs.size() > 2 && op.inputs[2].defined();
+  switch (op.op) {
+    case OpId::matmul: return size_of_dim(a, -1);
+    case OpId::linear: return size_of_dim(a, -1) + (bias ? 1 : 0);
+    case OpId::linear_backward_weight: return count(a) / size_of_dim(a, -1);
+    case OpId::conv2d: return count(b) / size_of_dim(b, 0) + (bias ? 1 : 0);
+    case OpId::conv2d_backward_input: return count(b) / size_of_dim(b, 1) / groups();
+    case OpId::conv2d_backward_weight: return count(a) / size_of_dim(a, 1);
+    default: return 0;
+  }
+}
+
+std::vector<Tensor> map(const ExactOp& exact, const Operands& in, Tensor (*f)(const Tensor& x, const Tensor& e)) {
+  std::vector<Tensor> all;
+  for (std::size_t i = 0; i < exact.x.size(); ++i)
+    all.push_back(moves(exact.x[i]) ? f(exact.x[i], in.error(i)) : exact.x[i]);
+  return all;
+}
+
+Tensor magnitude(const Tensor& x, const Tensor&) { return abs(x); }
+Tensor widened(const Tensor& x, const Tensor& e) { return add(abs(x), e); }
+// Products may be rounded or not (a fused multiply-add), and the sums are added up in any tree. Each partial sum of
+// terms t lies between -N and P, the sums of the negative and of the positive terms: its rounding errs by at most
+// u max(P, N) = u (sum |t| + |sum t|) / 2.
+Errors of_products(const ExactOp& exact, const ErrorModel& model, const Operands& in) {
+  const double n = terms_of(exact.op);
+  const double u = exact.units.sum;
+  const bool of_norms = model.kind == ErrorKind::of_norms;
+  const auto sums = [&](Tensor (*f)(const Tensor& x, const Tensor& e)) {
+    std::vector<Tensor> terms = map(exact, in, f);
+    if (of_norms) terms[0] = full(terms[0].sizes(), max(terms[0]).item(), {.dtype = DType::f64});
+    return in.run(exact.op, terms);
+  };
+  const Outputs sizes = sums(magnitude);
+  const Outputs wide = sums(widened);
+  Errors errors;
+  for (int k = 0; k < kMaxOutputs; ++k) {
+    if (!sizes[k].defined()) continue;
+    const auto at = static_cast<std::size_t>(k);
+    const Tensor passed = sub(wide[k], sizes[k]);
+    const Tensor partial = of_norms ? wide[k] : mul(add(add(wide[k], passed), abs(exact.y[at])), 0.5);
+    const double per_term = exact.roundings_per_term;
+    const double safety = 1 / (1 - std::min(0.5, 2 * n * u));
+    // The squares of n - 1 partial sums and of n products are at most those of n + 3 partial sums.
+    const Tensor roundings = exact.units.lambda > 0 ? mul(partial, exact.units.lambda * per_term * std::sqrt(n + 3))
+                                                    : add(mul(partial, per_term * (n - 1)), wide[k]);
+    const double least = n * exact.units.least;
+    errors[at] = add(add(passed, mul(roundings, u * safety)), least);
+  }
+  return errors;
+}
+
+// --- sums ------------------------------------------------------------------------------------------------------------
+
+double count_of(const Tensor& t) { return static_cast<double>(std::max<std::int64_t>(1, t.numel())); }
+
+// The most elements of which a mean of a pool is, and the most means of which an element is a part.
+double pooled(const RecordedOp& op) {
+  const auto& a = op.attrs.get<PoolAttrs>();
+  const bool adaptive = op.op == OpId::adaptive_avg_pool2d || op.op == OpId::adaptive_avg_pool2d_backward;
+  if (!adaptive) return static_cast<double>(a.kernel[0] * a.kernel[1]);
+  return std::max(size_of_dim(op.inputs[0], 2) * size_of_dim(op.inputs[0], 3),
+                  size_of_dim(op.outputs[0], 2) * size_of_dim(op.outputs[0], 3));
+}
+
+// Sums and means of the first input's elements, each of which has a factor of at least 0.
+Errors of_sums(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  constexpr double kJoins = 2;  // of scaling
+  std::vector<Tensor> values = exact.x;
+  const std::size_t last = exact.op.op == OpId::scatter_add ? 2 : 0;
+  const auto with = [&](const auto& f) {
+    for (std::size_t i = 0; i <= last; i += 2) values[i] = f(i);
+    return in.run(exact.op, values)[0];
+  };
+  const Tensor sizes = with([&](std::size_t i) { return abs(exact.x[i]); });
+  const Tensor carried = with([&](std::size_t i) { return in.error(i); });
+  const Tensor ones = with([&](std::size_t i) { return ones_like(exact.x[i]); });
+  const bool divides = exact.op.op == OpId::mean;
+  const bool pools = op_info(exact.op.op).kind == OpKind::Pooling;
+  const double all = pools ? pooled(exact.op) : static_cast<double>(exact.x[0].numel()) / count_of(sizes);
+  const Tensor n = divides || pools ? full({}, all, {.dtype = DType::f64}) : ones;
+  const double u = exact.units.sum;
+  const Tensor count = add(n, kJoins - 1);
+  const Tensor all_or_probable = exact.units.lambda > 0 ? mul(sqrt(count), exact.units.lambda) : count;
+  const Tensor roundings = mul(all_or_probable, u * exact.roundings_per_term);
+  const Tensor partial = mul(add(add(sizes, mul(carried, 2)), abs(exact.y[0])), 0.5);
+  return {add(carried, mul(partial, div(roundings, sub(1, minimum(roundings, 0.5)))))};
+}
+
+// A norm of a sum is at most the sum of the norms.
+Errors of_norm(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  const Tensor carried = in.of(0, {in.error(0)});
+  const double n = static_cast<double>(exact.x[0].numel());
+  return {add(carried, mul(add(abs(exact.y[0]), carried), gamma(n + 4, exact.units)))};
+}
+
+// --- one element at a time -------------------------------------------------------------------------------------------
+
+// Of functions that rise or fall everywhere, between x - e and x + e.
+Errors of_monotone(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  constexpr double kFunction = 8;  // units of rounding
+  const Tensor e = in.error(0);
+  const Tensor up = distance(in.of(0, {add(exact.x[0], e)}), exact.y[0]);
+  const Tensor down = distance(in.of(0, {sub(exact.x[0], e)}), exact.y[0]);
+  const bool function = op_info(exact.op.op).kind == OpKind::Transcendental;
+  const double own = (function ? kFunction : 1) * in.element_unit();
+  return {add(maximum(up, down), mul(abs(exact.y[0]), own))};
+}
+
+// The same of functions whose second derivative is at most 1.2: GELU and SiLU, which have a minimum.
+Errors of_smooth(const ExactOp& exact, const ErrorModel& model, const Operands& in) {
+  constexpr double kHalfCurvature = 0.6;
+  Tensor error = of_monotone(exact, model, in)[0];
+  error = add(error, mul(square(in.error(0)), kHalfCurvature));
+  // x Phi(x) errs by the units of its factors, x itself.
+  return {add(error, mul(abs(exact.x[0]), 2 * in.element_unit()))};
+}
+
+Errors of_lipschitz(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  return {add(in.error(0), mul(abs(exact.y[0]), in.element_unit()))};
+}
+
+Errors of_square(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  const Tensor e = in.error(0);
+  return {add(mul(e, add(mul(abs(exact.x[0]), 2), e)), mul(abs(exact.y[0]), in.element_unit()))};
+}
+
+// An operation on f32 may be part of a fused multiply-add, and its result then stay unrounded.
+Errors of_addition(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  Tensor second = in.error(1);
+  if (exact.op.op == OpId::add_ && exact.x[1].defined())
+    second = mul(second, std::abs(exact.op.attrs.get<ScalarAttrs>().value));
+  const bool tensors = exact.x[0].defined() && exact.x[1].defined();
+  const double number = tensors ? 0 : std::abs(exact.op.attrs.get<ScalarAttrs>().value);
+  const Tensor own = mul(add(abs(exact.y[0]), number), in.element_unit());
+  return {add(add(in.error(0), second), own)};
+}
+
+Errors of_product(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  const Tensor a = in.value(0);
+  const Tensor b = in.value(1);
+  const Tensor carried = add(mul(in.error(0), add(abs(b), in.error(1))), mul(abs(a), in.error(1)));
+  return {add(carried, mul(abs(exact.y[0]), 2 * in.element_unit()))};
+}
+
+Errors of_quotient(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  const Tensor b = in.value(1);
+  const Tensor least = maximum(sub(abs(b), in.error(1)), 0);  // 0 leaves every quotient open
+  const Tensor error = div(add(in.error(0), mul(abs(exact.y[0]), in.error(1))), least);
+  return {add(where(isnan(error), 0, error), mul(abs(exact.y[0]), 3 * in.element_unit()))};
+}
+
+Errors of_larger(const ExactOp&, const ErrorModel&, const Operands& in) { return {maximum(in.error(0), in.error(1))}; }
+
+Errors of_comparison(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  const Tensor away = abs(sub(cast(in.value(0), DType::f64), cast(in.value(1), DType::f64)));
+  const Tensor reach = add(in.error(0), in.error(1));
+  const Tensor open = logical_and(le(away, reach), gt(reach, 0));
+  return {cast(open, DType::f64).expand(exact.y[0].sizes())};
+}
+
+Errors of_where(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  const Tensor chosen = where(exact.x[0], in.error(1), in.error(2));
+  const Tensor other = add(abs(sub(in.value(1), in.value(2))), add(in.error(1), in.error(2)));
+  return {where(gt(in.error(0), 0), other, chosen)};
+}
+
+// dy where y > 0; where y may be on either side, too.
+Errors of_relu_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  const Tensor& y = exact.x[1];
+  const Tensor open = logical_and(gt(add(y, in.error(1)), 0), le(sub(y, in.error(1)), 0));
+  const Tensor either = add(abs(exact.x[0]), in.error(0));
+  return {where(open, either, where(gt(y, 0), in.error(0), 0))};
+}
+
+// dy f'(x) with |f''| of at most 1.2.
+Errors of_gelu_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  constexpr double kCurvature = 1.2;
+  const double u = in.element_unit();
+  const Tensor slope = abs(in.of(0, {ones_like(exact.x[0]), exact.x[1]}));
+  const Tensor slope_error = add(mul(in.error(1), kCurvature), mul(add(slope, add(abs(exact.x[1]), 1)), 4 * u));
+  Tensor error = mul(in.error(0), add(slope, slope_error));
+  error = add(error, mul(abs(exact.x[0]), slope_error));
+  return {add(error, mul(abs(exact.y[0]), u))};
+}
+
+// --- movement --------------------------------------------------------------------------------------------------------
+
+Errors of_movement(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  if (!exact.op.outputs[0].is_floating()) return {};
+  std::vector<Tensor> errors = exact.x;
+  for (std::size_t i = 0; i < errors.size(); ++i)
+    if (moves(errors[i])) errors[i] = in.error(i);
+  const Tensor moved = in.of(0, errors);
+  if (exact.op.op == OpId::pad && exact.op.attrs.get<PadAttrs>().value != 0) {
+    const Tensor zero = in.of(0, {zeros_like(exact.x[0])});
+    return {sub(moved, zero)};
+  }
+  return {moved};
+}
+
+Errors of_dropout(const ExactOp& exact, const ErrorModel& model, const Operands& in) {
+  return {add(of_movement(exact, model, in)[0], mul(abs(exact.y[0]), 2 * in.element_unit()))};
+}
+
+Errors of_copy(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+  return {in.error(1).expand(exact.y[0].sizes()).clone()};
+}
+
+Errors of_nothing(const ExactOp&, const ErrorModel&, const Operands&) { return {}; }
+
+constexpr Rule kRules[] = {
+    {OpId::matmul, of_products, Sums::of_elements},
+    {OpId::linear, of_products, Sums::of_elements},
+    {OpId::linear_backward_weight, of_products, Sums::of_elements},
+    {OpId::conv2d, of_products, Sums::of_elements},
+    {OpId::conv2d_backward_input, of_products, Sums::of_elements},
+    {OpId::conv2d_backward_weight, of_products, Sums::of_elements},
+    {OpId::sum, of_sums, Sums::of_elements},
+    {OpId::mean, of_sums, Sums::of_elements},
+    {OpId::index_add, of_sums, Sums::of_elements},
+    {OpId::scatter_add, of_sums, Sums::of_elements},
+    {OpId::avg_pool2d, of_sums, Sums::of_elements},
+    {OpId::avg_pool2d_backward, of_sums, Sums::of_elements},
+    {OpId::adaptive_avg_pool2d, of_sums, Sums::of_elements},
+    {OpId::adaptive_avg_pool2d_backward, of_sums, Sums::of_elements},
+    {OpId::norm, of_norm, Sums::of_elements},
+    {OpId::exp, of_monotone},
+    {OpId::exp2, of_monotone},
+    {OpId::expm1, of_monotone},
+    {OpId::log, of_monotone},
+    {OpId::log2, of_monotone},
+    {OpId::log1p, of_monotone},
+    {OpId::sqrt, of_monotone},
+    {OpId::rsqrt, of_monotone},
+    {OpId::tanh, of_monotone},
+    {OpId::sigmoid, of_monotone},
+    {OpId::erf, of_monotone},
+    {OpId::softplus, of_monotone},
+    {OpId::leaky_relu, of_monotone},
+    {OpId::relu, of_monotone},
+    {OpId::gelu, of_smooth},
+    {OpId::silu, of_smooth},
+    {OpId::neg, of_lipschitz},
+    {OpId::abs, of_lipschitz},
+    {OpId::clamp, of_lipschitz},
+    {OpId::square, of_square},
+    {OpId::add, of_addition},
+    {OpId::sub, of_addition},
+    {OpId::add_, of_addition},
+    {OpId::mul, of_product},
+    {OpId::mul_, of_product},
+    {OpId::div, of_quotient},
+    {OpId::maximum, of_larger},
+    {OpId::minimum, of_larger},
+    {OpId::eq, of_comparison},
+    {OpId::ne, of_comparison},
+    {OpId::lt, of_comparison},
+    {OpId::le, of_comparison},
+    {OpId::gt, of_comparison},
+    {OpId::ge, of_comparison},
+    {OpId::where, of_where},
+    {OpId::relu_backward, of_relu_backward},
+    {OpId::gelu_backward, of_gelu_backward},
+    {OpId::cast, of_movement},
+    {OpId::to_device, of_movement},
+    {OpId::clone, of_movement},
+    {OpId::slice_backward, of_movement},
+    {OpId::cat, of_movement},
+    {OpId::gather, of_movement},
+    {OpId::index_select, of_movement},
+    {OpId::pad, of_movement},
+    {OpId::tril, of_movement},
+    {OpId::dropout, of_dropout},
+    {OpId::copy_, of_copy},
+    {OpId::fill_, of_nothing},
+    {OpId::one_hot, of_nothing},
+    {OpId::batch_norm_update_, of_nothing},  // of running statistics: no part of the step
+    {OpId::unscale_, of_nothing},            // StepValues writes its results
+};
+
+const Rule* rule_of(OpId op) {
+  const auto found = std::ranges::find(kRules, op, &Rule::op);
+  if (found != std::end(kRules)) return &*found;
+  const std::span<const Rule> others = layer_rules();
+  const auto other = std::ranges::find(others, op, &Rule::op);
+  return other == others.end() ? nullptr : &*other;
+}
+
+}  // namespace
+
+std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, const ErrorModel& model) {
+  const Rule* const rule = rule_of(exact.op.op);
+  if (!rule)
+    throwf("{} in '{}' has no bound of rounding; compose the layer of other ops, or leave it out",
+           to_string(exact.op.op), exact.op.module);
+  const inspect::Unseen unseen;
+  std::array<Tensor, kMaxOutputs> errors = rule->errors(exact, model, Operands{exact});
+  if (model.kind != ErrorKind::of_norms) return errors;
+  for (Tensor& e : errors)
+    if (e.defined()) e = full(e.sizes(), max(e).item(), {.dtype = DType::f64});
+  return errors;
+}
+
+Sums sums_of(OpId op) {
+  const Rule* const rule = rule_of(op);
+  return rule ? rule->sums : Sums::none;
+}
+
+double roundings_of(const RecordedOp& op) {
+  const double terms = op.inputs.size() < 2 || !op.inputs[0].defined() || !op.inputs[1].defined() ? 0 : terms_of(op);
+  return terms == 0 ? 0 : terms * static_cast<double>(op.outputs[0].numel());
+}
+
+}  // namespace gradual::lab

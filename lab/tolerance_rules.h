@@ -1,0 +1,33 @@
+// What the rules of tolerance_bounds.h share. Internal to tolerance().
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "tolerance_bounds.h"
+
+namespace gradual::lab {
+
+// An op's inputs and their errors, as the rules read them.
+struct Operands {
+  const ExactOp& exact;
+
+  // Output i of the op on other inputs, in f64.
+  Tensor of(std::size_t i, const std::vector<Tensor>& values) const;
+  static gradual::Outputs run(const RecordedOp& op, const std::vector<Tensor>& inputs);
+  Tensor error(std::size_t i) const;  // 0 where there is none
+  Tensor value(std::size_t i) const;  // of a number that stands for an input, a tensor of one element
+  double element_unit() const;        // of operations on single elements: f32, or f64 for f64
+};
+
+struct Rule {
+  OpId op;
+  std::array<Tensor, kMaxOutputs> (*errors)(const ExactOp& exact, const ErrorModel& model, const Operands& in);
+  Sums sums = Sums::none;
+};
+// Of softmax, norms, attention, losses, pools and optimizers.
+std::span<const Rule> layer_rules();
+
+}  // namespace gradual::lab

@@ -1,0 +1,230 @@
+// Tolerances of a step: bounds hold for sampled orders and splits, and planted bugs exceed them.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/lab/lab.h>
+#include <gradual/lab/tolerance.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+using namespace gradual;
+
+namespace {
+
+struct Family {
+  const char* data;
+  const char* model;
+  const char* recipe;
+};
+
+lab::StudyOptions early(std::int64_t step = 3) { return {.step = step, .batch = 16, .epochs = 1}; }
+
+lab::Tolerances tolerance_of(const Family& f, int orders, int parts = 0) {
+  const lab::LabData data = lab::data_for(f.data);
+  return lab::tolerance(lab::model_for(f.model, data.load(0).train), data, amp::recipe(f.recipe),
+                        {.study = early(), .orders = orders, .parts = parts});
+}
+
+void check_holds(const lab::Tolerances& t) {
+  int differ = 0;
+  for (const lab::Tolerated& one : t.tensors) {
+    CAPTURE(one.name);
+    CHECK(one.worst <= 1);
+    CHECK(one.worst_probably <= 1);
+    CHECK(one.sampled <= one.bound);
+    differ += one.sampled > 0 ? 1 : 0;
+  }
+  CHECK(differ > 5);
+}
+
+const lab::Tolerated& named(const lab::Tolerances& t, const std::string& name) {
+  const auto found = std::ranges::find(t.tensors, name, &lab::Tolerated::name);
+  REQUIRE(found != t.tensors.end());
+  return *found;
+}
+
+// x -> norm -> 16 x 16 -> times a scale -> classes.
+struct Planted {
+  double eps = 1e-5;
+  double scale = 0.25;
+  bool transposed = false;
+};
+
+struct Net : nn::Module {
+  explicit Net(const Planted& planted) : bug(planted) {
+    if (!bug.transposed) return;
+    const NoGrad no_grad;
+    Tensor w = square.weight;
+    w.copy_(contiguous(w.transpose(0, 1)).clone());
+  }
+  Tensor forward(const Tensor& x) override { return head(square(norm(fc(x.reshape({x.size(0), 64})))) * bug.scale); }
+
+  Planted bug;
+  nn::Linear& fc = register_module("fc", nn::Linear(64, 16));
+  nn::LayerNorm& norm = register_module("norm", nn::LayerNorm(16, {.eps = bug.eps}));
+  nn::Linear& square = register_module("square", nn::Linear(16, 16));
+  nn::Linear& head = register_module("head", nn::Linear(16, 10));
+};
+
+lab::MakeModel net(const Planted& bug) {
+  return [bug] { return std::make_shared<Net>(bug); };
+}
+
+StateDict recorded(const Planted& bug, const amp::Recipe& recipe) {
+  lab::Study study(net(bug), lab::data_for("digits"), recipe, early(0));
+  lab::RecordedOps ops(study.model());
+  const UnfusedScope parts;
+  const ObserverScope scope(ops);
+  study.step();
+  return lab::values_of(ops);
+}
+
+}  // namespace
+
+TEST_CASE("tolerance: bounds hold for sampled orders of each family of models") {
+  const Family families[] = {{"digits", "mlp", "fp32"},   {"digits", "mlp", "amp-bf16"},
+                             {"digits", "mlp", "tf32"},   {"digits", "mlp", "amp-fp16"},
+                             {"digits", "cnn", "fp32"},   {"digits", "cnn", "amp-bf16"},
+                             {"addition", "gpt", "fp32"}, {"addition", "gpt", "amp-bf16"}};
+  for (const Family& f : families) {
+    CAPTURE(f.model);
+    CAPTURE(f.recipe);
+    check_holds(tolerance_of(f, 3));
+  }
+}
+
+TEST_CASE("tolerance: sums in 1, 2, 4 and 8 parts, as ranks and splits add them, are within the bound") {
+  for (const int parts : {1, 2, 4, 8}) {
+    CAPTURE(parts);
+    check_holds(tolerance_of({"digits", "mlp", "fp32"}, 2, parts));
+  }
+}
+
+TEST_CASE("tolerance: gradients of a batch on 1, 2, 4 and 8 ranks are within it") {
+  default_generator().manual_seed(1);
+  Net model({});
+  const Tensor x = randn({16, 64});
+  const Tensor y = from_data(std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5}, {16});
+  std::vector<StateDict> all;
+  for (const std::int64_t ranks : {1, 2, 4, 8}) {
+    const std::int64_t each = 16 / ranks;
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      const Tensor loss = cross_entropy(model(x.narrow(0, r * each, each)), y.narrow(0, r * each, each));
+      (loss / static_cast<double>(ranks)).backward();
+    }
+    StateDict& gradients = all.emplace_back();
+    for (const auto& [name, parameter] : model.named_parameters())
+      gradients.set("grad:" + name, parameter.grad().clone());
+    model.zero_grad();
+  }
+  optim::SGD optimizer(model.parameters(), {.lr = 0.1});
+  lab::RecordedOps ops(model);
+  {
+    const UnfusedScope parts;
+    const ObserverScope scope(ops);
+    cross_entropy(model(x), y).backward();
+    optimizer.step();
+  }
+  const lab::Tolerances t = lab::tolerance_of(ops, {.orders = 2});
+  check_holds(t);
+  for (const StateDict& gradients : all) CHECK(t.exceeded(gradients).empty());
+  StateDict summed;  // not averaged over two ranks
+  for (const StateDict::Entry& one : all[1]) summed.set(one.name, all[1].tensor(one.name) * 2.0);
+  CHECK(t.exceeded(summed).size() == all[1].size());
+}
+
+TEST_CASE("tolerance: bounds hold for every accumulator, and one of few bits allows more") {
+  const lab::LabData data = lab::data_for("digits");
+  const auto with = [&](const std::optional<Accumulator>& sums) {
+    lab::Study study(net({}), data, amp::recipe("fp32"), early(0));
+    lab::RecordedOps ops(study.model());
+    {
+      const UnfusedScope parts;
+      const ObserverScope scope(ops);
+      const AccumulatorScope accumulates(sums);
+      study.step();
+    }
+    return lab::tolerance_of(ops, {.orders = 2});
+  };
+  for (const NamedAccumulator& named : accumulators()) {
+    CAPTURE(named.name);
+    for (const lab::Tolerated& one : with(named.accumulator).tensors) {
+      CAPTURE(one.name);
+      CHECK(one.worst <= 1);
+      CHECK(one.worst_probably <= 1);
+    }
+  }
+  const double f32 = named(with(std::nullopt), "fc.linear").bound;
+  CHECK(named(with(accumulator("fp16-acc")), "fc.linear").bound > 100 * f32);
+  CHECK(named(with(accumulator("bf16-acc")), "fc.linear").bound > 100 * f32);
+}
+
+TEST_CASE("tolerance: the bound of a product is that of its sums' partial sums") {
+  // In f32, x W^T of one row: 64 terms and a bias, whose partial sums are at most (sum |t| + |sum t|) / 2.
+  const lab::Tolerances t =
+      lab::tolerance(net({}), lab::data_for("digits"), amp::recipe("fp32"), {.study = early(0), .orders = 1});
+  const lab::Tolerated& y = named(t, "fc.linear");
+  CHECK(y.bound == y.local);
+  CHECK(y.bound < 65 * 0x1p-24 * 20);
+  CHECK(y.tolerance <= y.bound);
+  CHECK(y.sampled > 0);
+  CHECK(named(t, "mul").bound > named(t, "mul").local);
+}
+
+TEST_CASE("tolerance: planted bugs exceed it where they are, and the right step does not") {
+  for (const char* recipe : {"fp32", "amp-bf16"}) {
+    CAPTURE(recipe);
+    const amp::Recipe used = amp::recipe(recipe);
+    const lab::Tolerances t = lab::tolerance(net({}), lab::data_for("digits"), used, {.study = early(0), .orders = 1});
+    CHECK(t.exceeded(recorded({}, used)).empty());
+    const auto first = [&](const Planted& bug) {
+      const std::vector<lab::Exceeded> wrong = t.exceeded(recorded(bug, used));
+      REQUIRE(!wrong.empty());
+      return wrong.front();
+    };
+    CHECK(first({.transposed = true}).always);
+    CHECK(first({.transposed = true}).name.starts_with("square."));
+    CHECK(first({.scale = 1}).always);
+    CHECK(first({.scale = 1}).name == "mul");
+    CHECK(first({.eps = 1e-2}).always);
+    CHECK(first({.eps = 1e-2}).name == "norm.layer_norm");
+  }
+}
+
+TEST_CASE("tolerance: JSON and golden files have every tensor") {
+  const lab::Tolerances t = tolerance_of({"digits", "mlp", "amp-bf16"}, 2);
+  const StateDict golden = lab::golden_of(t);
+  CHECK(golden.size() == 2 * t.tensors.size());
+  const std::string json = lab::to_json(t);
+  for (const lab::Tolerated& one : t.tensors) {
+    CHECK(golden.tensor(one.name).dtype() == one.dtype);
+    CHECK(golden.tensor(one.name + ".tolerance").sizes() == one.sizes);
+    CHECK(json.find('"' + one.name + '"') != std::string::npos);
+  }
+  const std::string table = lab::to_string(t);
+  for (std::size_t at = 0, end = 0; at < table.size(); at = end + 1) {
+    end = std::min(table.find('\n', at), table.size());
+    CHECK(end - at <= 80);
+  }
+}
+
+TEST_CASE("tolerance: what it cannot do is an Error that names it") {
+  const lab::LabData data = lab::data_for("digits");
+  const auto of = [&](const char* recipe, const lab::ToleranceOptions& options) {
+    return lab::tolerance(net({}), data, amp::recipe(recipe), options);
+  };
+  CHECK_THROWS_WITH_AS(of("mxfp8", {.study = early()}), doctest::Contains("recipe 'mxfp8' quantises"), Error);
+  CHECK_THROWS_WITH_AS(of("fp32", {.study = early(), .orders = 0}), doctest::Contains("0 orders"), Error);
+  CHECK_THROWS_WITH_AS(of("fp32", {.study = early(), .parts = -1}), doctest::Contains("-1 parts"), Error);
+  const lab::Tolerances t = of("fp32", {.study = early(0), .orders = 1});
+  StateDict other;
+  other.set("nothing", ones({2}));
+  CHECK_THROWS_WITH_AS(t.exceeded(other), doctest::Contains("no tensor 'nothing'"), Error);
+  StateDict sizes;
+  sizes.set("fc.linear", ones({2}));
+  CHECK_THROWS_WITH_AS(t.exceeded(sizes), doctest::Contains("[2]"), Error);
+}
