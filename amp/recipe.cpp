@@ -1,5 +1,6 @@
 #include "recipe.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <span>
@@ -113,12 +114,38 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
   return o;
 }
 
-bool is_accumulator(const std::string& name) {
-  if (!name.substr(0, name.find_first_of(":/")).ends_with("-acc")) return false;
+// Whether the writer of a name that no recipe has thinks of an accumulator: "e8m18-acc/chunk=64", "hopper-fp8",
+// "fp16/promote=128", and what is misspelt in them.
+bool means_accumulator(const std::string& name) {
+  const std::string base = name.substr(0, name.find_first_of(":/"));
+  if (base.find("-ac") != std::string::npos) return true;
+  const bool has_options = name.find('/') != std::string::npos;
+  if (!has_options && base.find('-') == std::string::npos) return false;  // f32 and f64
+  const std::vector<NamedAccumulator>& sums = accumulators();
+  if (std::any_of(sums.begin(), sums.end(), [&](const NamedAccumulator& known) { return known.name == base; }))
+    return true;
+  const std::vector<NamedFormat>& formats = named_formats();
+  return has_options &&
+         std::any_of(formats.begin(), formats.end(), [&](const NamedFormat& known) { return known.name == base; });
+}
+
+// A recipe's name that is an accumulator, right or wrong.
+[[noreturn]] void refuse_accumulator(const std::string& name) {
+  const auto in_a_file = [](const std::string& sums) {
+    return "a recipe's file names: {\"name\": \"mine\", \"base\": \"fp8-current\", \"quantization\": {\"accumulator\": "
+           "\"" +
+           sums + "\"}} (docs/precision.md)";
+  };
   try {
     accumulator(name);
-    return true;
-  } catch (const Error&) { return false; }
+  } catch (const Error& wrong) {
+    throwf(
+        "no recipe '{}', and {}. An accumulator is FORMAT-acc or a name as hopper-fp8, then what is wanted of "
+        ":ROUNDING, "
+        "/chunk=N, /promote=N, /group=N and /fraction=N; {}",
+        name, wrong.what(), in_a_file("e8m18-acc/chunk=64"));
+  }
+  throwf("no recipe '{}': it is an accumulator, which {}", name, in_a_file(name));
 }
 
 }  // namespace
@@ -274,11 +301,7 @@ Recipe recipe(const std::string& name) {
         "a recipe's file an operand may be {{\"format\": \"{1}\"}} (docs/precision.md)",
         name, element, n.format.exponent_bits, n.format.mantissa_bits);
   }
-  if (is_accumulator(name))
-    throwf(
-        "no recipe '{0}': it is an accumulator, which a recipe's file names: {{\"name\": \"mine\", \"base\": "
-        "\"fp8-current\", \"quantization\": {{\"accumulator\": \"{0}\"}}}} (docs/precision.md)",
-        name);
+  if (means_accumulator(name)) refuse_accumulator(name);
   std::vector<std::string> names = recipe_names();
   names.insert(names.end(),
                {"eXmY", "eXmY:ROUNDING", "pure:FORMAT", "mx16:FORMAT", "fp16-static:SCALE", "O0", "O1", "O2", "O3"});

@@ -121,8 +121,14 @@ function(gradual_precompile target)
     return()
   endif()
   set(headers algorithm array atomic bit chrono cmath cstdint cstring filesystem functional limits map memory mutex
-      numeric optional set span sstream string string_view tuple type_traits unordered_map utility variant vector
-      fmt/format.h ${ARGN})
+      numeric optional set span sstream string string_view tuple type_traits unordered_map utility variant vector)
+  # Without optimisation {fmt} switches it on for its own functions. g++ forgets the end of that in a precompiled header,
+  # compiles all that follows with -Og, and fails in Eigen.
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
+  if("${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}" MATCHES "-O[1-9gsf]")
+    list(APPEND headers fmt/format.h)
+  endif()
+  list(APPEND headers ${ARGN})
   list(TRANSFORM headers REPLACE "(.+)" "<\\1>")
   target_precompile_headers(${target} PRIVATE ${headers})
 endfunction()

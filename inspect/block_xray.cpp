@@ -522,7 +522,7 @@ static std::string parts_text(const XrayRow::Parts& p) {
   return fmt::format("{:.0f}, {:.0f}, {:.0f}%", p.scale, p.dead_zone, p.grid);
 }
 
-std::string XrayObserver::to_string() const {
+std::string XrayObserver::to_string(const LayerNames& name) const {
   std::string text =
       fmt::format("{:<14} {:<10} {:<12} {:>8} {:>8} {:>8} {:>7}  {:<18}  {:<14}  {:<36}  {:<46}  {}\n", "layer",
                   "operand", "runs", "clipped", "elements", "made 0", "regret", "size", "of the error",
@@ -540,7 +540,7 @@ std::string XrayObserver::to_string() const {
     }
     text +=
         fmt::format("{:<14} {:<10} {:<12} {:>7.3g}% {:>7.3g}% {:>7.3g}% {:>7.3g}  {:<18}  {:<14}  {:<36}  {:<46}  {}\n",
-                    s.layer, s.operand, fmt::format("{} {}", own.rule, own.block), own.clipped_blocks_percent(),
+                    name(s.layer), s.operand, fmt::format("{} {}", own.rule, own.block), own.clipped_blocks_percent(),
                     percent_of(own.clipped, own.elements), own.made_zero_percent(), own.regret(),
                     with_interval(own.gain(), own.gain_interval()), parts_text(own.parts()), rules, sizes, zeros);
   }

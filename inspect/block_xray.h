@@ -21,6 +21,7 @@
 
 #include "../core/observe/observer.h"
 #include "../core/quantize/quantizer.h"
+#include "layer_names.h"
 #include "names.h"
 #include "numbers.h"
 
@@ -119,8 +120,9 @@ class XrayObserver final : public Observer {
   const std::vector<Site>& sites() const { return sites_; }  // in the order of their first rounding
   void clear() { sites_.clear(); }
 
-  std::string to_string() const;  // one line per site, with the SQNR of other rules and sizes
-  std::string to_csv() const;     // RFC 4180 with a header line: one line per row of each site
+  // A line per site, with the SQNR of other rules and sizes.
+  std::string to_string(const LayerNames& name = {}) const;
+  std::string to_csv() const;  // RFC 4180 with a header line: one line per row of each site
 
  private:
   void add(Site site);

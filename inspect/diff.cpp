@@ -86,14 +86,14 @@ std::vector<ShadowDiff::Contribution> ShadowDiff::contributions() const {
   return all;
 }
 
-std::string ShadowDiff::to_string(const std::string& name_a, const std::string& name_b) const {
+std::string ShadowDiff::to_string(const std::string& name_a, const std::string& name_b, const LayerNames& layer) const {
   const Attribution a = a_.attribution();
   const Attribution b = b_.attribution();
   std::string text = fmt::format("loss of {} {:.9g}, of {} {:.9g}: difference {:+.3e}\n", name_a, a.loss, name_b,
                                  b.loss, a.loss - b.loss);
   if (const Pair* first = first_departure())
     text += fmt::format("The first op whose error departs: {} {} ({})\n", gradual::to_string(first->a->phase),
-                        first->a->site(), first->a->line) +
+                        first->a->site(layer), first->a->line) +
             describe(*first->a, name_a) + describe(*first->b, name_b);
   else text += fmt::format("No op's error departs by more than a factor of {}.\n", kDeparts);
   text += fmt::format("What the layers contribute to the difference of the losses ({:+.3e} of it explained):\n",
@@ -102,8 +102,8 @@ std::string ShadowDiff::to_string(const std::string& name_a, const std::string& 
   const std::vector<Contribution> all = contributions();
   for (const Contribution& c : all) {
     if (std::abs(c.a - c.b) < 1e-4 * std::abs(all.front().a - all.front().b)) continue;
-    text += fmt::format("  {:<28}  {:>+11.2e}  {:>+16.2e}  {:>+16.2e}\n", c.layer.empty() ? "-" : c.layer, c.a - c.b,
-                        c.a, c.b);
+    text += fmt::format("  {:<28}  {:>+11.2e}  {:>+16.2e}  {:>+16.2e}\n", c.layer.empty() ? "-" : layer(c.layer),
+                        c.a - c.b, c.a, c.b);
   }
   return text;
 }

@@ -42,7 +42,7 @@ class ShadowDiff {
   };
   std::vector<Contribution> contributions() const;  // by |a - b|, the largest first
 
-  std::string to_string(const std::string& name_a, const std::string& name_b) const;
+  std::string to_string(const std::string& name_a, const std::string& name_b, const LayerNames& layer = {}) const;
   std::string to_csv() const;
 
  private:

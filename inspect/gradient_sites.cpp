@@ -241,8 +241,6 @@ std::vector<double> errors(const std::vector<Tensor>& g, const std::vector<Tenso
 
 bool is_part(SiteRole role) { return role == SiteRole::operands || role == SiteRole::stored_outputs; }
 
-std::string name_of(const GradientSite& s) { return s.layer + " " + std::string(to_string(s.role)); }
-
 // Replays pairs of the sites that save most, if the sites one by one leave much of the difference unexplained.
 void add_pairs(GradientSites& result, const Trials& trials) {
   if (std::abs(result.rest()) <= kLargeRest * std::abs(result.loss - result.exact_loss)) return;
@@ -257,7 +255,7 @@ void add_pairs(GradientSites& result, const Trials& trials) {
       const GradientSite& b = *most[i];
       const Trial without = trials.run({.all = true, .sites = {{a.layer, a.role}, {b.layer, b.role}}});
       const double saved = result.loss - without.loss;
-      result.pairs.push_back({name_of(a), name_of(b), saved, saved - a.loss_saved - b.loss_saved});
+      result.pairs.push_back({a, b, saved, saved - a.loss_saved - b.loss_saved});
     }
   std::ranges::stable_sort(result.pairs, {}, [](const SitePair& p) { return -std::abs(p.together); });
 }
@@ -323,7 +321,7 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
   return result;
 }
 
-std::string to_string(const GradientSites& sites, std::size_t rows) {
+std::string to_string(const GradientSites& sites, std::size_t rows, const LayerNames& name) {
   std::string text =
       fmt::format("error of all gradients: {:.3g} of their size\n{:<28}  {:<14}  {:>9}  {:>9}  {:>10}  {}\n",
                   sites.error_whole, "layer", "role", "alone", "saves", "saves loss", "most in");
@@ -334,16 +332,18 @@ std::string to_string(const GradientSites& sites, std::size_t rows) {
     std::size_t most = 0;  // index of the largest error
     for (std::size_t k = 1; k < s.alone.size(); ++k)
       if (s.alone[k] * sites.size[k] > s.alone[most] * sites.size[most]) most = k;
-    text += fmt::format("{:<28}  {:<14}  {:>9.3g}  {:>9.3g}  {:>+10.2e}  {}\n", s.layer, to_string(s.role),
-                        s.alone_whole, s.saved_whole, s.loss_saved,
-                        s.alone_whole == 0 ? "-" : fmt::format("{} {:.3g}", sites.parameters[most], s.alone[most]));
+    text +=
+        fmt::format("{:<28}  {:<14}  {:>9.3g}  {:>9.3g}  {:>+10.2e}  {}\n", name(s.layer), to_string(s.role),
+                    s.alone_whole, s.saved_whole, s.loss_saved,
+                    s.alone_whole == 0 ? "-" : fmt::format("{} {:.3g}", name(sites.parameters[most]), s.alone[most]));
   }
   if (order.size() > rows) text += fmt::format("and {} more\n", order.size() - rows);
   text += "saves loss: by a replay in which later layers round anew; a share of the loss is of first order\n";
   text += fmt::format("loss {:.9g}, in f32 {:.9g}: difference {:+.3e}; the sites one by one save {:+.3e}\n", sites.loss,
                       sites.exact_loss, sites.loss - sites.exact_loss, sites.loss - sites.exact_loss - sites.rest());
   for (const SitePair& p : sites.pairs)
-    text += fmt::format("{} and {} save {:+.3e}: {:+.3e} more than one by one\n", p.a, p.b, p.loss_saved, p.together);
+    text += fmt::format("{} {} and {} {} save {:+.3e}: {:+.3e} more than one by one\n", name(p.a.layer),
+                        to_string(p.a.role), name(p.b.layer), to_string(p.b.role), p.loss_saved, p.together);
   return text;
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "../amp/recipe.h"
+#include "layer_names.h"
 
 namespace gradual::inspect {
 
@@ -45,9 +46,8 @@ struct GradientSite {
 
 // Two sites in f32. together: what they save beyond the sum of what each saves.
 struct SitePair {
-  // "fc1 forward x"
-  std::string a = {};
-  std::string b = {};
+  GradientSite a = {};
+  GradientSite b = {};
   double loss_saved = 0;
   double together = 0;
 };
@@ -73,7 +73,7 @@ GradientSites gradient_sites(const amp::Recipe& recipe, nn::Module& model, const
                              const amp::QuantizationState* histories = nullptr);
 
 // The sites by alone_whole, largest first.
-std::string to_string(const GradientSites& sites, std::size_t rows = 20);
+std::string to_string(const GradientSites& sites, std::size_t rows = 20, const LayerNames& name = {});
 std::string to_csv(const GradientSites& sites);  // RFC 4180: one line per site and parameter
 
 }  // namespace gradual::inspect

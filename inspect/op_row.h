@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "../core/observe/observer.h"
+#include "layer_names.h"
 
 namespace gradual::inspect {
 
@@ -56,10 +57,10 @@ struct OpRow {
   std::string name() const { return source == Source::rewritten ? std::string(gradual::to_string(id)) : op; }
 
   // "adam_step_ of fc2.weight", "matmul (backward of linear) in layer fc1".
-  std::string site() const {
-    if (!parameter.empty()) return op + " of " + parameter;
+  std::string site(const LayerNames& name = {}) const {
+    if (!parameter.empty()) return op + " of " + name(parameter);
     const std::string what = backward_of.empty() || backward_of == op ? op : op + " (backward of " + backward_of + ")";
-    return module.empty() ? what : what + " in layer " + module;
+    return module.empty() ? what : what + " in layer " + name(module);
   }
 
  private:

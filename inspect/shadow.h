@@ -70,7 +70,7 @@ struct Attribution {
 
   double difference() const { return loss - exact_loss; }
 };
-std::string to_string(const Attribution& attribution, std::size_t rows = 12);
+std::string to_string(const Attribution& attribution, std::size_t rows = 12, const LayerNames& name = {});
 
 struct ShadowOptions {
   bool attribution = false;  // follows gradients for attribution(), at about twice the cost
@@ -97,9 +97,9 @@ class Shadow final : public Observer, private autograd::GradientObserver {
   // Called with the errors of each row's first output, f64 in its sizes, for tests and plots.
   std::function<void(const ShadowRow&, const Tensor& local, const Tensor& inherited, const Tensor& total)> tensors = {};
 
-  std::string to_string() const;  // a table
-  std::string to_csv() const;     // RFC 4180 with a header line
-  std::string by_layer() const;   // a table: layer, role, local error, share
+  std::string to_string() const;                            // a table
+  std::string to_csv() const;                               // RFC 4180 with a header line
+  std::string by_layer(const LayerNames& name = {}) const;  // a table: layer, role, local error, share
 
  private:
   struct Frame;

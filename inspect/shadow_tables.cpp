@@ -92,7 +92,7 @@ std::string Shadow::to_csv() const {
   return csv_of(text);
 }
 
-std::string Shadow::by_layer() const {
+std::string Shadow::by_layer(const LayerNames& name) const {
   struct Line {
     std::string layer, role;
     double squares = 0;
@@ -121,7 +121,7 @@ std::string Shadow::by_layer() const {
   std::string text = fmt::format("{:<24}  {:<24}  {:>12}  {:>12}\n", "layer", "what", "local error", "loss share");
   for (const Line& l : lines)
     if (l.squares != 0)
-      text += fmt::format("{:<24}  {:<24}  {:>12.3e}  {:>12}\n", l.layer.empty() ? "-" : l.layer, l.role,
+      text += fmt::format("{:<24}  {:<24}  {:>12.3e}  {:>12}\n", l.layer.empty() ? "-" : name(l.layer), l.role,
                           l.exact > 0 ? std::sqrt(l.squares / l.exact) : 0.0,
                           l.share == 0 ? "" : fmt::format("{:+.3e}", l.share));
   return text;
@@ -145,7 +145,7 @@ Attribution Shadow::attribution() const {
   return a;
 }
 
-std::string to_string(const Attribution& a, std::size_t rows) {
+std::string to_string(const Attribution& a, std::size_t rows, const LayerNames& name) {
   std::string text =
       fmt::format("loss {:.9g}, in f64 {:.9g}: difference {:+.3e}\n", a.loss, a.exact_loss, a.difference());
   const auto percent = [&](double part) { return a.difference() != 0 ? 100 * part / a.difference() : 0.0; };
@@ -165,7 +165,7 @@ std::string to_string(const Attribution& a, std::size_t rows) {
     text += "f64 decides nothing otherwise: the rest is of third order in the errors\n";
   for (std::size_t i = 0; i < std::min(rows, a.rows.size()); ++i) {
     const ShadowRow& r = *a.rows[i];
-    text += fmt::format("  {:+.3e}  {:>7.1f}%  {}{}\n", r.share, share_of(r.share), r.site(),
+    text += fmt::format("  {:+.3e}  {:>7.1f}%  {}{}\n", r.share, share_of(r.share), r.site(name),
                         r.cause.empty() ? "" : " (" + r.cause + ")");
     for (const ErrorPart& p : r.parts)
       if (p.share != 0) text += fmt::format("  {:>10}  {:>+9.2e}  {}\n", "", p.share, p.name);

@@ -311,27 +311,30 @@ void UpdateMeter::add_noise(const OpCall& call, const CallRecord& record) {
   layer->noise_squares += squares(noise);
 }
 
-std::string UpdateMeter::to_string() const {
+std::string UpdateMeter::to_string(const LayerNames& name) const {
   std::map<std::pair<std::string, std::string>, Update> sums;
   for (const auto* rows : {&updates_, &parts_})
     for (const Update& u : *rows)
       sums[{u.parameter.empty() ? u.op : u.parameter, std::string(inspect::to_string(u.part))}] += u;
-  constexpr const char* kLine = "{:<28} {:<16} {:>8} {:>8} {:>18} {:>8} {:>9}\n";
-  std::string text =
-      fmt::format(kLine, "parameter", "part", "vanish", "arrive", "|update|/|weight|", "move", "flip back");
-  const auto percent = [](double v) { return fmt::format("{:.3g}%", v); };
+  constexpr const char* kLine = "{:<28} {:<16} {:>8} {:>8} {:>8} {:>8} {:>9}\n";
+  std::string text = fmt::format(kLine, "parameter", "part", "vanish", "arrive", "ratio", "move", "flips");
+  const auto percent = [](double v) { return fmt::format("{:.{}g}%", v, v < 0.01 ? 1 : 3); };
   for (const auto& [site, u] : sums)
-    text += fmt::format(kLine, site.first, site.second, percent(u.vanished_percent()), percent(100 * u.arriving()),
-                        u.ratio() > 0 ? fmt::format("2^{:.1f}", std::log2(u.ratio())) : "0",
-                        percent(percent_of(u.moved, u.elements)), percent(u.flipped_percent()));
+    text +=
+        fmt::format(kLine, name(site.first), site.second, percent(u.vanished_percent()), percent(100 * u.arriving()),
+                    u.ratio() > 0 ? fmt::format("2^{:.1f}", std::log2(u.ratio())) : "0",
+                    percent(percent_of(u.moved, u.elements)), percent(u.flipped_percent()));
+  text +=
+      "ratio: |update| / |weight|. move: rounded weights that change. flips: those that return\n"
+      "to what they were before their last change\n";
   for (const auto& [site, u] : sums)
     if (u.overflowed + u.zeroed > 0)
       text += fmt::format("{}: of {} second moments {} are Inf or NaN (no more steps), {} are 0 (steps of m / eps)\n",
-                          site.first, u.elements, u.overflowed, u.zeroed);
+                          name(site.first), u.elements, u.overflowed, u.zeroed);
   for (const Scalar& s : scalars_)
     if (s.lost()) text += s.op + ": " + inspect::to_string(s) + "\n";
   for (const GradientNoise& n : noise_)
-    text += fmt::format("{}: |gradient| is {:.3g} times its quantisation noise{}\n", n.layer, n.ratio(),
+    text += fmt::format("{}: |gradient| is {:.3g} times its quantisation noise{}\n", name(n.layer), n.ratio(),
                         n.drowns() ? ", below sqrt(3)" : "");
   return text;
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "../core/observe/update_event.h"
+#include "layer_names.h"
 #include "mirror.h"
 #include "names.h"
 #include "numbers.h"
@@ -139,8 +140,9 @@ class UpdateMeter final : public Observer {
     changes_.clear();
   }
 
-  std::string to_string() const;  // a table: sums over the steps, rounded scalars, noise of gradients
-  std::string to_csv() const;     // RFC 4180 with a header line: updates, then parts
+  // A table: sums over the steps, rounded scalars, noise of gradients.
+  std::string to_string(const LayerNames& name = {}) const;
+  std::string to_csv() const;  // RFC 4180 with a header line: updates, then parts
 
  private:
   // A quantity that a step changes by now - before, instead of the intended intended - base (all f64).

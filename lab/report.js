@@ -270,7 +270,7 @@ function heat() {
   };
   const layers = order.filter(l => runs.some(r => value(r, l)));
   byId("heat-note").textContent =
-      note + " The darker a cell, the worse; the scale is logarithmic. A dash: no such number.";
+      note + " The stronger its colour, the worse a cell; the scale is logarithmic. A dash: no such number.";
   const shades = [];
   const texts = [];
   layers.forEach((l, i) => runs.forEach((run, k) => {
@@ -318,7 +318,7 @@ function lineage() {
   const high = log ? most : Math.min(most, 2 * heights[Math.floor(.8 * (heights.length - 1))]);
   const largest = Math.max(...rows.map(r => Math.abs(r.share)), 1e-30);
   byId("lineage-note").textContent =
-      "Each bar is an op of one step after training: dark is the error it makes itself, light the error that its " +
+      "Each bar is an op of one step after training: strong is the error it makes itself, faint the error that its " +
       "inputs bring, as means in ulps (the distance to the next number of the result's dtype). " +
       `Red raises the loss, blue lowers it, grey does neither; an arrow stands on a bar that goes on. The loss is ${
           e.loss.toPrecision(6)}, in f64 ${e.exact_loss.toPrecision(6)}: a difference of ${

@@ -14,6 +14,7 @@ StudiedStep::StudiedStep(const MakeModel& make_model, const LabData& data, const
                          const StudyOptions& options)
     : study(make_model, data, recipe, options),
       step(options.step),
+      layers(study.model()),
       ledger(study.model()),
       shadow(study.model(), &study.run().optimizer(), {.attribution = true}),
       updates(study.model()),
@@ -41,11 +42,13 @@ StudiedStep study_step(const MakeModel& make_model, const LabData& data, const a
 }
 
 std::string to_string(const StudiedStep& s) {
-  std::string text = fmt::format("The loss, and the ops whose errors move it\n{}", to_string(s.shadow.attribution()));
-  text += fmt::format("\nWho loses the bits\n{}", s.shadow.by_layer());
-  if (s.sites) text += fmt::format("\nWhat each site alone does to the gradients\n{}", to_string(*s.sites));
-  text += fmt::format("\nThe updates\n{}", s.updates.to_string());
-  if (!s.blocks.sites().empty()) text += fmt::format("\nThe scales of blocks\n{}", s.blocks.to_string());
+  const inspect::LayerNames& name = s.layers;
+  std::string text =
+      fmt::format("The loss, and the ops whose errors move it\n{}", to_string(s.shadow.attribution(), 12, name));
+  text += fmt::format("\nWho loses the bits\n{}", s.shadow.by_layer(name));
+  if (s.sites) text += fmt::format("\nWhat each site alone does to the gradients\n{}", to_string(*s.sites, 20, name));
+  text += fmt::format("\nThe updates\n{}", s.updates.to_string(name));
+  if (!s.blocks.sites().empty()) text += fmt::format("\nThe scales of blocks\n{}", s.blocks.to_string(name));
   return text;
 }
 

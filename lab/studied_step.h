@@ -15,6 +15,7 @@
 #include "../inspect/block_xray.h"
 #include "../inspect/diff.h"
 #include "../inspect/gradient_sites.h"
+#include "../inspect/layer_names.h"
 #include "../inspect/ledger.h"
 #include "../inspect/shadow.h"
 #include "../inspect/update_meter.h"
@@ -29,6 +30,7 @@ struct StudiedStep : Pinned {
   Study study;
   std::int64_t step = 0;
   double loss = 0;
+  inspect::LayerNames layers;
   std::optional<inspect::GradientSites> sites = {};  // of quantised recipes and of autocast
   inspect::Ledger ledger;
   inspect::Shadow shadow;  // with attribution

@@ -34,7 +34,8 @@ int xray_command(int argc, char** argv) {
   const MakeModel make = a.make_model(app);
   XrayedStep step(make, a.task(), recipe, a.options);
   say(stdout, "{} on {}, step {}, loss {:.6g}\n", recipe.name, a.data, a.options.step, step.loss);
-  say_text(layers_with_kinds(step.study.model()) + step.blocks.to_string(), wide);
+  say_text(layers_with_kinds(step.study.model()) + step.blocks.to_string(inspect::LayerNames(step.study.model())),
+           wide);
   if (!csv.empty()) write_file_atomically(csv, step.blocks.to_csv());
   return 0;
 }

@@ -5,7 +5,12 @@
 
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 #include "../../core/formats/format_table.h"
 #include "../../core/quantize/bits_per_number.h"
@@ -13,6 +18,8 @@
 using namespace gradual;
 
 namespace {
+
+template <class Kind, class... Kinds> constexpr bool is_one_of = (std::is_same_v<Kind, Kinds> || ...);
 
 // Codes of the block and what the block stores beside them, by the definition of each format.
 const std::map<std::string, double> kExpected = {
@@ -74,6 +81,45 @@ const std::map<std::string, int, std::less<>> kFormatBits = {
     {"dynamic8", 8},   {"udynamic8", 8}, {"dynamic4", 4},   {"udynamic4", 4},
 };
 
+// The bits of a code, counted: its fields, or the places of the number of a table's last code.
+double code_bits(const Format& f) {
+  if (!f.table) return (f.is_signed ? 1 : 0) + f.exponent_bits + f.mantissa_bits;
+  int bits = 0;
+  while ((std::size_t{1} << bits) < f.table->decoded.size()) ++bits;
+  return bits;
+}
+
+double numbers_in(int block, bool tiles) { return tiles ? double(block) * block : double(block); }
+
+// What a number of a long tensor takes beside its code, field by field: its share of the block's scale, of a zero point
+// and of the second level.
+template <class Kind> double beside_the_code(const Kind& kind, const Format& format) {
+  double bits = 0;
+  if constexpr (is_one_of<Kind, PowerBlocks>) {
+    bits += 8 / numbers_in(kind.block, kind.square);
+  } else if constexpr (is_one_of<Kind, FloatBlocks>) {
+    bits += (kind.power_of_two ? 8 : 32) / numbers_in(kind.block, kind.square);
+  } else if constexpr (is_one_of<Kind, CodedBlocks, Nvfp4Blocks>) {
+    bits += code_bits(kind.scale_format) / numbers_in(kind.block, kind.square);
+  } else if constexpr (is_one_of<Kind, RangeBlocks>) {
+    bits += (32 + code_bits(format)) / numbers_in(kind.block, kind.square);
+  } else if constexpr (is_one_of<Kind, PowerParts, FloatParts, CodedParts>) {
+    if constexpr (is_one_of<Kind, PowerParts>) bits += 8.0 / kind.block;
+    if constexpr (is_one_of<Kind, FloatParts>) bits += (kind.power_of_two ? 8.0 : 32.0) / kind.block;
+    if constexpr (is_one_of<Kind, CodedParts>) bits += code_bits(kind.scale_format) / kind.block;
+    bits += 1.0 / kind.part;
+    bits += kind.inner_part == 0 ? 0 : 1.0 / kind.inner_part;
+  } else {
+    static_assert(is_one_of<Kind, NoScale, FixedScale, TensorScale, TensorRange, DelayedScale, RowScale, RowRange>,
+                  "a new kind of scaling says here what a block stores");
+  }
+  return bits;
+}
+double counted_bits(const Quantizer& q) {
+  const auto beside = [&](const auto& kind) { return beside_the_code(kind, q.format); };
+  return code_bits(q.format) + std::visit(beside, q.scaling);
+}
+
 }  // namespace
 
 TEST_CASE("operand_bits: every built-in recipe") {
@@ -110,6 +156,50 @@ TEST_CASE("bits_per_number: every format with a name") {
       const Quantizer tiles{.format = f, .scaling = PowerBlocks{.block = 4, .square = true}};
       CHECK(bits_per_number(tiles) == f.bits() + 0.5);
     }
+}
+
+TEST_CASE("bits_per_number: the fields of every operand of every recipe, counted") {
+  std::set<std::size_t> kinds;
+  int operands = 0;
+  const auto check = [&](const std::string& name) {
+    const amp::Recipe recipe = amp::recipe(name);
+    if (!recipe.quantization) return;
+    const amp::Quantization& q = *recipe.quantization;
+    double sum = 0;
+    for (const auto& [operand, stored] : {std::pair(&q.forward_x, &q.result),
+                                          {&q.forward_w, &q.weight},
+                                          {&q.dgrad_dy, &q.result},
+                                          {&q.dgrad_w, &q.weight},
+                                          {&q.wgrad_x, &q.result},
+                                          {&q.wgrad_dy, &q.result}}) {
+      const std::optional<Quantizer>& last = *operand ? *operand : *stored;
+      sum += last ? counted_bits(*last) : 8.0 * static_cast<double>(size_of(recipe.dtype));
+      if (!last) continue;
+      CAPTURE(name);
+      CHECK(bits_per_number(*last) == doctest::Approx(counted_bits(*last)).epsilon(1e-12));
+      kinds.insert(last->scaling.index());
+      ++operands;
+    }
+    CHECK(amp::operand_bits(recipe) == doctest::Approx(sum / 6).epsilon(1e-12));
+  };
+  for (const std::string& name : amp::recipe_names()) check(name);
+  for (const auto* list : {&named_formats(), &table_formats()})
+    for (const NamedFormat& named : *list)
+      for (const char* prefix : {"pure:", "mx:", "mx16:"}) {
+        const std::string name = prefix + std::string(named.name);
+        try {
+          static_cast<void>(amp::recipe(name));
+        } catch (const Error&) { continue; }  // a scale's format, which no product takes
+        check(name);
+      }
+  for (int exponent = 2; exponent <= 8; ++exponent)
+    for (int mantissa = 1; mantissa <= 7; ++mantissa) {
+      const std::string name = "e" + std::to_string(exponent) + "m" + std::to_string(mantissa);
+      check("mx:" + name);
+      check(name);
+    }
+  CHECK(operands > 1000);
+  CHECK(kinds.size() >= 9);
 }
 
 TEST_CASE("bits_per_number: what a block stores beside its codes") {

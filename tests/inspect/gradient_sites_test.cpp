@@ -254,14 +254,15 @@ TEST_CASE("gradient_sites: pairs of sites are replayed where the sites one by on
   REQUIRE(std::abs(all.rest()) > 0.1 * std::abs(all.loss - all.exact_loss));
   REQUIRE(all.pairs.size() == 3);
   for (const inspect::SitePair& pair : all.pairs) {
-    const std::string a = pair.a.substr(0, 1);
-    const std::string b = pair.b.substr(0, 1);
-    CHECK(pair.a == a + " forward x");
+    const std::string a = pair.a.layer;
+    const std::string b = pair.b.layer;
+    CHECK(pair.a.role == inspect::SiteRole::forward_x);
     CHECK(pair.loss_saved == saved_without({a, b}));
     CHECK(pair.together == doctest::Approx(saved_without({a, b}) - saved_without({a}) - saved_without({b})));
   }
   CHECK(std::abs(all.pairs[0].together) >= std::abs(all.pairs[1].together));
-  CHECK(inspect::to_string(all).find(all.pairs[0].a + " and " + all.pairs[0].b + " save") != std::string::npos);
+  const std::string first = all.pairs[0].a.layer + " forward x and " + all.pairs[0].b.layer + " forward x save";
+  CHECK(inspect::to_string(all).find(first) != std::string::npos);
   // One site alone is the whole difference: there is no pair to look for.
   CHECK(p.sites(quantised({.wgrad_dy = Quantizer{.format = format("e4m3fn")}})).pairs.empty());
 }

@@ -3,11 +3,24 @@
 #include <gradual/gradual.h>
 #include <gradual/lab/studied_step.h>
 
+#include <iterator>
+#include <regex>
 #include <string>
 
 #include "comparison.h"
 
 using namespace gradual;
+
+namespace {
+
+// The layers and parameters that the text names, at the beginning of a line or after "layer " and "of ".
+int layers_of(const std::string& text, bool with_kind) {
+  const std::regex layer(R"((^|\n| layer | of )[0-9]+([.][a-z]+)?(?![0-9.%a-z]))" +
+                         std::string(with_kind ? R"( \([A-Z])" : R"((?! \([A-Z]))"));
+  return static_cast<int>(std::distance(std::sregex_iterator(text.begin(), text.end(), layer), {}));
+}
+
+}  // namespace
 
 TEST_CASE("study_step, diff_step and xray_step take a model, and show what the commands print") {
   const lab::LabData data = test::small_digits();
@@ -25,6 +38,9 @@ TEST_CASE("study_step, diff_step and xray_step take a model, and show what the c
     for (const char* part :
          {"The loss, and the ops", "Who loses the bits", "What each site", "The updates", "The scales"})
       CHECK(text.find(part) != std::string::npos);
+    CAPTURE(text);
+    CHECK(layers_of(text, true) > 20);
+    CHECK(layers_of(text, false) == 0);
   }
   CHECK(lab::xray_step(test::mlp, data, amp::recipe("mxfp8"), options).loss == loss);
   {

@@ -97,7 +97,13 @@ Misuses amp_misuses() {
       {"an accumulator for a recipe", [] { recipe("e8m18-acc/chunk=64"); },
        "no recipe 'e8m18-acc/chunk=64': it is an accumulator, which a recipe's file names: {\"name\": \"mine\","},
       {"an accumulator of no format for a recipe", [] { recipe("banana-acc"); },
-       "no recipe 'banana-acc'; there are fp32"},
+       "no recipe 'banana-acc', and accumulator 'banana-acc': there are f32, f64, fp16-acc, bf16-acc,"},
+      {"an accumulator with a wrong option for a recipe", [] { recipe("e8m18-acc/chank=64"); },
+       "no recipe 'e8m18-acc/chank=64', and accumulator 'e8m18-acc/chank=64': no option 'chank=64'; there are chunk=N, "
+       "promote=N, group=N, fraction=N; did you mean 'chunk=N'?. An accumulator is FORMAT-acc or a name as hopper-fp8, "
+       "then what is wanted of :ROUNDING, /chunk=N, /promote=N, /group=N and /fraction=N"},
+      {"a named accumulator for a recipe", [] { recipe("hopper-fp8/promote=128"); },
+       "no recipe 'hopper-fp8/promote=128': it is an accumulator, which a recipe's file names"},
       {"recipes that are no JSON", [] { recipes_from_json("fp32"); }, "recipes: not JSON: line 1, column 2"},
       {"recipes of nothing", [] { recipes_from_json(""); }, "recipes: not JSON: line 1, column 1"},
       {"a recipe of a number", [] { recipe_from_json("7"); }, "recipe number 1: is 7; allowed is an object"},

@@ -1,0 +1,30 @@
+// Layers named with their kind, "4 (Conv2d)", in the tables that people read.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "../nn/module.h"
+
+namespace gradual::inspect {
+
+// Made without a model, it leaves names as they are.
+class LayerNames {
+ public:
+  LayerNames() = default;
+  explicit LayerNames(nn::Module& model) {
+    for (const auto& [path, module] : model.named_modules())
+      if (!path.empty()) kinds_[path] = module->kind();
+  }
+  // "4 (Conv2d)" of "4", and "4.weight (Conv2d)" of a parameter. Another text as it is.
+  std::string operator()(const std::string& name) const {
+    auto found = kinds_.find(name);
+    if (found == kinds_.end()) found = kinds_.find(name.substr(0, name.rfind('.')));
+    return found == kinds_.end() ? name : name + " (" + found->second + ")";
+  }
+
+ private:
+  std::map<std::string, std::string> kinds_;
+};
+
+}  // namespace gradual::inspect
