@@ -118,8 +118,8 @@ optim::UpdateOptions update_options(const Recipe& r, std::uint64_t seed) {
 // "fp16/promote=128", and what is misspelt in them.
 bool means_accumulator(const std::string& name) {
   const std::string base = name.substr(0, name.find_first_of(":/"));
-  if (base.find("-ac") != std::string::npos) return true;
-  const bool has_options = name.find('/') != std::string::npos;
+  if (base.ends_with("-acc") || base.ends_with("-ac")) return true;
+  const bool has_options = name.find('/') != std::string::npos && name.find('=') != std::string::npos;
   if (!has_options && base.find('-') == std::string::npos) return false;  // f32 and f64
   const std::vector<NamedAccumulator>& sums = accumulators();
   if (std::any_of(sums.begin(), sums.end(), [&](const NamedAccumulator& known) { return known.name == base; }))

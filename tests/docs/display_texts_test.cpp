@@ -110,7 +110,7 @@ int broken_text(const std::string& script) {
       } else if (in_text) {
         if (code.compare(i, 2, "${") == 0) open.back() = 0;
       } else if (!open.empty()) {
-        if (code[i] == '{' && code[i - 1] != '$') ++open.back();
+        if (code[i] == '{' && (i == 0 || code[i - 1] != '$')) ++open.back();
         if (code[i] == '}') --open.back();
       }
     }
