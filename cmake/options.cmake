@@ -48,7 +48,7 @@ if(GRADUAL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       string(APPEND sloppiness ",$ENV{CCACHE_SLOPPINESS}")
     endif()
     set(shared CCACHE_NOHASHDIR=1)
-    if(CMAKE_BUILD_TYPE MATCHES "Deb")
+    if(CMAKE_BUILD_TYPE MATCHES "Deb" AND NOT GRADUAL_SANITIZE)
       set(shared "")
     endif()
     set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env ${shared} CCACHE_SLOPPINESS=${sloppiness}
