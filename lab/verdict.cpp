@@ -5,8 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "../core/support/error.h"
 #include "intervention.h"
@@ -216,6 +221,18 @@ bool is_certain(const std::vector<inspect::Finding>& found) {
   return !found.empty() && (found[0].cause == data || found[0].cause == bug || found[0].cause == dead_units);
 }
 
+// The same data, loaded at most once for this seed: replays and trials of a run share them.
+LabData loaded_once(const LabData& data, std::uint64_t seed) {
+  LabData once = data;
+  const auto loaded = std::make_shared<std::optional<data::Split>>();
+  once.load = [load = data.load, seed, loaded](std::uint64_t wanted) {
+    if (wanted != seed) return load(wanted);
+    if (!*loaded) *loaded = load(seed);
+    return **loaded;
+  };
+  return once;
+}
+
 // What an experiment bears out explains fp32's run alone. Where rates were tried, thresholds do not blame the rate.
 void apply(const ProgramChecks& checks, std::vector<inspect::Finding>& found) {
   if (!checks.findings.empty()) found = checks.findings;
@@ -267,9 +284,10 @@ void judge(std::vector<Result>& results, const std::vector<Result>& references, 
 
 bool fails(const Result& r) { return r.verdict.fails(); }
 
-std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
-                                            std::uint64_t seed, const Options& options, const Result& result,
-                                            const Result* fp32, inspect::Evidence e) try {
+std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& given,
+                                            const amp::Recipe& recipe, std::uint64_t seed, const Options& options,
+                                            const Result& result, const Result* fp32, inspect::Evidence e) try {
+  const LabData data = loaded_once(given, seed);
   Options quiet = options;
   quiet.progress = {};
   quiet.trace.clear();
