@@ -202,6 +202,8 @@ Finding from(const inspect::Finding& f, const amp::Recipe& recipe) {
   Finding made{.cause = f.cause, .phase = f.phase, .op = f.op, .site = f.site, .step = f.step};
   made.sentence = f.sentence;
   made.precision = f.precision;
+  made.role = f.role;
+  made.operands = f.operands;
   made.undone = f.undone;
   for (const inspect::Cure& c : f.cures) made.cures.push_back({inspect::edit(recipe, c.recipe), c.remedy});
   if (made.cures.empty()) return made;

@@ -165,6 +165,9 @@ TEST_CASE("zeroed activations beside a large channel are the cause, not the clip
   const lab::Finding& f = results[1].findings[0];
   CHECK(f.cause == Cause::format_range);
   CHECK(f.site == "out");
+  CHECK(f.role == inspect::NumberRole::activation);
+  CHECK(f.operands == std::vector<std::string>{"forward_x", "wgrad_x"});
+  CHECK(to_string(f).find("[format-range of forward_x, wgrad_x]") != std::string::npos);
   REQUIRE(f.undone);
   CHECK(*f.undone > 0.3);
   CHECK(!f.remedy.starts_with("scales rounded up"));  // which clips less and zeroes more
