@@ -6,7 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "../core/support/message_text.h"
 #include "findings.h"
 #include "shadow.h"
 
@@ -147,10 +151,29 @@ std::pair<Cause, std::string> cause_of_loss(const Loss& l, const Evidence& e, bo
   return {e.recipe->quantization ? Cause::format_range : Cause::activation_underflow, ""};
 }
 
+NumberRole number_role(Role role) {
+  constexpr NumberRole kRoles[amp::kRoles] = {NumberRole::activation, NumberRole::weight, NumberRole::error,
+                                              NumberRole::weight_gradient};
+  return kRoles[static_cast<int>(role)];
+}
+
+// The operands of a role that the recipe quantises, each once.
+std::vector<std::string> quantised_operands(const amp::Recipe& recipe, Role role) {
+  std::vector<std::string> names;
+  if (!recipe.quantization) return names;
+  for (const auto field : amp::kOperandQuantizers[static_cast<int>(role)]) {
+    const std::string name = name_of(field);
+    if (*recipe.quantization.*field && std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
 Finding of_loss(const Loss& l, const Evidence& e, bool large) {
   const bool gradient = is_gradient(l.role);
   const auto [cause, why] = cause_of_loss(l, e, large);
   Finding f{.cause = cause, .phase = gradient ? Phase::backward : Phase::forward, .site = l.layer};
+  f.role = number_role(l.role);
+  f.operands = quantised_operands(*e.recipe, l.role);
   if (const LedgerRow* r = op_of(l, e, large ? clipped_share : lost_share)) {
     f.op = r->op;
     f.site = r->place();
@@ -202,6 +225,8 @@ Found of_zero_scales(const Evidence& e, Role role) {
   const auto [s, worst, most] = worst_of({&e.late, &e.first}, lost_signal);
   if (!s) return {};
   Finding f{.cause = Cause::scale_range, .phase = worst->phase, .op = worst->op, .site = worst->place()};
+  f.role = number_role(role);
+  f.operands = quantised_operands(*e.recipe, role);
   f.line = worst->own_line ? "" : worst->line;
   f.sentence = fmt::format(
       "{}: {} of {} numbers are 0 after rounding, for the scales of their blocks are: their format "
@@ -358,6 +383,11 @@ Update all_updates(const Evidence& e) {
 
 }  // namespace rules
 
+std::string cause_text(Cause cause, const std::vector<std::string>& operands) {
+  const std::string name(to_string(cause));
+  return operands.empty() ? name : name + " of " + join(operands);
+}
+
 std::vector<LossShare> loss_shares(const Shadow& shadow) {
   std::vector<LossShare> all;
   double sum = 0;
@@ -399,6 +429,7 @@ std::vector<Finding> diagnose(const Evidence& e) {
   }
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);
   for (Finding& f : all) {
+    f.role = role_of(f.cause).value_or(f.role);
     f.cures = f.precision ? cures::valid(*e.recipe, f.cures) : std::vector<Cure>{};
     auto line = e.lines.find(f.line);
     if (line == e.lines.end()) line = e.lines.find(f.site.substr(0, f.site.find('#')));

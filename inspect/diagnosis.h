@@ -13,6 +13,7 @@
 #include "cures.h"
 #include "intervention.h"
 #include "ledger.h"
+#include "number_role.h"
 #include "update_meter.h"
 
 namespace gradual::inspect {
@@ -69,9 +70,11 @@ struct Finding {
   Cause cause = Cause::unknown;
   Phase phase = Phase::forward;
   std::string op = {};
-  std::string site = {};   // a layer, a parameter, or the program's line of an op outside of all layers
-  std::string line = {};   // of the program, "mine.py:57", where one op is meant
-  std::int64_t step = -1;  // -1: many steps
+  std::string site = {};  // a layer, a parameter, or the program's line of an op outside of all layers
+  std::string line = {};  // of the program, "mine.py:57", where one op is meant
+  NumberRole role = NumberRole::none;
+  std::vector<std::string> operands = {};  // of quantised products, as recipes name them: "forward_x", "wgrad_dy"
+  std::int64_t step = -1;                  // -1: many steps
   std::string sentence = {};
   std::vector<Cure> cures = {};  // the smallest edit first
   bool precision = true;         // false: the recipe is not the cause
@@ -81,6 +84,9 @@ struct Finding {
   std::vector<Exact> exact = {};
   std::optional<double> undone = {};  // the share of the failure that this undoes; none: not tried
 };
+
+// "clipping of forward_x, wgrad_x"; without operands "clipping".
+std::string cause_text(Cause cause, const std::vector<std::string>& operands);
 
 // The parts of a step's errors, from a shadow with attribution that has observed it.
 std::vector<LossShare> loss_shares(const class Shadow& shadow);

@@ -374,8 +374,8 @@ std::string to_string(const Explained& e) {
   text += fmt::format("; fp32: {:.4g}{}\n", last(e.fp32_losses), e.fp32_fails ? ", it fails too" : "");
   if (!e.fails) return text + "  the loss is not clearly above that of fp32\n";
   for (const Finding& f : e.findings) {
-    text +=
-        fmt::format("  {}{} [{}]", f.step >= 0 ? fmt::format("step {}: ", f.step) : "", f.sentence, to_string(f.cause));
+    text += fmt::format("  {}{} [{}]", f.step >= 0 ? fmt::format("step {}: ", f.step) : "", f.sentence,
+                        cause_text(f.cause, f.operands));
     if (f.undone) text += fmt::format(". Undone in a trial: {:.0f}% of the failure", 100 * std::max(0.0, *f.undone));
     if (!f.cures.empty()) text += ". Cure: " + f.cures[0].remedy;
     text += "\n";

@@ -58,6 +58,16 @@ Cause underflow_of(const LedgerRow& r) {
   return reduces(r) ? Cause::reduction_underflow : Cause::activation_underflow;
 }
 
+// Of a row's results. A quantiser of backward rounds a weight, if it names a parameter, or else an error; another op of
+// backward that names one makes its gradient.
+NumberRole role_of_row(const LedgerRow& r) {
+  if (r.phase == Phase::optimizer) return NumberRole::update;
+  const bool of_parameter = !r.parameter.empty();
+  if (of_parameter && (r.phase == Phase::forward || r.source == Source::quantizer)) return NumberRole::weight;
+  if (r.phase == Phase::forward) return NumberRole::activation;
+  return of_parameter ? NumberRole::weight_gradient : NumberRole::error;
+}
+
 // An observed step and the evidence from its run, with what the rules ask of its rows.
 struct Look {
   const ObservedStep& s;
@@ -72,6 +82,7 @@ struct Look {
     f.site = r.place();
     f.line = r.own_line ? "" : r.line;
     if (!r.parameter.empty()) f.site = r.parameter;
+    f.role = role_of_row(r);
     f.step = s.step;
     f.severity = 1.5;
     f.precision = blames_recipe(cause, e.fp32_fails);

@@ -165,7 +165,17 @@ std::optional<double> Trials::undone(const Change& change) {
   return share;
 }
 
-bool Trials::runs(const std::string& edit) try {
+bool Trials::runs(const std::string& edit) {
+  // A trial of the same edit has shown it, unless it ran without the codes that the edited recipe keeps.
+  const auto tried = known_.find(to_string(Change{.edit = edit}));
+  const bool same = !(recipe_.quantization && recipe_.quantization->save_codes);
+  if (same && tried != known_.end() && tried->second) return true;
+  const auto [known, is_new] = runs_.try_emplace(edit, false);
+  if (is_new) known->second = one_step_runs(edit);
+  return known->second;
+}
+
+bool Trials::one_step_runs(const std::string& edit) try {
   const amp::Recipe recipe = inspect::edited(recipe_, edit);
   Run run(make_model_, data_, recipe, seed_, options_);
   run.intervene({});
@@ -278,11 +288,20 @@ void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model,
   };
   const std::int64_t budget = options.explain_steps < 0 ? std::max(run.steps, fp32.steps) : options.explain_steps;
   Trials trials(make_model, data, recipe, seed, options, run, fp32, budget);
+  const auto runs = [&](const inspect::Cure& c) { return trials.runs(inspect::edit(recipe, c.recipe)); };
+  const auto drop_impossible = [&] {
+    for (inspect::Finding& f : findings) std::erase_if(f.cures, [&](const inspect::Cure& c) { return !runs(c); });
+  };
+  // The first cure may be a finding's trial. Of the others only those that no trial has run need a step, at the end.
   for (inspect::Finding& f : findings)
-    std::erase_if(f.cures, [&](const inspect::Cure& c) { return !trials.runs(inspect::edit(recipe, c.recipe)); });
+    while (!f.cures.empty() && !runs(f.cures.front())) f.cures.erase(f.cures.begin());
   std::int64_t count = 0;
   for (const inspect::Finding& f : findings) count += f.precision && (!f.exact.empty() || !f.cures.empty());
-  if (seed != 0 || budget == 0 || count == 0 || !trials.begin(count + kMoreTrials)) return drop_weak();
+  if (seed != 0 || budget == 0 || count == 0 || !trials.begin(count + kMoreTrials)) {
+    drop_weak();
+    drop_impossible();
+    return;
+  }
   for (inspect::Finding& f : findings) {
     if (!f.precision || (f.exact.empty() && f.cures.empty())) continue;
     f.undone = trials.undone(change_of(f, recipe));
@@ -293,6 +312,7 @@ void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model,
   drop_weak();
   for (inspect::Finding& f : findings)
     if (f.precision) weigh_cures(f, recipe, trials);
+  drop_impossible();
 }
 
 }  // namespace gradual::lab

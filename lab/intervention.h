@@ -46,7 +46,8 @@ class Trials {
   // The share of the failure that the change undoes: 1 if the trial does as fp32, 0 if it does as the run, at least -1
   // and at most 1. None if the budget is spent, the change does not fit the model, or options.stop ended it.
   std::optional<double> undone(const Change& change);
-  // Whether a step can be trained with the edited recipe. This step is not of the budget.
+  // Whether a step can be trained with the edited recipe, which a trial of it tells too. This step is not of the
+  // budget.
   bool runs(const std::string& edit);
   std::int64_t spent() const { return spent_; }
   std::int64_t budget() const { return budget_; }
@@ -58,6 +59,7 @@ class Trials {
   std::optional<double> measured(const amp::Recipe& recipe, const std::vector<inspect::Exact>& exact);
   double measure_of_curve(const std::vector<double>& loss, std::int64_t skipped) const;
   bool shows() const;
+  bool one_step_runs(const std::string& edit);
   amp::Recipe changed(const std::string& edit) const;
 
   const MakeModel& make_model_;
@@ -71,6 +73,7 @@ class Trials {
   std::int64_t spent_ = 0;
   Failure failure_;
   std::map<std::string, std::optional<double>> known_;  // by text of the change
+  std::map<std::string, bool> runs_;                    // by edit
 };
 
 // Weighs findings by trials: sets `undone`, leaves out cures with which no step runs, and orders the findings. Only the

@@ -178,8 +178,9 @@ function findings() {
           [];
       const weight =
           finite(f.undone) ? `. Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
+      const cause = f.operands?.length ? `${f.cause} of ${f.operands.join(", ")}` : f.cause;
       place.append(el("div", {class: "finding"},
-                      (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${f.cause}]` + weight, ...cure,
+                      (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${cause}]` + weight, ...cure,
                       ...tried));
     }
   }

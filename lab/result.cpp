@@ -181,6 +181,8 @@ template <class V> void fields(V& v, Finding& f) {
   phase_field(v, {f.phase});
   v("op", f.op);
   v("site", f.site);
+  v("role", f.role, kLater);
+  v("operands", f.operands, kLater);
   v("step", OrNull{f.step});
   v("sentence", f.sentence);
   v("precision", f.precision);

@@ -11,6 +11,7 @@
 #include "../amp/rewrite.h"
 #include "../core/tensor/memory.h"
 #include "../inspect/cause.h"
+#include "../inspect/number_role.h"
 #include "launch.h"
 #include "metric.h"
 #include "outcome.h"
@@ -65,7 +66,9 @@ struct Finding {
   std::optional<Phase> phase = {};
   std::string op = {};
   std::string site = {};
-  std::int64_t step = -1;  // -1: of many steps
+  inspect::NumberRole role = inspect::NumberRole::none;
+  std::vector<std::string> operands = {};  // of quantised products, as recipes name them: "forward_x", "wgrad_dy"
+  std::int64_t step = -1;                  // -1: of many steps
   std::string sentence = {};
   std::string cure = {};    // a JSON merge patch of the recipe; empty: none is known
   std::string remedy = {};  // the same in words

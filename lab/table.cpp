@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "../amp/cast_stats.h"
+#include "../inspect/diagnosis.h"
 #include "conclusions.h"
 #include "decision.h"
 #include "launch.h"
@@ -229,7 +230,7 @@ static std::string tried_text(const Finding::Tried& t) {
 
 std::string to_string(const Finding& f) {
   std::string text = f.step < 0 ? "" : fmt::format("step {}: ", f.step);
-  text += fmt::format("{} [{}]", f.sentence, inspect::to_string(f.cause));
+  text += fmt::format("{} [{}]", f.sentence, inspect::cause_text(f.cause, f.operands));
   if (f.undone) text += fmt::format(". Undone in a trial: {:.0f}% of the failure", 100 * std::max(0.0, *f.undone));
   if (!f.cure.empty()) text += ". Cure: " + f.remedy;
   if (f.tried) text += fmt::format(". Tried: {}, {}", tried_text(*f.tried), to_string(f.tried->verdict));

@@ -5,8 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "../core/support/error.h"
 #include "intervention.h"
@@ -197,6 +202,8 @@ Finding from(const inspect::Finding& f, const amp::Recipe& recipe) {
   Finding made{.cause = f.cause, .phase = f.phase, .op = f.op, .site = f.site, .step = f.step};
   made.sentence = f.sentence;
   made.precision = f.precision;
+  made.role = f.role;
+  made.operands = f.operands;
   made.undone = f.undone;
   for (const inspect::Cure& c : f.cures) made.cures.push_back({inspect::edit(recipe, c.recipe), c.remedy});
   if (made.cures.empty()) return made;
@@ -214,6 +221,18 @@ Finding unknown(std::string sentence, bool precision = true) {
 bool is_certain(const std::vector<inspect::Finding>& found) {
   using enum inspect::Cause;
   return !found.empty() && (found[0].cause == data || found[0].cause == bug || found[0].cause == dead_units);
+}
+
+// The same data, loaded at most once for this seed: replays and trials of a run share them.
+LabData loaded_once(const LabData& data, std::uint64_t seed) {
+  LabData once = data;
+  const auto loaded = std::make_shared<std::optional<data::Split>>();
+  once.load = [load = data.load, seed, loaded](std::uint64_t wanted) {
+    if (wanted != seed) return load(wanted);
+    if (!*loaded) *loaded = load(seed);
+    return **loaded;
+  };
+  return once;
 }
 
 // What an experiment bears out explains fp32's run alone. Where rates were tried, thresholds do not blame the rate.
@@ -267,9 +286,10 @@ void judge(std::vector<Result>& results, const std::vector<Result>& references, 
 
 bool fails(const Result& r) { return r.verdict.fails(); }
 
-std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
-                                            std::uint64_t seed, const Options& options, const Result& result,
-                                            const Result* fp32, inspect::Evidence e) try {
+std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& given,
+                                            const amp::Recipe& recipe, std::uint64_t seed, const Options& options,
+                                            const Result& result, const Result* fp32, inspect::Evidence e) try {
+  const LabData data = loaded_once(given, seed);
   Options quiet = options;
   quiet.progress = {};
   quiet.trace.clear();

@@ -141,24 +141,41 @@ bool is_line_of(const std::string& found, const std::string& lines) {
   return line >= std::atoi(lines.c_str() + colon + 1) && line <= std::atoi(lines.c_str() + dash + 1);
 }
 
-bool is_true_cause(const Instance& i, const lab::Finding& f) {
-  return f.precision == (i.group == Group::failure) && std::ranges::count(i.truth.causes, f.cause) > 0;
+bool is_true_cause(const Instance& i, const Answer& a) {
+  return a.cause && a.precision == (i.group == Group::failure) && std::ranges::count(i.truth.causes, *a.cause) > 0;
 }
 
-void score_findings(const Instance& i, const lab::Result& result, Score& score) {
-  if (result.findings.empty()) return;
-  const lab::Finding& first = result.findings.front();
-  score.cause = std::string(inspect::to_string(first.cause));
+Answer answer_of(const lab::Finding& f) {
+  Answer answer{.cause = f.cause, .precision = f.precision, .site = f.site, .phase = f.phase, .role = f.role};
+  answer.cure = f.cure;
+  answer.sentence = f.sentence;
+  return answer;
+}
+
+void score_answers(const Instance& i, const std::vector<Answer>& answers, Score& score) {
+  score.has_site = !i.truth.sites.empty();
+  if (answers.empty()) return;
+  const Answer& first = answers.front();
+  score.cause = first.cause ? std::string(inspect::to_string(*first.cause)) : "";
   score.site = first.site;
   score.phase = first.phase ? std::string(to_string(*first.phase)) : "";
+  score.role = std::string(to_string(first.role));
   score.cure = first.cure;
   score.sentence = first.sentence;
   score.cause_first = is_true_cause(i, first);
-  for (std::size_t n = 0; n < std::min(result.findings.size(), kListed); ++n)
-    score.cause_listed = score.cause_listed || is_true_cause(i, result.findings[n]);
-  score.has_site = !i.truth.sites.empty();
+  for (std::size_t n = 0; n < std::min(answers.size(), kListed); ++n)
+    score.cause_listed = score.cause_listed || is_true_cause(i, answers[n]);
   score.site_right = score.has_site && is_site(first.site, i.truth.sites);
+  score.role_right = first.role == i.truth.role || std::ranges::count(i.truth.also, first.role) > 0;
   score.phase_right = i.truth.phases.empty() || (first.phase && std::ranges::count(i.truth.phases, *first.phase) > 0);
+}
+
+Score score_without_answers(const Instance& i) {
+  Score score{.id = i.id(), .kind = i.kind, .family = std::string(to_string(i.model.family)), .group = i.group};
+  score.seed = i.seed;
+  score.counts = true;
+  score.description = describe(i);
+  return score;
 }
 
 // Trains with the cure that the first finding offers first.
@@ -196,10 +213,7 @@ bool is_specific(const amp::Recipe& from, const amp::Recipe& to, const std::vect
 }
 
 Score diagnose(const Instance& i) {
-  Score score{.id = i.id(), .kind = i.kind, .family = std::string(to_string(i.model.family)), .group = i.group};
-  score.seed = i.seed;
-  score.counts = true;
-  score.description = describe(i);
+  Score score = score_without_answers(i);
   Clock clock;
   lab::Options options = options_of(i);
   options.progress = [&](const lab::Progress& p) { clock.tick(p.recipe.name); };
@@ -217,7 +231,22 @@ Score diagnose(const Instance& i) {
     score.verdict_right = !lab::fails(result);
     score.false_alarm = lab::fails(result) || !result.findings.empty();
   }
-  score_findings(i, result, score);
+  std::vector<Answer> answers;
+  for (const lab::Finding& f : result.findings) answers.push_back(answer_of(f));
+  score_answers(i, answers, score);
+  if (i.group == Group::failure) score_cure(i, score);
+  return score;
+}
+
+Score score_of(const Instance& i, const std::vector<Answer>& answers) {
+  Score score = score_without_answers(i);
+  const bool alarm = !answers.empty();
+  score.verdict_right = alarm && answers.front().precision == (i.group == Group::failure);
+  if (i.group == Group::healthy) {
+    score.verdict_right = !alarm;
+    score.false_alarm = alarm;
+  }
+  score_answers(i, answers, score);
   if (i.group == Group::failure) score_cure(i, score);
   return score;
 }
@@ -243,6 +272,8 @@ template <class V, class S> void fields(V&& v, S& s) {
   v("has_site", s.has_site);
   v("site_right", s.site_right);
   v("phase_right", s.phase_right);
+  v("role", s.role);
+  v("role_right", s.role_right);
   v("specific", s.specific);
   v("cure_works", s.cure_works);
   v("false_alarm", s.false_alarm);

@@ -19,6 +19,17 @@ struct Check {
 // nothing planted is better by five points of accuracy. Healthy: two other seeds are as good as f32.
 Check check(const Instance& instance, const Instance& twin);
 
+// What a tool says about an instance; the likeliest of several answers comes first.
+struct Answer {
+  std::optional<inspect::Cause> cause = {};  // none: it names none
+  bool precision = true;                     // false: it blames data, rates or code
+  std::string site = {};
+  std::optional<Phase> phase = {};
+  Role role = Role::none;
+  std::string cure = {};  // an edit of the recipe
+  std::string sentence = {};
+};
+
 // One record a finished instance.
 struct Score {
   std::string id = {};
@@ -40,6 +51,8 @@ struct Score {
   bool has_site = false;      // the truth names one
   bool site_right = false;
   bool phase_right = false;
+  std::string role = {};
+  bool role_right = false;
   bool specific = false;         // the cure offered first is specific
   bool cure_works = false;       // its run does not fail
   bool false_alarm = false;      // of a healthy run
@@ -49,6 +62,9 @@ struct Score {
   std::string description = {};
 };
 Score diagnose(const Instance& instance);
+// The same for the answers of another tool. No answer: it finds nothing wrong. The verdict is right if it blames the
+// recipe of a failure, something else of a control, and nothing of a healthy run. Costs are not scored.
+Score score_of(const Instance& instance, const std::vector<Answer>& answers);
 
 std::string to_json(const Score& score);
 // None for a line that was cut off.

@@ -20,11 +20,6 @@ namespace {
 
 constexpr std::string_view kFamilies[] = {"mlp", "mlp-norm", "cnn", "cnn-norm", "transformer", "recurrent"};
 constexpr std::string_view kGroups[] = {"failure", "control", "healthy"};
-constexpr std::string_view kRoles[] = {"none", "activation", "weight", "error", "weight gradient",
-                                       "sum",  "state",      "update", "data"};
-static_assert(std::size(kFamilies) == static_cast<std::size_t>(Family::count_));
-static_assert(std::size(kGroups) == static_cast<std::size_t>(Group::count_));
-static_assert(std::size(kRoles) == static_cast<std::size_t>(Role::count_));
 
 constexpr std::int64_t kPixels = 8;  // of a side
 constexpr std::int64_t kClasses = 10;
@@ -199,6 +194,7 @@ nlohmann::json json_of(const Truth& truth, const amp::Recipe& recipe) {
   for (const inspect::Cause cause : truth.causes) j["causes"].push_back(std::string(inspect::to_string(cause)));
   j["sites"] = truth.sites;
   j["role"] = std::string(to_string(truth.role));
+  for (const Role role : truth.also) j["also"].push_back(std::string(to_string(role)));
   if (!truth.cured.name.empty()) j["cured"] = nlohmann::json::parse(inspect::edit(recipe, truth.cured));
   j["cured_in_code"] = truth.cured_in_code;
   j["specific"] = truth.specific;
@@ -211,7 +207,6 @@ nlohmann::json json_of(const Truth& truth, const amp::Recipe& recipe) {
 
 std::string_view to_string(Family family) { return kFamilies[static_cast<int>(family)]; }
 std::string_view to_string(Group group) { return kGroups[static_cast<int>(group)]; }
-std::string_view to_string(Role role) { return kRoles[static_cast<int>(role)]; }
 
 const std::vector<Family>& all_families() {
   static const std::vector<Family> all = {Family::mlp,      Family::mlp_norm,    Family::cnn,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gradual/inspect/cause.h>
+#include <gradual/inspect/number_role.h>
 #include <gradual/lab/lab.h>
 
 #include <cstdint>
@@ -80,15 +81,14 @@ struct Data {
   bool quiet_columns = false;  // half of the pixels are 0 in training and noise in the test
 };
 
-// Which operand or number carries the failure.
-enum class Role : std::uint8_t { none, activation, weight, error, weight_gradient, sum, state, update, data, count_ };
-std::string_view to_string(Role role);
+using Role = inspect::NumberRole;  // which numbers carry the failure
 
 struct Truth {
   std::vector<inspect::Cause> causes = {};  // right answers, the best one first
   // Right sites: a module's path with all that is in it, or "file.cpp:FIRST-LAST". Empty: no site is scored.
   std::vector<std::string> sites = {};
   Role role = Role::none;
+  std::vector<Role> also = {};     // other right roles, of the causes after the first
   std::vector<Phase> phases = {};  // in which the failure arises; empty: any
   // A recipe that mends the mechanism alone, checked by training. Undefined in name: the flaw is mended in the code.
   amp::Recipe cured = {};

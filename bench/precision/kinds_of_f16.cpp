@@ -115,6 +115,7 @@ void log_of_softmax(Instance& i, Draw& draw) {
   i.truth = {.causes = {Cause::reduction_underflow, Cause::gradient_overflow},
              .sites = {lines_of(i.loss)},
              .role = Role::activation,
+             .also = {Role::error},
              .phases = {Phase::forward, Phase::backward},
              .cured = with_f32(i.recipe, {OpId::softmax, OpId::log, OpId::mean}),
              .specific = {"/policy"},
@@ -141,6 +142,7 @@ void large_squares(Instance& i, Draw& draw) {
 void of_scale(Instance& i, std::vector<Cause> causes, Role role) {
   i.truth.causes = std::move(causes);
   i.truth.role = role;
+  i.truth.also = {Role::weight_gradient};  // a loss scale multiplies both
   i.truth.phases = {Phase::backward};
   i.truth.cured = i.recipe;
   i.truth.cured.scaling = optim::GradScalerOptions{};

@@ -177,6 +177,7 @@ void accumulation(Instance& i, Draw& draw) {
   cured.gradients = autograd::GradientSums::f32;
   i.truth.causes = {Cause::accumulator, Cause::scale_too_high};
   i.truth.role = Role::sum;
+  i.truth.also = {Role::error, Role::weight_gradient};
   i.truth.phases = {Phase::backward};
   i.truth.cured = cured;
   i.truth.specific = {"/gradients", "/scaling"};

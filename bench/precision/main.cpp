@@ -1,7 +1,9 @@
 // How good a diagnosis of precision failures is: plants failures, asks lab::compare, and scores what it says.
 //
 //   gradual-precision-bench [--fresh SEED] [--kinds A,B] [--family NAME] [--kept DIR] [--part I/N] [--table] [--list]
-//                           [--write FILE]
+//                           [--write FILE] [--answers FILE]
+//
+// --answers scores the answers of another tool, from a file, in place of the lab's.
 #include <fmt/format.h>
 #include <gradual/core/files/atomic_file.h>
 #include <gradual/gradual.h>
@@ -22,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "answers.h"
 #include "diagnosis_score.h"
 #include "kinds.h"
 #include "score_table.h"
@@ -41,6 +44,7 @@ struct Arguments {
   std::string family = {};
   std::string kept = "precision-bench";
   std::string write = {};
+  std::string answers = {};  // a file
   int part = 1;
   int parts = 1;
   bool table = false;  // of the kept results, without new ones
@@ -84,10 +88,10 @@ Arguments parsed(const std::vector<std::string>& words) {
       a.list = true;
       continue;
     }
-    const std::set<std::string> known = {"--fresh", "--kinds", "--family", "--kept", "--part", "--write"};
+    const std::set<std::string> known = {"--fresh", "--kinds", "--family", "--kept", "--part", "--write", "--answers"};
     if (!known.contains(option))
       throw Error("no option '" + option +
-                  "'; there are --fresh, --kinds, --family, --kept, --part, --table, --list and --write");
+                  "'; there are --fresh, --kinds, --family, --kept, --part, --table, --list, --write and --answers");
     if (++i == words.size()) throw Error(option + " needs a value");
     if (option == "--fresh") a.seed = number_in(option, words[i]);
     if (option == "--kinds") a.kinds = names_in(words[i]);
@@ -95,6 +99,7 @@ Arguments parsed(const std::vector<std::string>& words) {
     if (option == "--kept") a.kept = words[i];
     if (option == "--part") set_part(a, words[i]);
     if (option == "--write") a.write = words[i];
+    if (option == "--answers") a.answers = words[i];
   }
   return a;
 }
@@ -142,6 +147,14 @@ Score run(const Place& place, std::uint64_t seed) {
 
 std::string file_prefix(const Arguments& a) { return fmt::format("scores-{}-", a.seed); }
 
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error("cannot read '" + path + "'");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
 // All kept results of this seed by id, of all parts. A line that was cut off is left out.
 std::map<std::string, Score> kept_in(const Arguments& a) {
   std::map<std::string, Score> all;
@@ -167,9 +180,45 @@ void show(const Score& s) {
   std::fflush(stdout);
 }
 
+std::string id_of(const Place& place, std::uint64_t seed) {
+  return draw_instance(*place.kind, place.family, place.number, seed, 0).id();
+}
+
+// The draw that counts where it is known from kept results, else the first one.
+int draw_of(const Place& place, const Arguments& a, const std::map<std::string, Score>& kept) {
+  const auto at = kept.find(id_of(place, a.seed));
+  return at != kept.end() && at->second.counts ? static_cast<int>(at->second.rejected.size()) : 0;
+}
+
 void list(const Arguments& a) {
-  for (const Place& place : places(a))
-    fmt::print("{}\n", describe(draw_instance(*place.kind, place.family, place.number, a.seed, 0)));
+  const std::map<std::string, Score> kept = kept_in(a);
+  for (const Place& place : places(a)) {
+    const int draw = draw_of(place, a, kept);
+    fmt::print("{}\n", describe(draw_instance(*place.kind, place.family, place.number, a.seed, draw)));
+  }
+}
+
+// The instances that --list prints. Those that kept results do not know are checked, and left out if they do not
+// count.
+std::vector<Score> scores_of_answers(const Arguments& a) {
+  const std::map<std::string, Score> kept = kept_in(a);
+  Answers answers = answers_from_json(read_text(a.answers));
+  std::vector<Score> scores;
+  for (const Place& place : places(a)) {
+    const auto given = answers.find(id_of(place, a.seed));
+    if (given == answers.end()) continue;
+    const int draw = draw_of(place, a, kept);
+    const Instance instance = draw_instance(*place.kind, place.family, place.number, a.seed, draw);
+    const Instance twin = base_instance(*place.kind, place.family, place.number, a.seed, draw);
+    const auto known = kept.find(instance.id());
+    if (known != kept.end() ? known->second.counts : check(instance, twin).counts)
+      scores.push_back(score_of(instance, given->second));
+    else fmt::print(stderr, "{} does not count\n", instance.id());
+    answers.erase(given);
+  }
+  if (!answers.empty())
+    throw Error("no instance '" + answers.begin()->first + "' among those chosen; --list names them");
+  return scores;
 }
 
 void run_all(const Arguments& a) {
@@ -191,6 +240,12 @@ void run_all(const Arguments& a) {
   }
 }
 
+void print(const Arguments& a, const std::vector<Score>& scores) {
+  const std::string text = table_of(scores);
+  fmt::print("{}", text);
+  if (!a.write.empty()) write_file_atomically(a.write, text);
+}
+
 void print_table(const Arguments& a) {
   const std::map<std::string, Score> kept = kept_in(a);
   std::vector<Score> scores;
@@ -198,9 +253,7 @@ void print_table(const Arguments& a) {
     const auto at = kept.find(draw_instance(*place.kind, place.family, place.number, a.seed, 0).id());
     if (at != kept.end()) scores.push_back(at->second);
   }
-  const std::string text = table_of(scores);
-  fmt::print("{}", text);
-  if (!a.write.empty()) write_file_atomically(a.write, text);
+  print(a, scores);
 }
 
 }  // namespace
@@ -210,6 +263,10 @@ int main(int argc, char** argv) try {
   set_num_threads(1);
   if (a.list) {
     list(a);
+    return 0;
+  }
+  if (!a.answers.empty()) {
+    print(a, scores_of_answers(a));
     return 0;
   }
   if (!a.table) run_all(a);

@@ -1,6 +1,7 @@
 // The benchmark of precision failures (bench/precision): its table of kinds, its rules, and three instances.
 #include <doctest/doctest.h>
 #include <gradual/gradual.h>
+#include <gradual/inspect/cures.h>
 
 #include <algorithm>
 #include <map>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "../../bench/precision/answers.h"
 #include "../../bench/precision/diagnosis_score.h"
 #include "../../bench/precision/kinds.h"
 #include "../../bench/precision/score_table.h"
@@ -116,12 +118,70 @@ TEST_CASE("an instance that does not hurt does not count") {
   CHECK_FALSE(check(unmended, base_instance(kind, Family::mlp, 0, 7, 0)).counts);
 }
 
+TEST_CASE("answers of another tool are scored by the same rules") {
+  const Instance failure = draw_instance(kind_named("activation-clipped"), Family::mlp, 0, 7, 0);
+  const Instance control = draw_instance(kind_named("nan-in-data"), Family::mlp, 0, 7, 0);
+  const Instance healthy = draw_instance(kind_named("half"), Family::mlp, 0, 7, 0);
+  const std::string cure = inspect::edit(failure.recipe, failure.truth.cured);
+  const Answers answers =
+      answers_from_json(R"({"activation-clipped/mlp/0": {"cause": "clipping", "site": ")" + failure.truth.sites[0] +
+                        R"(", "phase": "forward", "role": "activation", "cure": )" + cure +
+                        R"(}, "nan-in-data/mlp/0": [{"cause": "clipping"}, {"cause": "data"}],
+                                                "half/mlp/0": null})");
+  const Score right = score_of(failure, answers.at(failure.id()));
+  CHECK(right.cause_first);
+  CHECK(right.site_right);
+  CHECK(right.phase_right);
+  CHECK(right.role_right);
+  CHECK(right.specific);
+  CHECK(right.cure_works);
+  CHECK(right.verdict_right);
+  const Score second = score_of(control, answers.at(control.id()));
+  CHECK_FALSE(second.cause_first);
+  CHECK(second.cause_listed);
+  CHECK_FALSE(second.verdict_right);
+  CHECK_FALSE(score_of(healthy, answers.at(healthy.id())).false_alarm);
+  CHECK(score_of(healthy, {{.cause = inspect::Cause::clipping}}).false_alarm);
+  Answer elsewhere = answers.at(failure.id())[0];
+  elsewhere.role = Role::weight;
+  elsewhere.site = "nowhere";
+  elsewhere.cure.clear();
+  const Score wrong = score_of(failure, {elsewhere});
+  CHECK_FALSE(wrong.role_right);
+  CHECK_FALSE(wrong.site_right);
+  CHECK_FALSE(wrong.cure_works);
+  const Score silent = score_of(failure, {});
+  CHECK(silent.has_site);
+  CHECK_FALSE(silent.cause_first);
+  const std::string table = table_of({right, silent});
+  CHECK(table.find("| site right: layer or line, phase, and role | at least 90% | 1 of 2 (50%) |") !=
+        std::string::npos);
+  CHECK(table.find("| median cost of a diagnosis | at most 1.5 runs | - | not measured |") != std::string::npos);
+}
+
+TEST_CASE("a file of answers that is wrong names the instance and the field") {
+  const auto refused = [](const std::string& text, const std::string& message) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH_AS(answers_from_json(text), doctest::Contains(message.c_str()), Error);
+  };
+  refused("[1]", "no JSON object");
+  refused(R"({"a/mlp/0": {"cause": "clippin"}})", "a/mlp/0: cause is 'clippin'; allowed are adam-eps");
+  refused(R"({"a/mlp/0": {"role": "operand"}})", "a/mlp/0: role is 'operand'; allowed are none, activation");
+  refused(R"({"a/mlp/0": {"phase": "later"}})", "a/mlp/0: phase is 'later'; allowed are forward");
+  refused(R"({"a/mlp/0": {"why": "x"}})", "a/mlp/0: no field 'why'");
+  refused(R"({"a/mlp/0": {"cure": "bf16"}})", "a/mlp/0: cure is \"bf16\"; an object is expected");
+  refused(R"({"a/mlp/0": {"site": 3}})", "a/mlp/0: site is 3; a text is expected");
+  refused(R"({"a/mlp/0": 4})", "a/mlp/0 is 4; an object is expected");
+}
+
 TEST_CASE("three instances from the draw to the table") {
   const Score clipped = scored("activation-clipped", Family::mlp);
   CHECK(clipped.counts);
   CHECK(clipped.verdict_right);
   CHECK(clipped.cause_first);
   CHECK(clipped.site_right);
+  CHECK(clipped.role == "activation");
+  CHECK(clipped.role_right);
   CHECK(clipped.cost > 0);
   CHECK(scored("nan-in-data", Family::mlp).cause_first);
   const Score healthy = scored("half", Family::mlp);

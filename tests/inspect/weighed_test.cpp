@@ -165,6 +165,9 @@ TEST_CASE("zeroed activations beside a large channel are the cause, not the clip
   const lab::Finding& f = results[1].findings[0];
   CHECK(f.cause == Cause::format_range);
   CHECK(f.site == "out");
+  CHECK(f.role == inspect::NumberRole::activation);
+  CHECK(f.operands == std::vector<std::string>{"forward_x", "wgrad_x"});
+  CHECK(to_string(f).find("[format-range of forward_x, wgrad_x]") != std::string::npos);
   REQUIRE(f.undone);
   CHECK(*f.undone > 0.3);
   CHECK(!f.remedy.starts_with("scales rounded up"));  // which clips less and zeroes more
@@ -220,6 +223,36 @@ TEST_CASE("the cures of a static loss scale that is too high begin with lower on
   lab::Trials trials(make, data, high, 0, short_run(2), results[1], results[0], 0);
   for (const lab::Finding& each : results[1].findings)
     for (const lab::Finding::Cure& c : each.cures) CHECK(trials.runs(c.edit));
+}
+
+TEST_CASE("a diagnosis loads the data once, and runs no step to show what a trial has shown") {
+  int loads = 0;
+  lab::LabData data(digits());
+  data.load = [&loads, load = data.load](std::uint64_t seed) {
+    ++loads;
+    return load(seed);
+  };
+  int models = 0;
+  const lab::MakeModel counted = [&models] {
+    ++models;
+    return mlp();
+  };
+  const amp::Recipe high = amp::recipe("fp16-static:1048576");
+  const auto results = lab::compare(counted, data, {amp::recipe("fp32"), high}, "", short_run(2));
+  REQUIRE_FALSE(results[1].findings.empty());
+  CHECK(loads == 3);  // fp32's run, the recipe's, and the diagnosis
+  const lab::Options options = short_run(2);
+  lab::Trials trials(counted, data, high, 0, options, results[1], results[0], 1000);
+  REQUIRE(trials.begin(10));
+  const std::string& edit = results[1].findings[0].cures[0].edit;
+  REQUIRE(trials.undone({.edit = edit}));
+  const int before = models;
+  CHECK(trials.runs(edit));
+  CHECK(models == before);
+  const std::string other = R"({"scaling":{"kind":"static","init_scale":2}})";
+  CHECK(trials.runs(other));
+  CHECK(trials.runs(other));
+  CHECK(models == before + 1);
 }
 
 TEST_CASE("blocks whose zeros do harm have smaller blocks as a cure") {

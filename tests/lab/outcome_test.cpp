@@ -117,6 +117,25 @@ TEST_CASE("results.json has a verdict's facts beside its sentence, and gives the
   CHECK(to_string(read) == to_string(made));
 }
 
+TEST_CASE("results.json has the role and the operands of a finding; a file of an earlier version has none") {
+  lab::Result result = result_with({{.kind = VerdictKind::no_learning}});
+  lab::Finding finding{.cause = inspect::Cause::clipping, .role = inspect::NumberRole::weight_gradient};
+  finding.operands = {"weight_gradient"};
+  result.findings = {finding};
+  auto file = nlohmann::json::parse(lab::results_json({result}, false));
+  auto& written = file["runs"][0]["findings"][0];
+  CHECK(written["role"] == "weight gradient");
+  CHECK(written["operands"] == nlohmann::json::array({"weight_gradient"}));
+  const lab::Finding read = lab::results_from_json(file.dump(), "file").at(0).findings.at(0);
+  CHECK(read.role == finding.role);
+  CHECK(read.operands == finding.operands);
+  written.erase("role");
+  written.erase("operands");
+  const lab::Finding earlier = lab::results_from_json(file.dump(), "file").at(0).findings.at(0);
+  CHECK(earlier.role == inspect::NumberRole::none);
+  CHECK(earlier.operands.empty());
+}
+
 TEST_CASE("a file of an earlier version keeps its sentences, and the kind is read from the first words") {
   const std::pair<const char*, VerdictKind> sentences[] = {
       {"matches fp32 (+0.1 points, within 1.6)", VerdictKind::matches},
