@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "../autograd/activation_checkpoint.h"
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../core/ops/derived_ops.h"
@@ -20,10 +23,16 @@ namespace gradual::amp {
 namespace {
 
 constexpr double kInf = HUGE_VAL;
+constexpr double kLeastShift = 0.5;
+constexpr double kMostShift = 4;
 
-bool draws(const AttentionPrecision& precision) {
-  for (const auto& [name, field] : kAttentionFields)
-    if (const auto& q = precision.*field; q && q->rounding.mode == RoundingMode::stochastic) return true;
+bool of_backward(const AttentionField& field) { return field.name[0] == 'd'; }
+
+bool draws(const AttentionPrecision& precision, bool backward) {
+  for (const AttentionField& field : kAttentionFields) {
+    const std::optional<Quantizer>& q = precision.*field.quantizer;
+    if (q && q->rounding.mode == RoundingMode::stochastic && (backward || !of_backward(field))) return true;
+  }
   for (const auto* sums : {&precision.qk_accumulator, &precision.pv_accumulator})
     if (*sums && (*sums)->rounding.mode == RoundingMode::stochastic) return true;
   return false;
@@ -50,7 +59,7 @@ Tensor rounded_at_site(const AttentionField& field, const AttentionPrecision& pr
   const Scoped site(context().module, intern(path.empty() ? field.name : path + "." + field.name));
   QuantizeOptions options{.axis = axis, .stats = {}};
   if (quantizer->rounding.mode == RoundingMode::stochastic) options.key = draws.next();
-  const Role role = field.name[0] == 'd' ? Role::error : Role::activation;
+  const Role role = of_backward(field) ? Role::error : Role::activation;
   if (CastTally* const tally = cast_tally(role, context().module)) {
     options.stats = {&tally->counts, &tally->exponents};
     options.scaled_exponents = true;
@@ -71,6 +80,10 @@ Tensor keys_of(const Tensor& t, int dim, std::int64_t first, std::int64_t count)
   if (!t.defined() || t.dim() < -dim || t.size(dim) == 1) return t;
   return narrow(t, dim, first, count);
 }
+
+Tensor sees_nothing(const Tensor& maximum) { return eq(maximum, -kInf); }
+// A number that may be subtracted from -Inf: 0 for a row that sees no key.
+Tensor finite(const Tensor& maximum) { return where(sees_nothing(maximum), 0, maximum); }
 
 // One call: its operands in the compute type, and the steps that forward and backward share.
 struct Blocks {
@@ -129,14 +142,22 @@ struct Blocks {
     return where(ge(row, numbers(first, count)), s, -kInf);
   }
 
-  // The maximum of each row, moved if it occurs more than once.
+  // The maximum of each row, moved up if it occurs more than once.
   Tensor block_maximum(const Tensor& s) const {
     const Tensor most = max(s, {-1}, true);
     if (precision.beta == 0) return most;
     const Tensor times = sum(cast(eq(s, most), s.dtype()), {-1}, true);
-    const Tensor moved = where(gt(most, 0), mul(most, precision.beta), minimum(most, zeros_like(most)));
-    const Tensor shifted = where(lt(moved, 0), 0, moved);
-    return where(logical_and(gt(times, 1), gt(most, -kInf)), shifted, most);
+    const Tensor wanted = where(gt(most, 0), mul(most, precision.beta - 1), neg(most));
+    const Tensor moved = add(most, clamp(wanted, kLeastShift, kMostShift));
+    return where(logical_and(gt(times, 1), gt(most, -kInf)), moved, most);
+  }
+
+  // The running maximum after a block whose maximum is `most`; undefined `before`: the first block. -Inf, which a row
+  // has that saw no key yet, is no number that a format need have.
+  Tensor running_maximum(const Tensor& before, const Tensor& most) {
+    const Tensor m = before.defined() ? maximum(before, most) : most;
+    if (!precision.softmax) return m;
+    return where(sees_nothing(m), -kInf, round(&AttentionPrecision::softmax, finite(m), -1));
   }
 
   Tensor with_dropout(const Tensor& t, std::int64_t first, std::int64_t count) const {
@@ -144,18 +165,17 @@ struct Blocks {
   }
 };
 
-// A number that may be subtracted from -Inf: 0 for a row that sees no key.
-Tensor finite(const Tensor& maximum) { return where(gt(maximum, -kInf), maximum, 0); }
-
 class BlockAttention final : public Function {
  public:
-  BlockAttention(const AttentionPrecision& precision, const AttentionAttrs& attrs)
+  // `backward`: it may come, and draw.
+  BlockAttention(const AttentionPrecision& precision, const AttentionAttrs& attrs, bool backward)
       : precision_(precision), attrs_(attrs) {
-    if (draws(precision_)) key_ = default_generator().next();
+    if (draws(precision_, backward)) key_ = default_generator().next();
   }
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
     const StageScope exact(chain().results, nullptr);  // the op's own result is rounded
+    const StageScope amp(chain().amp, nullptr);
     Blocks b(precision_, attrs_, inputs, {key_, 0});
     Tensor m;
     Tensor l;
@@ -163,8 +183,7 @@ class BlockAttention final : public Function {
     for (std::int64_t first = 0; first < b.keys(); first += precision_.block) {
       const std::int64_t count = b.block(first);
       const Tensor s = b.scores(first, count);
-      const Tensor most = b.block_maximum(s);
-      const Tensor higher = b.round(&AttentionPrecision::softmax, m.defined() ? maximum(m, most) : most, -1);
+      const Tensor higher = b.running_maximum(m, b.block_maximum(s));
       const Tensor p = exp(sub(s, finite(higher)));
       const Tensor in_block = sum(p, {-1}, true);
       const Tensor left = b.round(&AttentionPrecision::p, b.with_dropout(p, first, count), -1);
@@ -180,7 +199,7 @@ class BlockAttention final : public Function {
       }
       m = higher;
     }
-    const Tensor blind = eq(l, 0);  // a row that sees no key has the output 0
+    const Tensor blind = sees_nothing(m);  // a row that sees no key has the output 0
     const Tensor divisor = where(blind, 1, l);
     const Tensor lse = b.round(&AttentionPrecision::softmax, where(blind, 0, add(finite(m), log(divisor))), -1);
     const Tensor output = b.round(&AttentionPrecision::o, div(o, divisor), -1);
@@ -278,7 +297,10 @@ Tensor attention_in_blocks(const Tensor& q, const Tensor& k, const Tensor& v, co
                            const AttentionAttrs& attrs, const AttentionPrecision& precision, Loc loc) {
   in_context("attention in blocks", [&] { check_valid(precision); });
   check_inputs(q, k, v, mask, attrs);
-  return apply(std::make_shared<BlockAttention>(precision, attrs), {q, k, v, mask}, loc)[0];
+  const auto recorded = [](const Tensor& t) { return t.defined() && needs_grad(t); };
+  const bool backward =
+      in_checkpoint() || (grad_enabled() && (recorded(q) || recorded(k) || recorded(v) || recorded(mask)));
+  return apply(std::make_shared<BlockAttention>(precision, attrs, backward), {q, k, v, mask}, loc)[0];
 }
 
 }  // namespace gradual::amp

@@ -21,7 +21,9 @@
 //
 // Lower-case names are quantizers. Each operand of each product is rounded anew, along the axis that the product
 // contracts; of K, V, P, dP and dS what belongs to a block of keys. Scales multiply the operands first. What has no
-// quantizer is f32 (f64 for f64 tensors). The gradient is straight-through.
+// quantizer is f32 (f64 for f64 tensors). The gradient is straight-through. A row that sees no key has m = -Inf, which
+// is not rounded, and the output 0. log l is lost in lse beside scores of 1e9 (a finite mask of a whole row): backward's
+// P is then 1 for each key.
 #pragma once
 
 #include <optional>
@@ -49,7 +51,10 @@ struct AttentionPrecision {
   std::optional<Accumulator> pv_accumulator = {};  // of P V, P^T dO, dS K and dS^T Q
   int block = 64;                                  // keys of a block
   // Not 0: where a row's maximum in a block occurs more than once, it becomes beta times itself if it is positive, and
-  // 0 if it is negative, so that no number of P is exactly 1. The result does not change otherwise (arXiv 2510.04212).
+  // 0 if it is negative (arXiv 2510.04212). Unlike the paper's it moves by no less than 0.5 and no more than 4: the
+  // row's P in this block is at most exp(-0.5) = 0.61, and where the maximum is at least exp(-4) = 0.018, a normal
+  // number even of e4m3. The result does not change otherwise. A shift is lost where the format of the running maximum
+  // has no place for it: in f32, scores above 2^26.
   double beta = 0;
 
   bool operator==(const AttentionPrecision&) const = default;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <random>
 #include <sstream>
 #include <variant>
@@ -525,7 +526,8 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   return out;
 }
 
-// Attention by the quantisation of its module. Without keys or queries nothing is rounded.
+// Attention by the quantisation of its module. Modules without one have it in the dtype of its inputs. Without keys or
+// queries nothing is rounded.
 Outputs attention_quantized(const QuantizationState& state, const OpCall& call) {
   const Quantization* const q = state.of_module(context().module);
   bool none = !q || !q->attention;

@@ -170,6 +170,8 @@ class QuantizationState : Pinned {
 inline constexpr OpId kQuantisedOps[] = {OpId::matmul, OpId::linear, OpId::conv2d, OpId::conv2d_backward_input};
 // Sets a table's policies of these ops, and of attention if the state rounds it, to quantised rewrites. A call stages
 // amaxes if its gradients are recorded; with `unrecorded` every call does (a checkpointed segment records nothing yet).
+// Modules that the quantisation excludes have these ops in f32, and attention in the dtype of its inputs, whatever the
+// table's policies were.
 void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state,
                            bool unrecorded = false);
 // The same for an autocast region, which is one forward for `state`. No state: a new one.

@@ -184,7 +184,7 @@ std::vector<Recipe> quantized_recipes() {
       full("bf16-flash", "attention in blocks of 64 keys, its operands and its output in bf16; all else in f32",
            bf16_flash(0)),
       full("bf16-flash-shifted",
-           "as bf16-flash; a row's maximum that occurs more than once is doubled, or 0, so that no P is 1 "
+           "as bf16-flash; a row's maximum that occurs more than once grows by 0.5 to 4, so that its P is not 1 "
            "(arXiv 2510.04212)",
            bf16_flash(2)),
       full("adam8", "f32, with Adam's moments in dynamic maps of 8 bits, an f32 scale per 256 (bitsandbytes)",
@@ -221,6 +221,14 @@ std::optional<Recipe> emulated_recipe(const std::string& name) {
   return r;
 }
 
+// Of the model, or of one of its modules.
+static bool rounds_attention(const Quantization& q) {
+  return q.attention || std::ranges::any_of(q.modules, [](const auto& module) {
+           const Recipe other = recipe(module.second);
+           return other.quantization && other.quantization->attention;
+         });
+}
+
 void check_quantized(const Recipe& r) {
   const std::string who = "recipe '" + r.name + "'";
   in_context(who, [&] { check_valid(*r.quantization); });
@@ -231,9 +239,9 @@ void check_quantized(const Recipe& r) {
         "leave scaling out, or let results keep them: a format with Inf and NaN and the overflow ieee",
         who, describe(*result));
   if (r.quantization->master && r.masters == Masters::none) throw_error(who + ": a quantizer of masters needs masters");
+  const bool attention = rounds_attention(*r.quantization);
   for (const auto& [op, policy] : r.policy)
-    if (std::ranges::count(kQuantisedOps, op) ||
-        (r.quantization->attention && op == OpId::scaled_dot_product_attention))
+    if (std::ranges::count(kQuantisedOps, op) || (attention && op == OpId::scaled_dot_product_attention))
       throwf("{}: the policy of {} is the quantisation's; leave it out of `policy`, or leave modules out by `modules`",
              who, to_string(op));
 }

@@ -3,8 +3,12 @@
 // A row of attention whose maximum occurs more than once has numbers P = exp(S - max) of exactly 1. Then P V adds bf16
 // numbers as they are. If the values of these keys have one sign, what the other keys add decides every tie in one
 // direction: O has a bias. It is the same in delta = rowsum(dO O), and so in the gradient of the query's weight, where
-// it adds up over the steps. With a shifted maximum no P is 1, and the errors point anywhere.
+// it adds up over the steps. With a shifted maximum no P of such a row is 1, and the errors point anywhere.
 #include <gradual/amp/attention.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
 
 #include "paper.h"
 

@@ -6,15 +6,20 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "../../amp/autocast.h"
 #include "../../amp/recipe.h"
 #include "../../autograd/activation_checkpoint.h"
 #include "../../autograd/autograd.h"
+#include "../../inspect/block_xray.h"
 #include "../../inspect/shadow.h"
 #include "../../nn/attention.h"
 #include "../../optim/adam.h"
@@ -239,9 +244,36 @@ TEST_CASE("attention in blocks: scales fit each operand to its format") {
   }
 }
 
+namespace {
+
+// [y, dq, dk, dv] of a query 1 with three keys `score`, values 1, 2 and 6, and an added mask of `hidden`.
+template <class F> std::vector<Tensor> row_of(double score, double hidden, DType dtype, const F& attend) {
+  const Tensor q = ones({1, 1}, {.dtype = dtype}).set_requires_grad();
+  const Tensor k = full({3, 1}, score, {.dtype = dtype}).set_requires_grad();
+  const Tensor v = from_data(std::vector<float>{1, 2, 6}, {3, 1}).to(dtype).set_requires_grad();
+  const Tensor y = attend(q, k, v, full({1, 3}, hidden, {.dtype = dtype}));
+  autograd::backward({y}, {ones({1, 1}, {.dtype = dtype})});
+  return {y.detach(), q.grad(), k.grad(), v.grad()};
+}
+std::vector<Tensor> row_in_blocks(double score, double hidden, DType dtype, double beta) {
+  return row_of(score, hidden, dtype, [&](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) {
+    return amp::attention_in_blocks(q, k, v, mask, {}, {.beta = beta});
+  });
+}
+std::vector<Tensor> row_as_one(double score, double hidden) {
+  const auto one = [](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask) {
+    return scaled_dot_product_attention(q, k, v, mask);
+  };
+  return row_of(score, hidden, DType::f64, one);
+}
+
+}  // namespace
+
 TEST_CASE("attention in blocks: the shifted maximum leaves no P of 1 where it repeats") {
   const Tensor q = ones({1, 1});
-  for (const double score : {1.5, -1.5}) {
+  for (const auto& [score, shift] : std::vector<std::pair<double, double>>{
+           {1.5, 1.5}, {-1.5, 1.5}, {0, 0.5}, {1e-9, 0.5}, {-1e-9, 0.5}, {110, 4}, {-110, 4}, {3e7, 4}}) {
+    CAPTURE(score);
     const Tensor k = full({3, 1}, score);
     const Tensor v = ones({3, 1});
     for (const double beta : {0.0, 2.0}) {
@@ -249,8 +281,94 @@ TEST_CASE("attention in blocks: the shifted maximum leaves no P of 1 where it re
       const ObserverScope scope(largest);
       const Tensor y = amp::attention_in_blocks(q, k, v, {}, {}, {.beta = beta});
       CHECK(y.item() == doctest::Approx(1).epsilon(1e-6));
-      CHECK(largest.p == doctest::Approx(beta == 0 ? 1 : std::exp(-1.5)).epsilon(1e-6));
+      CHECK(largest.p == doctest::Approx(beta == 0 ? 1 : std::exp(-shift)).epsilon(1e-6));
     }
+  }
+}
+
+TEST_CASE("attention in blocks: a shifted maximum changes no result, however large the scores are") {
+  for (const double score : {0.0, 110.0, -110.0, 1e4, -1e4})
+    for (const double beta : {2.0, 1e6}) {
+      CAPTURE(score);
+      CAPTURE(beta);
+      const std::vector<Tensor> exact = row_as_one(score, 0);
+      const std::vector<Tensor> f64 = row_in_blocks(score, 0, DType::f64, beta);
+      const std::vector<Tensor> f32 = row_in_blocks(score, 0, DType::f32, beta);
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        CAPTURE(i);
+        // The logsumexp, near the score, has an error of half its last place, which the largest value multiplies.
+        const double size = 64 * (1 + std::abs(score)) * (1 + std::abs(score));
+        CHECK(absmax(f64[i] - exact[i]) <= 0x1p-53 * size);
+        if (std::abs(score) <= 110) CHECK(absmax(f32[i].to(DType::f64) - exact[i]) <= 0x1p-24 * size);
+      }
+      CHECK(f32[0].item() == doctest::Approx(3).epsilon(1e-6));
+    }
+}
+
+TEST_CASE("attention in blocks: a finite mask of a whole row leaves the mean of the values") {
+  const std::vector<Tensor> exact = row_as_one(1, -1e9);
+  for (const double beta : {0.0, 2.0}) {
+    CAPTURE(beta);
+    const std::vector<Tensor> f64 = row_in_blocks(1, -1e9, DType::f64, beta);
+    const std::vector<Tensor> f32 = row_in_blocks(1, -1e9, DType::f32, beta);
+    CHECK(f32[0].item() == doctest::Approx(3).epsilon(1e-6));
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      CAPTURE(i);
+      CHECK(absmax(f64[i] - exact[i]) <= 64 * 0x1p-24);  // 1e9 in f64 has a last place of 2^-23
+      CHECK(std::isfinite(absmax(f32[i])));
+    }
+  }
+}
+
+TEST_CASE("attention in blocks: a row that no key of a block may see keeps -Inf, whatever `softmax` makes of it") {
+  const Tensor mask = ones({5, 9}, {.dtype = DType::bool_});
+  mask.narrow(0, 1, 1).narrow(1, 0, 6).fill_(0);  // left padding over a block and a half
+  mask.narrow(0, 3, 1).fill_(0);
+  const Case c{"", {2, 5, 4}, {2, 9, 4}, {2, 9, 4}, mask};
+  const auto with = [&](const char* name, Overflow overflow) {
+    return in_blocks(c, DType::f32, {.softmax = Quantizer{.format = format(name), .overflow = overflow}, .block = 4});
+  };
+  const std::vector<Tensor> exact = in_blocks(c, DType::f32, {.block = 4});
+  const std::vector<Tensor> without_inf = with("e4m3fn", Overflow::ieee);
+  const std::vector<Tensor> saturated = with("e4m3fn", Overflow::saturate);
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    CAPTURE(i);
+    CHECK(same_bits(without_inf[i], saturated[i]));
+    CHECK(norm(without_inf[i] - exact[i]).item() < 0.25 * norm(exact[i]).item());  // l and m + log l to 4 bits
+  }
+  CHECK(absmax(without_inf[0].narrow(1, 3, 1)) == 0);
+}
+
+TEST_CASE("attention in blocks: autocast lowers none of its products") {
+  const Case c{"", {2, 6, 16}, {2, 40, 16}, {2, 40, 16}};
+  const AttentionPrecision how{.block = 16};
+  const std::vector<Tensor> plain = in_blocks(c, DType::f32, how);
+  std::vector<Tensor> lowered;
+  {
+    const amp::Autocast scope({.dtype = DType::bf16});
+    lowered = in_blocks(c, DType::f32, how);
+  }
+  for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], lowered[i]));
+}
+
+TEST_CASE("attention in blocks: nothing is drawn for a backward that does not come") {
+  Quantizer random_bf16 = kBf16;
+  random_bf16.rounding.mode = RoundingMode::stochastic;
+  const auto draws = [](const AttentionPrecision& how, bool needs_grad, bool recording) {
+    default_generator() = Generator(5);
+    const RandomKey before = default_generator().state();
+    const StageScope grad(chain().autograd, recording ? chain().autograd : nullptr);
+    const Tensor x = random({3, 4}, 1).set_requires_grad(needs_grad);
+    amp::attention_in_blocks(x, x, x, {}, {}, how);
+    return default_generator().state() != before;
+  };
+  const AttentionPrecision backward{.d_o = random_bf16, .d_p = random_bf16, .d_s = random_bf16};
+  CHECK(draws(backward, true, true));
+  CHECK_FALSE(draws(backward, false, true));
+  CHECK_FALSE(draws(backward, true, false));
+  for (const bool recording : {false, true}) {
+    CHECK(draws({.p = random_bf16}, true, recording));
+    CHECK_FALSE(draws({.p = kBf16}, true, recording));
   }
 }
 
@@ -265,7 +383,7 @@ struct Net : nn::Module {
   }
 };
 
-// The gradients of two steps.
+// The parameters after two steps.
 std::vector<Tensor> trained(const amp::Recipe& recipe, bool checkpointed, Observer* observer = nullptr) {
   default_generator() = Generator(5);
   Net net;
@@ -279,6 +397,18 @@ std::vector<Tensor> trained(const amp::Recipe& recipe, bool checkpointed, Observ
   }
   std::vector<Tensor> all;
   for (const auto& [name, p] : net.named_parameters()) all.push_back(p.detach().clone());
+  return all;
+}
+
+// The gradients of one step.
+std::vector<Tensor> gradients(const amp::Recipe& recipe) {
+  default_generator() = Generator(5);
+  Net net;
+  amp::RecipeRun run(recipe, net, optim::AdamOptions{.lr = 1e-2});
+  const Tensor x = random({2, 20, 16}, 0);
+  run.backward(run.forward([&] { return square(net(x)).mean(); }));
+  std::vector<Tensor> all;
+  for (const auto& [name, p] : net.named_parameters()) all.push_back(p.grad().detach().clone());
   return all;
 }
 
@@ -309,7 +439,15 @@ TEST_CASE("attention in blocks: a recipe rounds the inside of a model's attentio
   const std::vector<Tensor> plain = trained(amp::recipe("fp32"), false);
   const std::vector<Tensor> rounded = trained(amp::recipe("bf16-flash"), false);
   CHECK_FALSE(all_same(plain, rounded));
-  for (std::size_t i = 0; i < plain.size(); ++i) CHECK(absmax(plain[i] - rounded[i]) <= 0.04);  // two steps of 0.01
+  const std::vector<Tensor> exact = gradients(amp::recipe("fp32"));
+  const std::vector<Tensor> got = gradients(amp::recipe("bf16-flash"));
+  // Ten roundings to bf16, each wrong by at most 2^-9, in any direction; a gradient of 0 has no size of its own.
+  double size = 0;
+  for (const Tensor& g : exact) size = std::max(size, norm(g).item());
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    CAPTURE(i);
+    CHECK(norm(got[i] - exact[i]).item() <= std::sqrt(10.0) * 0x1p-9 * (norm(exact[i]).item() + 0x1p-10 * size));
+  }
   Sites sites;
   CHECK(all_same(rounded, trained(amp::recipe("bf16-flash"), false, &sites)));
   std::set<std::string> want;
@@ -322,7 +460,11 @@ TEST_CASE("attention in blocks: a recipe rounds the inside of a model's attentio
 }
 
 TEST_CASE("attention in blocks: a checkpointed segment has the same bits, with random rounding too") {
-  for (const amp::Recipe& r : {amp::recipe("bf16-flash"), stochastic_flash()}) {
+  amp::Recipe backward = amp::recipe("bf16-flash");
+  backward.name = "stochastic backward";
+  backward.quantization->attention->d_p->rounding.mode = RoundingMode::stochastic;
+  CHECK_FALSE(all_same(trained(backward, false), trained(amp::recipe("bf16-flash"), false)));
+  for (const amp::Recipe& r : {amp::recipe("bf16-flash"), stochastic_flash(), backward}) {
     CAPTURE(r.name);
     CHECK(all_same(trained(r, false), trained(r, true)));
   }
@@ -344,6 +486,24 @@ TEST_CASE("attention in blocks: the shadow follows it exactly and changes no bit
     }
     CHECK(seen == 2);
   }
+}
+
+TEST_CASE("attention in blocks: the X-ray says on which side of its product each operand is") {
+  const Quantizer blocks{.format = format("e4m3fn"), .scaling = PowerBlocks{.block = 8}};
+  amp::Recipe r = amp::recipe("bf16-flash");
+  r.name = "blocks";
+  for (const auto field :
+       {&AttentionPrecision::q, &AttentionPrecision::k, &AttentionPrecision::v, &AttentionPrecision::p})
+    (*r.quantization->attention).*field = blocks;
+  inspect::XrayObserver xrays;
+  trained(r, false, &xrays);
+  std::map<std::string, std::set<std::string>> operands;
+  for (const auto& site : xrays.sites()) operands[site.layer].insert(site.operand);
+  using Both = std::set<std::string>;
+  CHECK(operands["block.self_attn.q"] == Both{"forward_x", "backward"});
+  CHECK(operands["block.self_attn.p"] == Both{"forward_x", "backward"});
+  CHECK(operands["block.self_attn.k"] == Both{"forward_w", "backward"});
+  CHECK(operands["block.self_attn.v"] == Both{"forward_w", "backward"});
 }
 
 TEST_CASE("attention in blocks: recipes go to JSON and back, and say what is wrong") {
@@ -368,6 +528,10 @@ TEST_CASE("attention in blocks: recipes go to JSON and back, and say what is wro
   amp::Recipe edited = r;
   edited.name = "edited";
   edited.policy = {{OpId::scaled_dot_product_attention, amp::CastPolicy::fp32()}};
+  CHECK(message_of([&] { amp::check_valid(edited); }).find("is the quantisation's") != std::string::npos);
+  edited.quantization = amp::recipe("mxfp8").quantization;
+  amp::check_valid(edited);
+  edited.quantization->modules = {{"block", "bf16-flash"}};
   CHECK(message_of([&] { amp::check_valid(edited); }).find("is the quantisation's") != std::string::npos);
   const Tensor x = random({3, 4}, 1).set_requires_grad();
   const Tensor y = amp::attention_in_blocks(x, x, x, {}, {}, {});
