@@ -22,8 +22,8 @@
 // Lower-case names are quantizers. Each operand of each product is rounded anew, along the axis that the product
 // contracts; of K, V, P, dP and dS what belongs to a block of keys. Scales multiply the operands first. What has no
 // quantizer is f32 (f64 for f64 tensors). The gradient is straight-through. A row that sees no key has m = -Inf, which
-// is not rounded, and the output 0. log l is lost in lse beside scores of 1e9 (a finite mask of a whole row): backward's
-// P is then 1 for each key.
+// is not rounded, and the output 0. log l is lost in lse beside scores of 1e9 (a finite mask of a whole row): then
+// backward's P is 1 for each key.
 #pragma once
 
 #include <optional>
