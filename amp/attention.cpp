@@ -24,7 +24,7 @@ namespace {
 
 constexpr double kInf = HUGE_VAL;
 constexpr double kLeastShift = 0.5;
-constexpr double kMostShift = 4;
+constexpr double kMostShift = 16;
 
 bool of_backward(const AttentionField& field) { return field.name[0] == 'd'; }
 

@@ -51,10 +51,10 @@ struct AttentionPrecision {
   std::optional<Accumulator> pv_accumulator = {};  // of P V, P^T dO, dS K and dS^T Q
   int block = 64;                                  // keys of a block
   // Not 0: where a row's maximum in a block occurs more than once, it becomes beta times itself if it is positive, and
-  // 0 if it is negative (arXiv 2510.04212). Unlike the paper's it moves by no less than 0.5 and no more than 4: the
-  // row's P in this block is at most exp(-0.5) = 0.61, and where the maximum is at least exp(-4) = 0.018, a normal
-  // number even of e4m3. The result does not change otherwise. A shift is lost where the format of the running maximum
-  // has no place for it: in f32, scores above 2^26.
+  // 0 if it is negative (arXiv 2510.04212). Unlike the paper's it moves by no less than 0.5 and no more than 16: the
+  // row's P in this block is at most exp(-0.5) = 0.61, and at the maximum at least exp(-16) = 1e-7, a normal number of
+  // bf16 and f32; narrow formats without a scale make it 0. The result does not change otherwise. A shift is lost where
+  // the format of the running maximum has no place for it: in f32, scores above 2^28.
   double beta = 0;
 
   bool operator==(const AttentionPrecision&) const = default;

@@ -184,7 +184,7 @@ std::vector<Recipe> quantized_recipes() {
       full("bf16-flash", "attention in blocks of 64 keys, its operands and its output in bf16; all else in f32",
            bf16_flash(0)),
       full("bf16-flash-shifted",
-           "as bf16-flash; a row's maximum that occurs more than once grows by 0.5 to 4, so that its P is not 1 "
+           "as bf16-flash; a row's maximum that occurs more than once grows by 0.5 to 16, so that its P is not 1 "
            "(arXiv 2510.04212)",
            bf16_flash(2)),
       full("adam8", "f32, with Adam's moments in dynamic maps of 8 bits, an f32 scale per 256 (bitsandbytes)",
