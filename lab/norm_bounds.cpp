@@ -12,11 +12,13 @@ namespace {
 constexpr double kJoins = 4;     // roundings of a term, and of the scaling of its sum
 constexpr double kFunction = 4;  // units of rounding of 1 / sqrt and of the few operations around it
 
-// The relative error of (v + eps)^(-1/2) if v has this one.
-Tensor root_error(const Tensor& v_error, const Tensor& v_eps, const Units& units) {
-  constexpr double kNearlyAll = 0.999;
-  const Tensor part = minimum(div(v_error, v_eps), kNearlyAll);
-  return add(sub(rsqrt(sub(1, part)), 1), kFunction * units.sum);
+// The relative error of (v + eps)^(-1/2) if v has this one and stays at least 0. Infinite where v + eps may be
+// 0.
+Tensor root_error(const Tensor& v_error, const Tensor& variance, double eps, const Units& units) {
+  const Tensor v_eps = add(variance, eps);
+  const Tensor grows = sub(rsqrt(sub(1, div(minimum(v_error, variance), v_eps))), 1);
+  const Tensor falls = sub(1, rsqrt(add(div(v_error, v_eps), 1)));
+  return add(maximum(grows, falls), kFunction * units.sum);
 }
 
 }  // namespace
@@ -55,7 +57,7 @@ NormParts norm_parts(const NormNumbers& n, const Units& units) {
   p.deviation_error = add(add(n.x_error, mean_error), mul(shifted, 2 * units.sum));
   const Tensor v_eps = add(variance, n.eps);
   p.root = rsqrt(v_eps);
-  p.root_error = root_error(v_error, v_eps, units);
+  p.root_error = root_error(v_error, variance, n.eps, units);
   p.normal = mul(p.deviation, p.root);
   p.normal_error = mul(p.root, mul(p.deviation_error, add(p.root_error, 1)));
   p.normal_error = add(p.normal_error, mul(abs(p.normal), add(p.root_error, kFunction * units.sum)));

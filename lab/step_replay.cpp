@@ -39,7 +39,7 @@ Units units_of(const RecordedOp& op) {
   const bool nearest = a.rounding.mode == RoundingMode::nearest_even;
   units.sum = std::max(units.sum, std::ldexp(nearest ? 0.5 : 1.0, -a.format.mantissa_bits));
   if (a.group > 0) units.sum = std::max(units.sum, std::ldexp(1.0, -a.fraction));
-  units.least = std::max(units.least, std::ldexp(a.format.min_normal(), -a.format.mantissa_bits));
+  units.least = std::max(units.least, a.format.min_positive());
   return units;
 }
 
@@ -50,7 +50,7 @@ bool writes_inputs(const RecordedOp& op) {
          op.op == OpId::batch_norm_update_;
 }
 
-// |R(y +- e) - R(y)| for the rounding R, which keeps order.
+// |R(y +- e) - R(y)| for the rounding R, which keeps order. Infinite where only one of them overflows.
 Tensor through_rounding(const Tensor& y, const Tensor& e, DType dtype) {
   constexpr double kOfF64 = 0x1p-50;
   const Tensor wide = where(gt(e, 0), add(e, mul(abs(finite(y)), kOfF64)), 0);
@@ -58,7 +58,14 @@ Tensor through_rounding(const Tensor& y, const Tensor& e, DType dtype) {
   const Tensor up = distance(rounded(add(y, wide), dtype), middle);
   const Tensor down = distance(rounded(sub(y, wide), dtype), middle);
   const Tensor error = where(isnan(e), kInfinity, maximum(up, down));
-  return where(isfinite(middle), error, 0);
+  return where(isnan(middle), 0, error);
+}
+
+// Of y = g s with the scale s: it is rounded to f32, and then the product.
+Tensor unscaled_error(const Tensor& g_error, const Tensor& y, double scale) {
+  const FloatInfo f32 = float_info(DType::f32);
+  const Tensor own = add(mul(abs(finite(y)), f32.epsilon), where(ne(y, 0), f32.min_subnormal, 0));
+  return add(mul(g_error, std::abs(scale)), own);
 }
 
 }  // namespace
@@ -140,7 +147,7 @@ StepReplay::Errors StepReplay::simulated(const ExactOp& exact, double lambda) {
       if (local[k].defined() && z.is_floating()) z = add(z, random_errors(op, local[k]));
       values.write(op.outputs[k], rounded(z, op.outputs[k].dtype));
       if (!z.is_floating()) continue;
-      const Tensor square_of = square(sub(z, exact.y[k]));
+      const Tensor square_of = square(distance(z, exact.y[k]));
       squares[k] = squares[k].defined() ? add(squares[k], square_of) : square_of;
     }
   }
@@ -243,10 +250,10 @@ void StepReplay::run_update(const RecordedOp& op) {
       errors[inspect::kGradient][model] = exact.error[inspect::kGradient];
     }
     for (std::size_t i = 1; op.op == OpId::unscale_ && i + 1 < op.inputs.size(); i += 2) {
-      const Tensor& of_gradient = exact.error[i];
-      errors[i][model] = of_gradient;
-      if (!op.inputs[i + 1].defined() || !of_gradient.defined()) continue;
-      errors[i + 1][model] = mul(of_gradient, op.attrs.get<UnscaleAttrs>().inverse_scale);
+      errors[i][model] = exact.error[i];
+      if (!op.inputs[i + 1].defined()) continue;
+      const Tensor known = or_zeros(exact.error[i], after[i + 1]);
+      errors[i + 1][model] = unscaled_error(known, after[i + 1], op.attrs.get<UnscaleAttrs>().inverse_scale);
     }
   }
   for (std::size_t i = 0; i < op.inputs.size(); ++i)

@@ -81,12 +81,12 @@ class Places {
 
 double largest(const Tensor& t) { return t.numel() == 0 ? 0 : max(abs(t)).item(); }
 
-// The largest of difference / allowed; Inf for NaN, and where nothing is allowed.
+// The largest of difference / allowed; Inf for NaN, and where nothing is allowed; 0 where everything is.
 double worst_of(const Tensor& difference, const Tensor& allowed) {
   if (difference.numel() == 0) return 0;
-  if (any(isnan(difference)).item() != 0) return kInfinity;
-  const Tensor ratio = where(gt(allowed, 0), div(difference, where(gt(allowed, 0), allowed, 1)),
-                             where(gt(difference, 0), kInfinity, full({}, 0, {.dtype = DType::f64})));
+  const Tensor away = where(isinf(allowed), 0, where(isnan(difference), kInfinity, difference));
+  const Tensor ratio = where(gt(allowed, 0), div(away, where(gt(allowed, 0), allowed, 1)),
+                             where(gt(away, 0), kInfinity, full({}, 0, {.dtype = DType::f64})));
   return max(ratio).item();
 }
 
@@ -193,6 +193,29 @@ class Analysis {
   std::vector<Tolerated> rows_;
 };
 
+Tensor in_f32_rounded_up(const Tensor& t) {
+  const Tensor exact = contiguous(t);
+  Tensor up = cast(exact, DType::f32).clone();
+  float* const to = up.data<float>();
+  const double* const from = exact.data<double>();
+  for (std::int64_t i = 0; i < up.numel(); ++i)
+    if (to[i] < from[i]) to[i] = std::nextafter(to[i], std::numeric_limits<float>::infinity());
+  return up;
+}
+
+// Sums in directed, odd or random roundings err by (1 + u)^n - 1 of their terms, others by at most n u.
+void check_rounding(const RecordedOp& op) {
+  if (!op.accumulator) return;
+  const RoundingMode mode = op.accumulator->rounding.mode;
+  const bool known =
+      mode == RoundingMode::nearest_even || mode == RoundingMode::nearest_away || mode == RoundingMode::toward_zero;
+  if (!known)
+    throwf(
+        "tolerance: {} in '{}' adds up in {}, for which there are no bounds; sums that round to nearest or toward "
+        "zero have",
+        to_string(op.op), op.module, to_string(*op.accumulator));
+}
+
 void check(const ToleranceOptions& options) {
   if (options.orders < 1) throwf("tolerance: {} orders; at least 1 is needed", options.orders);
   if (options.parts < 0) throwf("tolerance: {} parts of a sum; at least 0 are allowed", options.parts);
@@ -233,6 +256,7 @@ double Tolerances::median_ratio(double Tolerated::*bound) const {
 
 Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options) {
   check(options);
+  for (const RecordedOp& op : ops.all()) check_rounding(op);
   const inspect::Unseen unseen;
   Tolerances t{.orders = options.orders, .lambda = lambda_for(ops.all())};
   t.tensors = Analysis(ops.all(), options, t.lambda).run();
@@ -276,11 +300,10 @@ StateDict values_of(const RecordedOps& ops) {
 
 StateDict golden_of(const Tolerances& t) {
   const inspect::Unseen unseen;
-  constexpr double kUp = 1 + 0x1p-23;
   StateDict golden;
   for (const Tolerated& one : t.tensors) {
     golden.set(one.name, cast(one.reference, one.dtype));
-    golden.set(one.name + ".tolerance", cast(mul(one.probably, kUp), DType::f32));
+    golden.set(one.name + ".tolerance", in_f32_rounded_up(one.probably));
   }
   return golden;
 }

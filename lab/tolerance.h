@@ -5,9 +5,10 @@
 //   for (const Exceeded& wrong : t.exceeded(values_of_another_implementation)) ...
 //
 // Two implementations are free in the order and the grouping of every sum (any tree: blocks, ranks, splits), in fused
-// or separate multiplications and additions, and in roundings that this moves. They have the same inputs, parameters
-// and state, and round results to the dtypes that the recipe gives them. The reference is the step with exact sums,
-// each result rounded once. docs/tolerance.md derives the bounds.
+// or separate multiplications and additions, and in roundings that this moves. Sums are added up in f32 before the
+// result is rounded: a rank that rounds its part of a sum to 16 bits first is another recipe. They have the same
+// inputs, parameters and state, and round results to the dtypes that the recipe gives them. The reference is the step
+// with exact sums, each result rounded once. docs/tolerance.md derives the bounds.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ struct Tolerated {
   double tolerance = 0;  // of `probably`
   double of_norms = 0;   // theory that knows only the norms of operands; 0: not asked for
   double sampled = 0;    // what sampled orders differ by
-  double own = 0;        // what Gradual's own step differs by
+  double own = 0;        // what the result of Gradual's own op differs by; 0 of parameters' gradients and updates
   // A difference of an element over `always` and over `probably`, the largest of samples and own step.
   double worst = 0;
   double worst_probably = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,15 @@
 #include "tolerance_rules.h"
 
 namespace gradual::lab {
+namespace {
+
+constexpr double kUnderflows = 4;  // numbers on the way of an operation that may each be too small for its dtype
+
+FloatInfo info_of_elements(const RecordedOp& op) {
+  return float_info(op.outputs[0].dtype == DType::f64 ? DType::f64 : DType::f32);
+}
+
+}  // namespace
 
 Tensor Operands::of(std::size_t i, const std::vector<Tensor>& values) const {
   return run(exact.op, values)[static_cast<int>(i)];
@@ -34,9 +44,12 @@ Outputs Operands::run(const RecordedOp& op, const std::vector<Tensor>& inputs) {
   return run_in_f64(op, copies);
 }
 
-double Operands::element_unit() const {
-  const bool f64 = exact.op.outputs[0].dtype == DType::f64;
-  return float_info(f64 ? DType::f64 : DType::f32).epsilon / 2;
+double Operands::element_unit() const { return info_of_elements(exact.op).epsilon / 2; }
+double Operands::element_least() const { return kUnderflows * info_of_elements(exact.op).min_subnormal; }
+
+Tensor Operands::rounding(const Tensor& size, const Tensor& carried, double units) const {
+  const Tensor relative = mul(abs(finite(size)), units * element_unit());
+  return add(relative, where(gt(add(abs(finite(size)), carried), 0), element_least(), 0));
 }
 
 Tensor Operands::error(std::size_t i) const {
@@ -52,6 +65,8 @@ Tensor Operands::value(std::size_t i) const {
 namespace {
 
 using Errors = std::array<Tensor, kMaxOutputs>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // --- sums of products ------------------------------------------------------------------------------------------------
 
@@ -86,6 +101,17 @@ std::vector<Tensor> map(const ExactOp& exact, const Operands& in, Tensor (*f)(co
 
 Tensor magnitude(const Tensor& x, const Tensor&) { return abs(x); }
 Tensor widened(const Tensor& x, const Tensor& e) { return add(abs(x), e); }
+
+// The largest number of an accumulator's sums.
+double range_of(const Accumulator& a) { return a.f64 ? float_info(DType::f64).max : a.format.max(); }
+
+// The error; infinite where a partial sum of this size may be beyond the range of its format in some order.
+Tensor open_beyond_range(const Tensor& error, const Tensor& largest, const RecordedOp& op) {
+  if (op.outputs[0].dtype == DType::f64) return error;
+  const double range = op.accumulator ? range_of(*op.accumulator) : float_info(DType::f32).max;
+  return where(gt(largest, range), kInfinity, error);
+}
+
 // Products may be rounded or not (a fused multiply-add), and the sums are added up in any tree. Each partial sum of
 // terms t lies between -N and P, the sums of the negative and of the positive terms: its rounding errs by at most
 // u max(P, N) = u (sum |t| + |sum t|) / 2.
@@ -112,7 +138,8 @@ Errors of_products(const ExactOp& exact, const ErrorModel& model, const Operands
     const Tensor roundings = exact.units.lambda > 0 ? mul(partial, exact.units.lambda * per_term * std::sqrt(n + 3))
                                                     : add(mul(partial, per_term * (n - 1)), wide[k]);
     const double least = n * exact.units.least;
-    errors[at] = add(add(passed, mul(roundings, u * safety)), least);
+    const Tensor error = add(add(passed, mul(roundings, u * safety)), least);
+    errors[at] = of_norms ? error : open_beyond_range(error, mul(partial, 1 + n * u), exact.op);
   }
   return errors;
 }
@@ -151,17 +178,27 @@ Errors of_sums(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   const Tensor all_or_probable = exact.units.lambda > 0 ? mul(sqrt(count), exact.units.lambda) : count;
   const Tensor roundings = mul(all_or_probable, u * exact.roundings_per_term);
   const Tensor partial = mul(add(add(sizes, mul(carried, 2)), abs(exact.y[0])), 0.5);
-  return {add(carried, mul(partial, div(roundings, sub(1, minimum(roundings, 0.5)))))};
+  const Tensor underflow = where(gt(partial, 0), mul(count, std::max(exact.units.least, in.element_least())), 0);
+  const Tensor own = mul(partial, div(roundings, sub(1, minimum(mul(roundings, 2), 0.5))));
+  const Tensor error = add(add(carried, own), underflow);
+  const Tensor added = divides ? mul(partial, all) : partial;
+  return {open_beyond_range(error, mul(added, add(mul(count, u), 1)), exact.op)};
 }
 
-// A norm of a sum is at most the sum of the norms.
+// A norm of a sum is at most the sum of the norms. Squares may underflow.
 Errors of_norm(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   const Tensor carried = in.of(0, {in.error(0)});
   const double n = static_cast<double>(exact.x[0].numel());
-  return {add(carried, mul(add(abs(exact.y[0]), carried), gamma(n + 4, exact.units)))};
+  const double underflow = n * std::max(exact.units.least, in.element_least());
+  const Tensor& y = exact.y[0];
+  const Tensor of_squares = div(full({}, underflow, {.dtype = DType::f64}), add(sqrt(add(square(y), underflow)), y));
+  return {add(add(carried, of_squares), mul(add(y, carried), gamma(n + 4, exact.units)))};
 }
 
 // --- one element at a time -------------------------------------------------------------------------------------------
+
+// An error times a size, which may be infinite.
+Tensor scaled(const Tensor& error, const Tensor& size) { return where(eq(error, 0), 0, mul(error, size)); }
 
 // Of functions that rise or fall everywhere, between x - e and x + e.
 Errors of_monotone(const ExactOp& exact, const ErrorModel&, const Operands& in) {
@@ -170,8 +207,9 @@ Errors of_monotone(const ExactOp& exact, const ErrorModel&, const Operands& in) 
   const Tensor up = distance(in.of(0, {add(exact.x[0], e)}), exact.y[0]);
   const Tensor down = distance(in.of(0, {sub(exact.x[0], e)}), exact.y[0]);
   const bool function = op_info(exact.op.op).kind == OpKind::Transcendental;
-  const double own = (function ? kFunction : 1) * in.element_unit();
-  return {add(maximum(up, down), mul(abs(exact.y[0]), own))};
+  const Tensor carried = maximum(up, down);
+  if (exact.op.op == OpId::relu) return {add(carried, mul(abs(finite(exact.y[0])), in.element_unit()))};
+  return {add(carried, in.rounding(exact.y[0], carried, function ? kFunction : 1))};
 }
 
 // The same of functions whose second derivative is at most 1.2: GELU and SiLU, which have a minimum.
@@ -180,41 +218,44 @@ Errors of_smooth(const ExactOp& exact, const ErrorModel& model, const Operands& 
   Tensor error = of_monotone(exact, model, in)[0];
   error = add(error, mul(square(in.error(0)), kHalfCurvature));
   // x Phi(x) errs by the units of its factors, x itself.
-  return {add(error, mul(abs(exact.x[0]), 2 * in.element_unit()))};
+  return {add(error, in.rounding(exact.x[0], in.error(0), 2))};
 }
 
 Errors of_lipschitz(const ExactOp& exact, const ErrorModel&, const Operands& in) {
-  return {add(in.error(0), mul(abs(exact.y[0]), in.element_unit()))};
+  return {add(in.error(0), mul(abs(finite(exact.y[0])), in.element_unit()))};
 }
 
 Errors of_square(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   const Tensor e = in.error(0);
-  return {add(mul(e, add(mul(abs(exact.x[0]), 2), e)), mul(abs(exact.y[0]), in.element_unit()))};
+  const Tensor carried = scaled(e, add(mul(abs(exact.x[0]), 2), e));
+  return {add(carried, in.rounding(exact.y[0], carried, 1))};
 }
 
-// An operation on f32 may be part of a fused multiply-add, and its result then stay unrounded.
+// An operation on f32 may be part of a fused multiply-add, and its result then stay unrounded. x + a y rounds a and
+// the product.
 Errors of_addition(const ExactOp& exact, const ErrorModel&, const Operands& in) {
-  Tensor second = in.error(1);
-  if (exact.op.op == OpId::add_ && exact.x[1].defined())
-    second = mul(second, std::abs(exact.op.attrs.get<ScalarAttrs>().value));
   const bool tensors = exact.x[0].defined() && exact.x[1].defined();
   const double number = tensors ? 0 : std::abs(exact.op.attrs.get<ScalarAttrs>().value);
-  const Tensor own = mul(add(abs(exact.y[0]), number), in.element_unit());
+  const double factor = exact.op.op == OpId::add_ && tensors ? exact.op.attrs.get<ScalarAttrs>().value : 1;
+  Tensor second = mul(in.error(1), std::abs(factor));
+  if (std::abs(factor) != 1) second = add(second, in.rounding(mul(exact.x[1], factor), second, 2));
+  const Tensor own = mul(add(abs(finite(exact.y[0])), number), in.element_unit());
   return {add(add(in.error(0), second), own)};
 }
 
 Errors of_product(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   const Tensor a = in.value(0);
   const Tensor b = in.value(1);
-  const Tensor carried = add(mul(in.error(0), add(abs(b), in.error(1))), mul(abs(a), in.error(1)));
-  return {add(carried, mul(abs(exact.y[0]), 2 * in.element_unit()))};
+  const Tensor carried = add(scaled(in.error(0), add(abs(b), in.error(1))), scaled(in.error(1), abs(a)));
+  return {add(carried, in.rounding(exact.y[0], carried, 2))};
 }
 
 Errors of_quotient(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   const Tensor b = in.value(1);
   const Tensor least = maximum(sub(abs(b), in.error(1)), 0);  // 0 leaves every quotient open
-  const Tensor error = div(add(in.error(0), mul(abs(exact.y[0]), in.error(1))), least);
-  return {add(where(isnan(error), 0, error), mul(abs(exact.y[0]), 3 * in.element_unit()))};
+  const Tensor of_operands = add(in.error(0), scaled(in.error(1), abs(exact.y[0])));
+  const Tensor carried = where(eq(of_operands, 0), 0, div(of_operands, least));
+  return {add(carried, in.rounding(exact.y[0], carried, 3))};
 }
 
 Errors of_larger(const ExactOp&, const ErrorModel&, const Operands& in) { return {maximum(in.error(0), in.error(1))}; }
@@ -248,7 +289,7 @@ Errors of_gelu_backward(const ExactOp& exact, const ErrorModel&, const Operands&
   const Tensor slope_error = add(mul(in.error(1), kCurvature), mul(add(slope, add(abs(exact.x[1]), 1)), 4 * u));
   Tensor error = mul(in.error(0), add(slope, slope_error));
   error = add(error, mul(abs(exact.x[0]), slope_error));
-  return {add(error, mul(abs(exact.y[0]), u))};
+  return {add(error, in.rounding(exact.y[0], error, 1))};
 }
 
 // --- movement --------------------------------------------------------------------------------------------------------
@@ -267,7 +308,8 @@ Errors of_movement(const ExactOp& exact, const ErrorModel&, const Operands& in) 
 }
 
 Errors of_dropout(const ExactOp& exact, const ErrorModel& model, const Operands& in) {
-  return {add(of_movement(exact, model, in)[0], mul(abs(exact.y[0]), 2 * in.element_unit()))};
+  const Tensor carried = of_movement(exact, model, in)[0];
+  return {add(carried, in.rounding(exact.y[0], carried, 2))};
 }
 
 Errors of_copy(const ExactOp& exact, const ErrorModel&, const Operands& in) {

@@ -46,7 +46,7 @@ Errors of_softmax(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   check_last(exact.op);
   Tensor x = exact.x[0];
   if (exact.op.attrs.get<DimAttrs>().causal) x = add(x, causal_mask(x.size(-2), x.size(-1)));
-  return {softmax_bound(x, in.error(0), sums_of(exact))};
+  return {add(softmax_bound(x, in.error(0), sums_of(exact)), in.element_least())};
 }
 
 // y (dy - the row's sum of y dy).
@@ -59,19 +59,21 @@ Errors of_softmax_backward(const ExactOp& exact, const ErrorModel&, const Operan
   const Tensor wide = mul(add(abs(g), in.error(0)), add(y, in.error(1)));
   const Tensor of_terms = sub(wide, mul(abs(g), y));
   const double own = gamma(length(y, -1) + kJoins, exact.units);
-  const Tensor total_error = add(sum(of_terms, {-1}, true), mul(sum(wide, {-1}, true), own));
+  const double least = in.element_least();
+  const Tensor total_error =
+      add(add(sum(of_terms, {-1}, true), mul(sum(wide, {-1}, true), own)), length(y, -1) * least);
   const Tensor total = sum(mul(g, y), {-1}, true);
   const Tensor centred = abs(sub(g, total));
   const Tensor centred_error = add(add(in.error(0), total_error), mul(add(abs(g), abs(total)), u));
   Tensor error = mul(add(y, in.error(1)), centred_error);
   error = add(error, mul(in.error(1), centred));
   // y dy - y total, with both products rounded.
-  return {add(error, mul(mul(y, add(abs(g), abs(total))), kJoins * u))};
+  return {add(add(error, mul(mul(y, add(abs(g), abs(total))), kJoins * u)), least)};
 }
 
 Errors of_log_softmax(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   check_last(exact.op);
-  return {log_probabilities(exact.x[0], in.error(0), sums_of(exact)).error};
+  return {add(log_probabilities(exact.x[0], in.error(0), sums_of(exact)).error, in.element_least())};
 }
 
 // dy - exp(y) G with G the row's sum of dy.
@@ -81,13 +83,13 @@ Errors of_log_softmax_backward(const ExactOp& exact, const ErrorModel&, const Op
   const double u = exact.units.sum;
   const Tensor& g = exact.x[0];
   const Tensor p = exp(exact.x[1]);
-  const Tensor p_error = mul(p, expm1(add(in.error(1), kFunction * u)));
+  const Tensor p_error = add(mul(p, expm1(add(in.error(1), kFunction * u))), in.element_least());
   const Tensor total = abs(sum(g, {-1}, true));
   const Tensor wide = sum(add(abs(g), in.error(0)), {-1}, true);
   const Tensor total_error = add(sum(in.error(0), {-1}, true), mul(wide, gamma(length(g, -1), exact.units)));
   Tensor error = add(in.error(0), mul(p_error, add(total, total_error)));
   error = add(error, mul(p, total_error));
-  return {add(error, mul(add(abs(g), mul(p, total)), 2 * u))};
+  return {add(add(error, mul(add(abs(g), mul(p, total)), 2 * u)), in.element_least())};
 }
 
 // --- norms -----------------------------------------------------------------------------------------------------------
@@ -133,8 +135,7 @@ Errors of_norm_layer(const ExactOp& exact, const ErrorModel&, const Operands& in
   const NormInputs at{.weight = 1, .bias = rms ? -1 : 2, .mean = batch ? 3 : -1, .variance = batch ? 4 : -1};
   const Units units = sums_of(exact);
   const NormNumbers n = norm_of(exact, in, at);
-  Tensor error = norm_output_bound(n, norm_parts(n, units), units);
-  return {error};
+  return {add(norm_output_bound(n, norm_parts(n, units), units), in.element_least())};
 }
 
 Errors of_norm_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
@@ -145,8 +146,11 @@ Errors of_norm_backward(const ExactOp& exact, const ErrorModel&, const Operands&
   const NormParts p = norm_parts(n, units);
   const Tensor& g = exact.x[0];
   const Tensor g_error = in.error(0);
+  // Products of the gradient, of deviations and of their roots may each underflow.
+  const Tensor of_root = mul(square(add(p.root, 1)), in.element_least());
+  const Tensor underflow = mul(of_root, add(abs(p.normal), 1));
   Errors errors;
-  errors[0] = norm_input_gradient_bound(n, p, g, g_error, exact.y[0], units);
+  errors[0] = add(norm_input_gradient_bound(n, p, g, g_error, exact.y[0], units), underflow);
   const auto for_parameter = [&](std::size_t k, const Tensor& terms) {
     const Shape wide = n.weight.defined() ? n.weight.sizes() : exact.y[k].sizes();
     errors[k] = reshape(sum_to(terms, wide), exact.y[k].sizes());
@@ -154,7 +158,7 @@ Errors of_norm_backward(const ExactOp& exact, const ErrorModel&, const Operands&
   for (std::size_t k = 1; k < kMaxOutputs; ++k) {
     if (!exact.y[k].defined() || exact.y[k].numel() == 0) continue;
     const double rows = static_cast<double>(g.numel()) / static_cast<double>(exact.y[k].numel());
-    for_parameter(k, k == 1 ? norm_weight_gradient_bound(n, p, g, g_error, rows, units)
+    for_parameter(k, k == 1 ? add(norm_weight_gradient_bound(n, p, g, g_error, rows, units), underflow)
                             : norm_bias_gradient_bound(g, g_error, rows, units));
   }
   return errors;
@@ -214,7 +218,8 @@ Errors of_cross_entropy(const ExactOp& exact, const ErrorModel&, const Operands&
   error = add(error, mul(sum(size, {1}), gamma(static_cast<double>(classes) + kJoins, exact.units)));
   if (a.reduction != Reduction::none) error = add(sum(error), mul(sum(size), gamma(c.count + kJoins, exact.units)));
   if (a.reduction == Reduction::mean) error = div(error, c.count);
-  return {reshape(error, exact.y[0].sizes()), log_p.error};
+  error = add(error, in.element_least());
+  return {reshape(error, exact.y[0].sizes()), add(log_p.error, in.element_least())};
 }
 
 // dy (exp(log p) - target).
@@ -231,11 +236,12 @@ Errors of_cross_entropy_backward(const ExactOp& exact, const ErrorModel&, const 
   const Tensor g = of_rows(abs(exact.x[0]));
   const Tensor g_error = of_rows(in.error(0));
   const Tensor p = exp(exact.x[1]);
-  const Tensor p_error = mul(p, expm1(add(in.error(1), kFunction * u)));
-  const Tensor away = where(gt(g, 0), div(abs(exact.y[0]), where(gt(g, 0), g, 1)), 0);  // |p - target|
+  const Tensor p_error = add(mul(p, expm1(add(in.error(1), kFunction * u))), in.element_least());
+  // |p - target|, which is at most 1; not to be had from a gradient of 0.
+  const Tensor away = where(gt(g, 0), div(abs(exact.y[0]), where(gt(g, 0), g, 1)), 1);
   Tensor error = mul(add(g, g_error), p_error);
   error = add(error, mul(g_error, away));
-  return {add(error, mul(mul(g, add(p, 1)), 4 * u))};
+  return {add(add(error, mul(mul(g, add(p, 1)), 4 * u)), mul(c.rows, in.element_least()))};
 }
 
 // --- max pools -------------------------------------------------------------------------------------------------------

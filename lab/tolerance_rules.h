@@ -20,6 +20,10 @@ struct Operands {
   Tensor error(std::size_t i) const;  // 0 where there is none
   Tensor value(std::size_t i) const;  // of a number that stands for an input, a tensor of one element
   double element_unit() const;        // of operations on single elements: f32, or f64 for f64
+  double element_least() const;       // the same dtype's smallest number
+  // What `units` roundings of an operation err by, relative to `size`, with underflow. 0 where the size and what was
+  // carried are 0, and where the size is infinite: such results are exact.
+  Tensor rounding(const Tensor& size, const Tensor& carried, double units) const;
 };
 
 struct Rule {

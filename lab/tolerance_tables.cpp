@@ -66,7 +66,7 @@ std::string to_string(const Tolerances& t, bool all) {
   if (const double norms = t.median_ratio(&Tolerated::of_norms); norms > 0)
     text += fmt::format("median of theory of norms / sampled: {:.3g}\n", norms);
   if (outside > 0) text += fmt::format("{} tensors are outside of the bound in a sampled order (!)\n", outside);
-  else text += "every sampled order and this program's own step are within the bound\n";
+  else text += "every sampled order and the results of this program's ops are within the bound\n";
   if (unlikely > 0) text += fmt::format("{} tensors are outside of what is likely in a sampled order (?)\n", unlikely);
   return text;
 }

@@ -1,7 +1,10 @@
 // Tolerances of a step: bounds hold for sampled orders and splits, and planted bugs exceed them.
 #include <doctest/doctest.h>
 #include <gradual/gradual.h>
+#include <gradual/lab/judge_units.h>
 #include <gradual/lab/lab.h>
+#include <gradual/lab/norm_bounds.h>
+#include <gradual/lab/recorded_ops.h>
 #include <gradual/lab/tolerance.h>
 
 #include <algorithm>
@@ -36,9 +39,28 @@ void check_holds(const lab::Tolerances& t) {
     CHECK(one.worst <= 1);
     CHECK(one.worst_probably <= 1);
     CHECK(one.sampled <= one.bound);
+    CHECK(std::isfinite(one.local));
     differ += one.sampled > 0 ? 1 : 0;
   }
   CHECK(differ > 5);
+}
+
+void check_forward_is_finite(const lab::Tolerances& t) {
+  for (const lab::Tolerated& one : t.tensors) {
+    CAPTURE(one.name);
+    if (one.kind == lab::ToleratedKind::activation) CHECK(std::isfinite(one.bound));
+  }
+}
+
+// The tolerances of the ops of `run`.
+template <class F> lab::Tolerances tolerance_of_ops(const F& run) {
+  const nn::Linear none(1, 1);
+  lab::RecordedOps ops(none);
+  {
+    const ObserverScope scope(ops);
+    run();
+  }
+  return lab::tolerance_of(ops, {.orders = 1});
 }
 
 const lab::Tolerated& named(const lab::Tolerances& t, const std::string& name) {
@@ -93,7 +115,9 @@ TEST_CASE("tolerance: bounds hold for sampled orders of each family of models") 
   for (const Family& f : families) {
     CAPTURE(f.model);
     CAPTURE(f.recipe);
-    check_holds(tolerance_of(f, 3));
+    const lab::Tolerances t = tolerance_of(f, 3);
+    check_holds(t);
+    if (std::string(f.model) != "gpt") check_forward_is_finite(t);
   }
 }
 
@@ -173,6 +197,74 @@ TEST_CASE("tolerance: the bound of a product is that of its sums' partial sums")
   CHECK(y.tolerance <= y.bound);
   CHECK(y.sampled > 0);
   CHECK(named(t, "mul").bound > named(t, "mul").local);
+}
+
+TEST_CASE("tolerance: a 16-bit result at the end of its range may overflow or not") {
+  const lab::Tolerances t = tolerance_of_ops([] {
+    const Tensor x = from_data(std::vector<float>{65504, 16}, {1, 2}).to(DType::f16);
+    matmul(x, ones({2, 1}, {.dtype = DType::f16}));
+  });
+  StateDict other;
+  other.set("matmul", full({1, 1}, 65504, {.dtype = DType::f16}));
+  CHECK(t.exceeded(other).empty());
+  CHECK(named(t, "matmul").worst <= 1);
+}
+
+TEST_CASE("tolerance: numbers that are almost too small may err by their spacing") {
+  const lab::Tolerances t = tolerance_of_ops([] { softmax(from_data(std::vector<float>{0, -95}, {1, 2}), -1); });
+  CHECK(min(named(t, "softmax").always).item() >= 0x1p-149);
+}
+
+TEST_CASE("tolerance: sums of few bits that overflow in some order have no bound, nor have directed roundings") {
+  const auto sums_in = [](const char* name) {
+    return tolerance_of_ops([&] {
+      const AccumulatorScope scope(accumulator(name));
+      matmul(from_data(std::vector<float>{40000, 40000, -40000, -40000}, {1, 4}), ones({4, 1}));
+    });
+  };
+  CHECK(std::isinf(named(sums_in("fp16-acc"), "matmul").bound));
+  CHECK(std::isfinite(named(sums_in("bf16-acc"), "matmul").bound));
+  CHECK_THROWS_WITH_AS(sums_in("e8m7:up"), doctest::Contains("e8m7:up"), Error);
+  CHECK_THROWS_WITH_AS(sums_in("e8m7:stochastic"), doctest::Contains("matmul"), Error);
+}
+
+TEST_CASE("tolerance: the root of a variance that may be 0 grows up to that of eps") {
+  const auto root_error = [](double eps) {
+    lab::NormNumbers n;
+    n.x = from_data(std::vector<double>{1, -1}, {1, 2});
+    n.x_error = ones_like(n.x);
+    n.dims = Shape{1};
+    n.eps = eps;
+    return lab::norm_parts(n, lab::units_of(DType::f32)).root_error.item();
+  };
+  CHECK(root_error(1e-12) > 0.999e6);
+  CHECK(root_error(1e-12) < 1.001e6);
+  CHECK(std::isinf(root_error(0)));
+}
+
+TEST_CASE("tolerance: a loss whose gradient is 0 up to rounding passes the error on") {
+  const lab::Tolerances t = tolerance_of_ops([] {
+    const Tensor x = zeros({1, 2}).requires_grad_();
+    const Tensor nothing = sum(from_data(std::vector<float>{1, -1}, {2}));
+    (cross_entropy(x, zeros({1}, {.dtype = DType::i64})) * nothing).backward();
+  });
+  CHECK(named(t, "backward:cross_entropy_backward").bound > 0x1p-26);
+}
+
+TEST_CASE("tolerance: a factor of an addition rounds its product") {
+  const lab::Tolerances t = tolerance_of_ops([] {
+    Tensor x = full({1}, -0.1);
+    x.add_(ones({1}), 0.1);
+    x.clone();
+  });
+  CHECK(named(t, "clone").bound > 0.1 * 0x1p-24);
+}
+
+TEST_CASE("tolerance: golden tolerances are rounded up") {
+  lab::Tolerances t;
+  const Tensor small = full({1}, 1.2 * 0x1p-149, {.dtype = DType::f64});
+  t.tensors.push_back({.name = "x", .reference = small, .probably = small});
+  CHECK(lab::golden_of(t).tensor("x.tolerance").item() >= small.item());
 }
 
 TEST_CASE("tolerance: planted bugs exceed it where they are, and the right step does not") {
