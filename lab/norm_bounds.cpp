@@ -12,11 +12,11 @@ namespace {
 constexpr double kJoins = 4;     // roundings of a term, and of the scaling of its sum
 constexpr double kFunction = 4;  // units of rounding of 1 / sqrt and of the few operations around it
 
-// The relative error of (v + eps)^(-1/2) if v has this one and stays at least 0. Infinite where v + eps may be
-// 0.
+// The relative error of (v + eps)^(-1/2) if v has this one and stays at least 0. Infinite where v + eps may be 0.
 Tensor root_error(const Tensor& v_error, const Tensor& variance, double eps, const Units& units) {
   const Tensor v_eps = add(variance, eps);
-  const Tensor grows = sub(rsqrt(sub(1, div(minimum(v_error, variance), v_eps))), 1);
+  const Tensor least = add(maximum(sub(variance, v_error), 0), eps);
+  const Tensor grows = sub(rsqrt(div(least, v_eps)), 1);
   const Tensor falls = sub(1, rsqrt(add(div(v_error, v_eps), 1)));
   return add(maximum(grows, falls), kFunction * units.sum);
 }
