@@ -96,7 +96,11 @@ Errors of_log_softmax_backward(const ExactOp& exact, const ErrorModel&, const Op
 
 // Where a norm's inputs are among those of its op; -1: it has none.
 struct NormInputs {
-  int x = 0, weight = -1, bias = -1, mean = -1, variance = -1;
+  int x = 0;
+  int weight = -1;
+  int bias = -1;
+  int mean = -1;
+  int variance = -1;
 };
 
 // x as rows or channels are reduced, and the shape in which weight and bias broadcast.
