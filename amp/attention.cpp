@@ -85,22 +85,28 @@ Tensor sees_nothing(const Tensor& maximum) { return eq(maximum, -kInf); }
 // A number that may be subtracted from -Inf: 0 for a row that sees no key.
 Tensor finite(const Tensor& maximum) { return where(sees_nothing(maximum), 0, maximum); }
 
+// Of q, k and v, which the inputs begin with.
+DType common_dtype(const std::vector<Tensor>& inputs) {
+  return promote(promote(inputs[0].dtype(), inputs[1].dtype()), inputs[2].dtype());
+}
+
 // One call: its operands in the compute type, and the steps that forward and backward share.
 struct Blocks {
   const AttentionPrecision& precision;
   const AttentionAttrs& attrs;
   Tensor q, k, v, mask;
-  Tensor kept;  // dropout of ones [.., L, S]; undefined: no dropout
+  Tensor queries;  // q, rounded for the scores
+  Tensor kept;     // dropout of ones [.., L, S]; undefined: no dropout
   Draws draws;
   double scale = 0;
 
   Blocks(const AttentionPrecision& how, const AttentionAttrs& a, const std::vector<Tensor>& inputs, const Draws& from)
       : precision(how), attrs(a), mask(inputs[3]), draws(from), scale(attention_scale(a, inputs[0].size(-1))) {
-    DType dtype = DType::f32;
-    for (int i = 0; i < 3; ++i) dtype = promote(dtype, inputs[static_cast<std::size_t>(i)].dtype());
+    const DType dtype = promote(DType::f32, common_dtype(inputs));
     q = inputs[0].to(dtype);
     k = inputs[1].to(dtype);
     v = inputs[2].to(dtype);
+    queries = round(&AttentionPrecision::q, q, -1);
     if (!(attrs.dropout > 0)) return;
     Shape sizes = broadcast_shapes(q.sizes().first(q.dim() - 2), k.sizes().first(k.dim() - 2), "attention");
     if (mask.defined() && mask.dim() > 2)
@@ -126,7 +132,6 @@ struct Blocks {
 
   // The scores of a block [.., L, count], -Inf where a query may not attend.
   Tensor scores(std::int64_t first, std::int64_t count) {
-    const Tensor queries = round(&AttentionPrecision::q, q, -1);
     const Tensor keys = round(&AttentionPrecision::k, narrow(k, -2, first, count), -1);
     Tensor s = mul(product(precision.qk_accumulator, queries, turned(keys)), scale);
     if (mask.defined()) {
@@ -204,9 +209,7 @@ class BlockAttention final : public Function {
     const Tensor lse = b.round(&AttentionPrecision::softmax, where(blind, 0, add(finite(m), log(divisor))), -1);
     const Tensor output = b.round(&AttentionPrecision::o, div(o, divisor), -1);
     save_for_backward({inputs[0], inputs[1], inputs[2], inputs[3], output, lse});
-    DType dtype = inputs[0].dtype();
-    for (int i = 1; i < 3; ++i) dtype = promote(dtype, inputs[static_cast<std::size_t>(i)].dtype());
-    return {output.to(dtype)};
+    return {output.to(common_dtype(inputs))};
   }
 
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
@@ -219,6 +222,7 @@ class BlockAttention final : public Function {
     const Tensor given = grads[0].to(b.q.dtype());
     const Tensor along_values = b.round(&AttentionPrecision::d_o, given, -1);
     const Tensor along_queries = b.round(&AttentionPrecision::d_o, given, -2);
+    const Tensor along_keys = b.round(&AttentionPrecision::q, b.q, -2);
     const Tensor delta = sum(mul(along_values, kept[4]), {-1}, true);
     Tensor dq;
     std::vector<Tensor> dk;
@@ -238,9 +242,8 @@ class BlockAttention final : public Function {
       const Tensor part =
           mul(b.product(precision_.pv_accumulator, b.round(&AttentionPrecision::d_s, ds, -1), keys), b.scale);
       dq = dq.defined() ? add(dq, part) : part;
-      const Tensor queries = b.round(&AttentionPrecision::q, b.q, -2);
       const Tensor across = turned(b.round(&AttentionPrecision::d_s, ds, -2));
-      dk.push_back(mul(b.product(precision_.pv_accumulator, across, queries), b.scale));
+      dk.push_back(mul(b.product(precision_.pv_accumulator, across, along_keys), b.scale));
       if (needs_input_grad(3)) dmask.push_back(ds);
     }
     return {dq, cat(dk, -2), cat(dv, -2), dmask.empty() ? Tensor() : gradient_of_mask(dmask, kept[3])};

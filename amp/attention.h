@@ -19,11 +19,11 @@
 //   dQ += ds(dS) k(K_j) scale           f32
 //   dK_j = ds(dS)^T q(Q) scale
 //
-// Lower-case names are quantizers. Each operand of each product is rounded anew, along the axis that the product
-// contracts; of K, V, P, dP and dS what belongs to a block of keys. Scales multiply the operands first. What has no
-// quantizer is f32 (f64 for f64 tensors). The gradient is straight-through. A row that sees no key has m = -Inf, which
-// is not rounded, and the output 0. log l is lost in lse beside scores of 1e9 (a finite mask of a whole row): then
-// backward's P is 1 for each key.
+// Lower-case names are quantizers. Each operand is rounded along the axis that its product contracts: Q and dO once for
+// all blocks, K, V, P, dP and dS block by block. Scales multiply the operands first. What has no quantizer is f32 (f64
+// for f64 tensors). The gradient is straight-through. A row that sees no key has m = -Inf, which is not rounded, and its
+// output is 0. A finite mask of a whole row, such as -1e9, gives scores so large that lse = m + log l rounds to m: the
+// output is still the mean of the values, but backward takes 1 for every P of the row.
 #pragma once
 
 #include <optional>

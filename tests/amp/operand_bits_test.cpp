@@ -91,9 +91,8 @@ double code_bits(const Format& f) {
 
 double numbers_in(int block, bool tiles) { return tiles ? double(block) * block : double(block); }
 
-// What a number of a long tensor takes beside its code, field by field: its share of the block's scale, of a zero point
-// and of the second level.
-template <class Kind> double beside_the_code(const Kind& kind, const Format& format) {
+// The bits that a number of a long tensor shares with its block: of the scale, the zero point and the inner scales.
+template <class Kind> double bits_of_scales(const Kind& kind, const Format& format) {
   double bits = 0;
   if constexpr (is_one_of<Kind, PowerBlocks>) {
     bits += 8 / numbers_in(kind.block, kind.square);
@@ -116,8 +115,8 @@ template <class Kind> double beside_the_code(const Kind& kind, const Format& for
   return bits;
 }
 double counted_bits(const Quantizer& q) {
-  const auto beside = [&](const auto& kind) { return beside_the_code(kind, q.format); };
-  return code_bits(q.format) + std::visit(beside, q.scaling);
+  const auto of_scales = [&](const auto& kind) { return bits_of_scales(kind, q.format); };
+  return code_bits(q.format) + std::visit(of_scales, q.scaling);
 }
 
 }  // namespace

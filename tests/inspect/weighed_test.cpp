@@ -228,9 +228,10 @@ TEST_CASE("the cures of a static loss scale that is too high begin with lower on
 TEST_CASE("a diagnosis loads the data once, and runs no step to show what a trial has shown") {
   int loads = 0;
   lab::LabData data(digits());
-  data.load = [&loads, load = data.load](std::uint64_t seed) {
+  const auto load_digits = data.load;
+  data.load = [&loads, load_digits](std::uint64_t seed) {
     ++loads;
-    return load(seed);
+    return load_digits(seed);
   };
   int models = 0;
   const lab::MakeModel counted = [&models] {

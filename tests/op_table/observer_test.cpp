@@ -42,8 +42,8 @@ Bits bits(const Row& row, const Sample& sample, Device device) {
   return all;
 }
 
-// How many samples of a row are compared: on a GPU, whose emulator takes minutes for all of them, the first of each
-// dtype. What observers do to a call lies before its kernel and is the same for all samples.
+// On a CUDA device only the first sample of each dtype is compared: the emulator takes minutes for all. Observers act
+// before the kernel, in the same way for every sample.
 std::size_t samples_compared(Device device, std::size_t all) {
   return device.is_cuda() ? std::min<std::size_t>(all, 1) : all;
 }

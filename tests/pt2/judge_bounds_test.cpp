@@ -20,26 +20,20 @@
 #include <vector>
 
 #include "archive_writer.h"
+#include "judged.h"
 #include "support/files.h"
 #include "support/tensors.h"
 
 using namespace gradual;
+using test::share_of_bound;
+using test::step_of;
 
 namespace {
 
 using Tensors = std::vector<Tensor>;
 using Random = std::mt19937_64;
 
-pt2::Step one_step(const char* target, std::vector<pt2::Value> arguments) {
-  auto op = std::make_shared<pt2::Op>();
-  op->target = target;
-  pt2::Step step;
-  step.op = op;
-  step.arguments = std::move(arguments);
-  return step;
-}
-
-// The terms along a dim in an order; the same one for all tensors that are given.
+// The places 0 .. count - 1 in a random order.
 Tensor random_places(std::int64_t count, Random& random) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), 0);
@@ -110,8 +104,8 @@ SummingCase soft_target_case(const Tensor& x, Generator& generator) {
   const Tensor p = softmax(randn({kRows, kColumns}, {}, generator), 1);
   const Tensor weight = rand({kColumns}, {}, generator) + 0.5;
   return {"soft targets",
-          one_step("aten.cross_entropy_loss.default",
-                   {pt2::Ref{0}, pt2::Ref{1}, pt2::Ref{2}, std::int64_t{1}, std::int64_t{-100}, kSmoothing}),
+          step_of("aten.cross_entropy_loss.default",
+                  {pt2::Ref{0}, pt2::Ref{1}, pt2::Ref{2}, std::int64_t{1}, std::int64_t{-100}, kSmoothing}),
           {x, f64(p), f64(weight)},
           soft_targets,
           mean_over_classes};
@@ -127,33 +121,33 @@ std::vector<SummingCase> summing_cases() {
   const pt2::Value none;
   const pt2::Value::List last{std::int64_t{1}};
   return {{"instance norm",
-           one_step("aten.instance_norm.default",
-                    {pt2::Ref{0}, pt2::Ref{1}, pt2::Ref{2}, none, none, true, 0.1, 1e-5, false}),
+           step_of("aten.instance_norm.default",
+                   {pt2::Ref{0}, pt2::Ref{1}, pt2::Ref{2}, none, none, true, 0.1, 1e-5, false}),
            {drawn({3, 4, 5, 5}, 1), drawn({4}, 0), drawn({4}, 0)},
            instance_norm,
            norm_of_channels},
           {"variance",
-           one_step("aten.var.correction", {pt2::Ref{0}, last, std::int64_t{1}, false}),
+           step_of("aten.var.correction", {pt2::Ref{0}, last, std::int64_t{1}, false}),
            {rows},
            variance,
            biased_variance},
           {"standard deviation",
-           one_step("aten.std.correction", {pt2::Ref{0}, last, std::int64_t{1}, false}),
+           step_of("aten.std.correction", {pt2::Ref{0}, last, std::int64_t{1}, false}),
            {rows},
            deviation,
            biased_deviation},
           {"mean square",
-           one_step("aten.mse_loss.default", {pt2::Ref{0}, pt2::Ref{1}, std::int64_t{1}}),
+           step_of("aten.mse_loss.default", {pt2::Ref{0}, pt2::Ref{1}, std::int64_t{1}}),
            {rows, others},
            mean_square,
            square_by_rows},
           {"sum of squares",
-           one_step("aten.mse_loss.default", {pt2::Ref{0}, pt2::Ref{1}, std::int64_t{2}}),
+           step_of("aten.mse_loss.default", {pt2::Ref{0}, pt2::Ref{1}, std::int64_t{2}}),
            {rows, others},
            sum_of_squares,
            mean_square},
           {"mean distance",
-           one_step("aten.l1_loss.default", {pt2::Ref{0}, pt2::Ref{1}, std::int64_t{1}}),
+           step_of("aten.l1_loss.default", {pt2::Ref{0}, pt2::Ref{1}, std::int64_t{1}}),
            {rows, others},
            mean_distance,
            distance_by_rows},
@@ -195,12 +189,6 @@ Tensors bounds_of(const SummingCase& c, const Tensors& errors, const Tensors& ex
   if (backward) all.insert(all.end(), backward->begin(), backward->end());
   all.resize(exact.size());
   return all;
-}
-
-// The largest of |got - exact| over the bound.
-double share_of_bound(const Tensor& got, const Tensor& exact, const Tensor& bound) {
-  const Tensor away = abs(got.to(DType::f64) - exact);
-  return max(where(eq(away, 0), 0, away / bound)).item();
 }
 
 Tensor seed_for(const SummingCase& c) {

@@ -20,12 +20,15 @@
 #include <utility>
 #include <vector>
 
+#include "judged.h"
 #include "support/source_dir.h"
 #include "support/tensors.h"
 
 using namespace gradual;
 using lab::Judged;
 using lab::Judgement;
+using test::share_of_bound;
+using test::step_of;
 
 namespace {
 
@@ -75,15 +78,6 @@ std::vector<Tensor> attention_results(const lab::AttentionStep& a, const Tensor&
   const std::vector<Tensor> found = autograd::grad(roots, leaves, std::vector<Tensor>{g.to(dtype)});
   const auto back = [&](const Tensor& t) { return order.defined() ? index_add(t, -2, order, t.size(-2)) : t; };
   return {y.detach(), found[0], back(found[1]), back(found[2])};
-}
-
-pt2::Step step_of(const char* target, std::vector<pt2::Value> arguments) {
-  auto op = std::make_shared<pt2::Op>();
-  op->target = target;
-  pt2::Step step;
-  step.op = op;
-  step.arguments = std::move(arguments);
-  return step;
 }
 
 const char* const kModels[] = {"mlp", "cnn", "residual", "tied", "attention", "gpt", "recurrent", "in_place", "unet"};
@@ -248,12 +242,6 @@ TEST_CASE("attention in f32 is within the bounds over all orders, for any order 
 
 namespace {
 
-// The largest of |got - exact| over the bound; 0 where both are 0.
-double nearness(const Tensor& got, const Tensor& exact, const Tensor& bound) {
-  const Tensor away = abs(got.to(DType::f64) - exact);
-  return max(where(eq(away, 0), 0, away / bound)).item();
-}
-
 // Its forward and the gradients of its inputs, in the inputs' dtype.
 using Computed = std::vector<Tensor> (*)(const std::vector<Tensor>& inputs);
 struct BoundedOp {
@@ -352,11 +340,11 @@ TEST_CASE("norms and losses in f32 are within their bounds, which are not far ab
       if (!of_gradients) of_gradients = lab::loss_gradient_bounds(op.step, inputs, errors, g, {}, results, units);
       REQUIRE(bounds);
       REQUIRE(of_gradients);
-      const double forward = nearness(got[0], exact[0], bounds->at(0));
+      const double forward = share_of_bound(got[0], exact[0], bounds->at(0));
       CHECK(forward < 1);
       CHECK(forward > 1e-3);
       for (std::size_t i = 1; i < exact.size(); ++i) {
-        const double near = nearness(got[i], exact[i], of_gradients->at(i - 1));
+        const double near = share_of_bound(got[i], exact[i], of_gradients->at(i - 1));
         CHECK(near < 1);
         CHECK(near > 1e-4);
       }

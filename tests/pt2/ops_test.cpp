@@ -67,7 +67,7 @@ std::string layout(const std::string& name, const std::string& sizes, const std:
 
 }  // namespace
 
-TEST_CASE("rounded quotients and remainders of floats are exact") {
+TEST_CASE("quotients of floats that are rounded down, and remainders, are exact") {
   const Tensor x = from_data(std::vector<float>{1, -1, 7.5F, -7.5F, 5, -5}, {2, 3});
   const auto of = [&](const std::string& name, const std::string& by) {
     return result_of(name, {{"other", real(by)}}, x).to_vector<float>();

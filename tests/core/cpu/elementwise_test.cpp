@@ -267,6 +267,7 @@ TEST_CASE("rounded quotients and what they leave, at both signs and beyond the r
     const Tensor x = from_data(std::vector<double>{7, -7, 7, -7, 1, -1, 0, -0.0, kInf, 1, -1}, {11}, {.dtype = d});
     const Tensor y = from_data(std::vector<double>{2, 2, -2, -2, kInf, kInf, 0, 3, 2, 0, 0}, {11}, {.dtype = d});
     is(floor_divide(x, y), {3, -4, -4, 3, 0, -1, NAN, -0.0, NAN, kInf, -kInf});
+    CHECK(trunc_divide(ones({1}, {.dtype = DType::f64}), 0.1).item() == 10);  // the rounded quotient, cut off
     is(trunc_divide(x, y), {3, -3, -3, 3, 0, -0.0, NAN, -0.0, kInf, kInf, -kInf});
     is(remainder(x, y), {1, 1, -1, -1, 1, kInf, NAN, -0.0, NAN, NAN, NAN});
     is(fmod(x, y), {1, -1, 1, -1, 1, -1, NAN, -0.0, NAN, NAN, NAN});
