@@ -25,11 +25,13 @@ std::vector<NamedFormat> make_named() {
   };
   const auto unsigned_fn = [&](int x, int m, int bias) {
     Format f = fn(x, m, bias, NanEncoding::all_ones);
-    f.is_signed = f.has_negative_zero = false;
+    f.is_signed = false;
+    f.has_negative_zero = false;
     return f;
   };
   Format powers = unsigned_fn(8, 0, 127);
-  powers.subnormals = powers.has_zero = false;
+  powers.subnormals = false;
+  powers.has_zero = false;
   std::vector<NamedFormat> all = {
       {"fp32", Format::ieee(8, 23), "IEEE 754 binary32"},
       {"tf32", Format::ieee(8, 10), "NVIDIA Ampere's tensor cores; a mode there, not a storage format"},

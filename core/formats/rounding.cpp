@@ -163,7 +163,8 @@ template <class U> RoundingSpec<U> rounding_spec(const Rounder& r, bool codes) {
   s.overflow_below = stays_finite(r, true) ? s.max : beyond;
   s.inf = saturates ? s.max : beyond;
   if (!has_nan) {
-    s.nan_keeps = s.nan_sign = 0;
+    s.nan_keeps = 0;
+    s.nan_sign = 0;
     s.nan = saturates ? s.max : s.zero_sign;
   }
   return s;

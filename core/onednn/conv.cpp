@@ -199,7 +199,8 @@ bool run_parts(const Convolution& whole, std::int64_t size, const Tensor& x, voi
   const Scratch partial(sums ? static_cast<std::size_t>(parts * n) * sizeof(float) : 1);
   const auto cut = [&](std::int64_t i) {
     Convolution part = whole;
-    part.x[0] = part.y[0] = std::min(size, images - i * size);
+    part.x[0] = std::min(size, images - i * size);
+    part.y[0] = part.x[0];
     if (sums) part.out = DType::f32;
     return part;
   };

@@ -191,7 +191,8 @@ void infer_norm(const OpCall& c, OutSpec* out) {
     if (training && x.numel() > 0 && x.numel() / std::max<std::int64_t>(1, parameter[0]) < 2)
       throw_error(c, "training needs more than one value per channel");
   }
-  out[1] = out[2] = {statistics_dtype(x.dtype()), statistics};
+  out[1] = {statistics_dtype(x.dtype()), statistics};
+  out[2] = out[1];
 }
 
 void infer_norm_backward(const OpCall& c, OutSpec* out) {
@@ -208,7 +209,8 @@ void infer_norm_backward(const OpCall& c, OutSpec* out) {
   }
   out[0] = {x.dtype(), x.sizes()};
   if (batch) keep_strides(x, out[0]);
-  out[1] = out[2] = {c[2].defined() ? c[2].dtype() : statistics_dtype(x.dtype()), parameter};
+  out[1] = {c[2].defined() ? c[2].dtype() : statistics_dtype(x.dtype()), parameter};
+  out[2] = out[1];
 }
 
 void infer_along(const OpCall& c, OutSpec* out) {

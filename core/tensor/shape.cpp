@@ -123,7 +123,8 @@ bool view_strides(const Shape& sizes, const Shape& strides, const Shape& new_siz
     if (view_run != run) return false;
     if (d > 0) {
       base = strides[d - 1];
-      run = view_run = 1;
+      run = 1;
+      view_run = 1;
     }
   }
   return view_dim == -1;
