@@ -21,9 +21,9 @@
 //
 // Lower-case names are quantizers. Each operand is rounded along the axis that its product contracts: Q and dO once for
 // all blocks, K, V, P, dP and dS block by block. Scales multiply the operands first. What has no quantizer is f32 (f64
-// for f64 tensors). The gradient is straight-through. A row that sees no key has m = -Inf, which is not rounded, and its
-// output is 0. A finite mask of a whole row, such as -1e9, gives scores so large that lse = m + log l rounds to m: the
-// output is still the mean of the values, but backward takes 1 for every P of the row.
+// for f64 tensors). The gradient is straight-through. A row that sees no key has m = -Inf, which is not rounded, and
+// its output is 0. A finite mask of a whole row, such as -1e9, gives scores so large that lse = m + log l rounds to m:
+// the output is still the mean of the values, but backward takes 1 for every P of the row.
 #pragma once
 
 #include <optional>
