@@ -44,21 +44,20 @@ std::string word_of(const Json& value, const std::string& where) {
 
 // Words of a command line; true stands for an option without a value.
 void add_option(std::vector<std::string>& words, const std::string& name, const Json& value, const std::string& where) {
+  // These belong to the sweep, which gives them to each part itself.
+  static const std::set<std::string> kOfTheSweep = {"recipes", "out", "resume", "overwrite", "jobs", "worker", "until"};
   if (name.starts_with("-")) throwf("{}: options are named without dashes", where);
+  if (kOfTheSweep.contains(name)) throwf("{}: a sweep has no option \"{}\" of its trainings", where, name);
   words.push_back("--" + name);
   if (value.is_boolean() && value.get<bool>()) return;
   words.push_back(word_of(value, where));
 }
 
 std::vector<std::string> options_of(const Json& object, const std::string& where) {
-  // These belong to the sweep, which gives them to each part itself.
-  static const std::set<std::string> kOfTheSweep = {"recipes", "out", "resume", "overwrite", "jobs", "worker", "until"};
   if (!object.is_object()) throwf("{} is {}; an object is expected", where, object.dump());
   std::vector<std::string> words;
-  for (const auto& item : object.items()) {
-    if (kOfTheSweep.contains(item.key())) throwf("{}: a sweep has no option \"{}\" of its trainings", where, item.key());
+  for (const auto& item : object.items())
     add_option(words, item.key(), item.value(), where + ", " + item.key());
-  }
   return words;
 }
 
