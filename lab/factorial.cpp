@@ -18,7 +18,7 @@ void check_valid(const LevelCounts& factors, const std::vector<std::vector<doubl
     throwf("{} combinations are given; the factors have {}", values.size(), factors.combinations());
   for (const std::vector<double>& blocks : values) {
     if (blocks.empty() || blocks.size() != values[0].size())
-      throwf("a combination has {} measurements, the first one {}", blocks.size(), values[0].size());
+      throwf("a combination has {} of the {} measurements that the first one has", blocks.size(), values[0].size());
     for (const double v : blocks)
       if (!std::isfinite(v)) throwf("a measurement is {}; it must be finite", v);
   }
@@ -147,7 +147,9 @@ Factorial analyse(const LevelCounts& factors, const std::vector<std::vector<doub
     higher_degrees -= term.degrees;
   }
   if (higher_degrees == 0 || higher < 0) higher = 0;  // what rounding leaves
-  const double total = all.combinations + all.error;
+  constexpr double kNoise = 1e-24;  // of squares that rounding leaves where all values of a block are equal
+  const double squares_in_all = all.combinations + all.error;
+  const double total = squares_in_all > kNoise * measurements * out.mean * out.mean ? squares_in_all : std::nan("");
   out.higher_share = higher / total;
   out.error_share = all.error / total;
   const bool replicated = blocks > 1;

@@ -29,9 +29,9 @@ struct TermEffect {
 
 // A main effect (one factor), or an interaction of two.
 struct FactorialTerm {
-  std::vector<int> factors;
-  std::vector<TermEffect> effects;  // a combination of the term's levels each
-  double squares = 0;               // sum of squares over all measurements
+  std::vector<int> factors = {};
+  std::vector<TermEffect> effects = {};  // a combination of the term's levels each
+  double squares = 0;                    // sum of squares over all measurements
   int degrees = 0;
   double share = 0;  // of all squares about the means of the blocks, 0 to 1; NaN if there are none
   double f = 0;      // mean square over that of the error; NaN without an estimate of the error

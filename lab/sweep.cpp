@@ -38,27 +38,32 @@ void check_keys(const Json& object, const std::vector<std::string>& allowed, con
 // A number or text as a word of a command line.
 std::string word_of(const Json& value, const std::string& where) {
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_number()) return value.dump();
+  if (value.is_number_integer()) return value.dump();
+  if (value.is_number()) return fmt::format("{}", value.get<double>());
   throwf("{} is {}; a number or a text is expected", where, value.dump());
 }
 
-// Words of a command line; true stands for an option without a value.
-void add_option(std::vector<std::string>& words, const std::string& name, const Json& value, const std::string& where) {
+// Sets an option; true stands for one without a value.
+void set_option(SweepOptions& options, const std::string& name, const std::string& value) {
+  const auto same = std::ranges::find(options, name, &SweepOptions::value_type::first);
+  if (same == options.end()) options.emplace_back(name, value);
+  else same->second = value;
+}
+
+void add_option(SweepOptions& options, const std::string& name, const Json& value, const std::string& where) {
   // These belong to the sweep, which gives them to each part itself.
   static const std::set<std::string> kOfTheSweep = {"recipes", "out", "resume", "overwrite", "jobs", "worker", "until"};
   if (name.starts_with("-")) throwf("{}: options are named without dashes", where);
   if (kOfTheSweep.contains(name)) throwf("{}: a sweep has no option \"{}\" of its trainings", where, name);
-  words.push_back("--" + name);
-  if (value.is_boolean() && value.get<bool>()) return;
-  words.push_back(word_of(value, where));
+  const bool flag = value.is_boolean() && value.get<bool>();
+  set_option(options, name, flag ? "" : word_of(value, where));
 }
 
-std::vector<std::string> options_of(const Json& object, const std::string& where) {
+SweepOptions options_of(const Json& object, const std::string& where) {
   if (!object.is_object()) throwf("{} is {}; an object is expected", where, object.dump());
-  std::vector<std::string> words;
-  for (const auto& item : object.items())
-    add_option(words, item.key(), item.value(), where + ", " + item.key());
-  return words;
+  SweepOptions options;
+  for (const auto& item : object.items()) add_option(options, item.key(), item.value(), where + ", " + item.key());
+  return options;
 }
 
 // What an edit must not do: a merge patch has no order, and these are named by the sweep.
@@ -78,7 +83,8 @@ SweepLevel level_of(const std::string& name, const Json& json, const std::string
     amp::recipe(level.recipe);  // an Error lists the names
     return level;
   }
-  if (!recipe.is_object()) throwf("{}, recipe is {}; a recipe's name or an object of edits is expected", where, recipe.dump());
+  if (!recipe.is_object())
+    throwf("{}, recipe is {}; a recipe's name or an object of edits is expected", where, recipe.dump());
   check_edit(recipe, where + ", recipe");
   level.edit = recipe.dump();
   return level;
@@ -109,6 +115,9 @@ SweepFactor factor_of(const std::string& name, const Json& json, const std::stri
     if (!is_printable_name(level.name) || level.name.empty()) throwf("{}: the name of a level is not printable", where);
     if (!names.insert(level.name).second) throwf("{} has the level \"{}\" twice", where, level.name);
   }
+  for (const SweepLevel& level : factor.levels)
+    if (std::ranges::find(level.options, "seeds", &SweepOptions::value_type::first) != level.options.end())
+      throwf("{}: seeds are no factor; \"seeds\" in \"options\" gives each combination so many", where);
   for (std::size_t i = 0; i < factor.levels.size(); ++i)
     for (std::size_t j = 0; j < i; ++j)
       if (same_choice(factor.levels[i], factor.levels[j]))
@@ -118,7 +127,8 @@ SweepFactor factor_of(const std::string& name, const Json& json, const std::stri
 
 // A JSON merge patch (RFC 7396), but an object of another "kind" replaces the old one, whose fields it does not have.
 void merge(Json& to, const Json& edit) {
-  const bool other_kind = edit.is_object() && to.is_object() && edit.contains("kind") && edit["kind"] != to.value("kind", Json());
+  const bool other_kind =
+      edit.is_object() && to.is_object() && edit.contains("kind") && edit["kind"] != to.value("kind", Json());
   if (!edit.is_object() || !to.is_object() || other_kind) {
     to = edit;
     return;
@@ -175,10 +185,13 @@ std::vector<double> values_of(const std::vector<Result>& results, const std::str
 // Replaces what is not finite by the worst finite value.
 int replace_not_finite(SweepResult& result) {
   double worst = std::numeric_limits<double>::quiet_NaN();
+  int finite = 0;
   for (const std::vector<double>& seeds : result.values)
-    for (const double v : seeds)
-      if (std::isfinite(v) && !(result.metric.gain(v - worst) >= 0)) worst = v;
-  if (std::isnan(worst)) throw_error("no training of the sweep has a finite result");
+    for (const double v : seeds) {
+      if (!std::isfinite(v)) continue;
+      ++finite;
+      if (!(result.metric.gain(v - worst) >= 0)) worst = v;
+    }
   int replaced = 0;
   for (std::vector<double>& seeds : result.values)
     for (double& v : seeds) {
@@ -186,7 +199,16 @@ int replace_not_finite(SweepResult& result) {
       v = worst;
       ++replaced;
     }
+  if (replaced >= finite)
+    throwf("{} of {} trainings have no finite {}; more than half are needed", replaced, replaced + finite,
+           result.metric.name);
   return replaced;
+}
+
+void check_metric(const SweepPart& first, const Result& one, const SweepPart& part, const Result& other) {
+  if (one.metric == other.metric) return;
+  throwf("{} is measured by {}, {} by {}; the levels of a sweep have one metric", first.name, one.metric.name,
+         part.name, other.metric.name);
 }
 
 }  // namespace
@@ -238,11 +260,9 @@ std::vector<SweepPart> parts_of(const Sweep& sweep) {
   std::vector<SweepPart> parts;
   for (std::size_t c = 0; c < sweep.counts().combinations(); ++c) {
     const std::vector<int> levels = sweep.counts().levels(c);
-    std::vector<std::string> options = sweep.options;
-    for (std::size_t f = 0; f < sweep.factors.size(); ++f) {
-      const std::vector<std::string>& more = level(sweep, f, levels).options;
-      options.insert(options.end(), more.begin(), more.end());
-    }
+    SweepOptions options = sweep.options;
+    for (std::size_t f = 0; f < sweep.factors.size(); ++f)
+      for (const auto& [name, value] : level(sweep, f, levels).options) set_option(options, name, value);
     auto part = std::ranges::find(parts, options, &SweepPart::options);
     if (part == parts.end()) {
       parts.push_back({.name = fmt::format("part-{}", parts.size() + 1), .options = options});
@@ -267,10 +287,12 @@ SweepResult sweep_result(const Sweep& sweep, const std::vector<std::vector<Resul
   out.values.resize(sweep.counts().combinations());
   for (std::size_t p = 0; p < parts.size(); ++p) {
     if (results[p].empty()) throwf("{} has no results", parts[p].name);
-    out.metric = results[p][0].metric;
+    check_metric(parts[0], results[0][0], parts[p], results[p][0]);
+    for (const Result& r : results[p]) out.diverged += r.status == Status::diverged ? 1 : 0;
     for (std::size_t i = 0; i < parts[p].combinations.size(); ++i)
       out.values[parts[p].combinations[i]] = values_of(results[p], parts[p].recipes[i].name, measure);
   }
+  out.metric = results[0][0].metric;
   if (measure == SweepMeasure::loss) out.metric = {.name = "test loss", .unit = "", .better = Direction::lower};
   out.replaced = replace_not_finite(out);
   out.effects = analyse(sweep.counts(), out.values);

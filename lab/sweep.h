@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../amp/recipe.h"
@@ -14,12 +15,15 @@
 
 namespace gradual::lab {
 
+// Options of gradual-lab by name, "lr", in their order, with their values; "" for one without a value.
+using SweepOptions = std::vector<std::pair<std::string, std::string>>;
+
 // One choice of a factor.
 struct SweepLevel {
   std::string name;
-  std::vector<std::string> options = {};  // words of gradual-lab's command line: "--lr", "0.01"
-  std::string recipe = {};                // a recipe's name, from which the combination's recipe starts; empty: none
-  std::string edit = {};                  // JSON, merged into the recipe's (docs/sweep.md); empty: none
+  SweepOptions options = {};
+  std::string recipe = {};  // a recipe's name, from which the combination's recipe starts; empty: none
+  std::string edit = {};    // JSON, merged into the recipe's (docs/sweep.md); empty: none
 };
 
 struct SweepFactor {
@@ -38,10 +42,10 @@ struct SweepFactor {
 //     }
 //   }
 //
-// A level's "recipe" is the name of a recipe or edits; its "options" are added to those above.
+// A level's "recipe" is the name of a recipe or edits; its "options" are added to those above, or replace them.
 struct Sweep {
   amp::Recipe base = {};
-  std::vector<std::string> options = {};
+  SweepOptions options = {};
   std::vector<SweepFactor> factors = {};
   std::string text = {};  // the file
 
@@ -54,8 +58,8 @@ Sweep sweep_from_json(const std::string& text, const std::string& file);
 
 // Combinations that are trained by one command: all with the same options.
 struct SweepPart {
-  std::string name = {};                  // of its folder: "part-1"
-  std::vector<std::string> options = {};  // of the command line
+  std::string name = {};      // of its folder: "part-1"
+  SweepOptions options = {};  // a level's replace those of the sweep
   // of the same length
   std::vector<amp::Recipe> recipes = {};
   std::vector<std::size_t> combinations = {};
@@ -70,13 +74,15 @@ struct SweepResult {
   std::vector<std::string> factors = {};
   std::vector<std::vector<std::string>> levels = {};
   SweepMeasure measure = SweepMeasure::metric;
-  MetricInfo metric = {};                   // of the measure
+  MetricInfo metric = {};                        // of the measure
   std::vector<std::vector<double>> values = {};  // [combination][seed]
-  int replaced = 0;                         // values that were not finite: the worst finite one stands for them
+  int diverged = 0;                              // trainings
+  int replaced = 0;                              // values that were not finite: the worst finite one stands for them
   Factorial effects = {};
 };
 
-// results: of each part, in their order. Error if a run is missing, or no value is finite.
+// results: of each part, in their order. Error if a run is missing, if parts have different metrics, and if the values of
+// half of the runs or more are not finite.
 SweepResult sweep_result(const Sweep& sweep, const std::vector<std::vector<Result>>& results, SweepMeasure measure);
 
 // Terms by their share, main effects by level, the interactions that hold, the best combinations.

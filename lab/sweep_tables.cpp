@@ -22,6 +22,13 @@ double percent(const MetricInfo& metric) { return metric.is_share() ? 100 : 1; }
 
 std::string unit(const MetricInfo& metric) { return metric.is_share() ? " in percent" : ""; }
 
+template <class T> std::string counted(T n, const char* what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
+
+// For tables that other programs read.
+std::string exact(const SweepResult& r, double value) { return fmt::format("{:.7g}", percent(r.metric) * value); }
+
 std::string number(const SweepResult& r, double value) {
   return fmt::format("{:.{}f}", percent(r.metric) * value, r.metric.is_share() ? 2 : 4);
 }
@@ -54,7 +61,8 @@ std::string levels_name(const SweepResult& r, const std::vector<int>& factors, s
   const std::vector<int> levels = counts.levels(combination);
   std::string name;
   for (std::size_t k = 0; k < factors.size(); ++k)
-    name += (name.empty() ? "" : ", ") + r.levels[static_cast<std::size_t>(factors[k])][static_cast<std::size_t>(levels[k])];
+    name += (name.empty() ? "" : ", ") +
+            r.levels[static_cast<std::size_t>(factors[k])][static_cast<std::size_t>(levels[k])];
   return name;
 }
 
@@ -144,8 +152,8 @@ TextTable effects_table(const SweepResult& r) {
   for (const FactorialTerm& term : r.effects.terms)
     for (std::size_t c = 0; c < term.effects.size(); ++c) {
       const TermEffect& e = term.effects[c];
-      t.rows.push_back({term_name(r, term), levels_name(r, term.factors, c), number(r, e.mean),
-                        signed_number(r, e.effect), std::isnan(e.half) ? "" : number(r, e.half)});
+      t.rows.push_back({term_name(r, term), levels_name(r, term.factors, c), exact(r, e.mean), exact(r, e.effect),
+                        std::isnan(e.half) ? "" : exact(r, e.half)});
     }
   return t;
 }
@@ -159,8 +167,8 @@ TextTable combinations_table(const SweepResult& r) {
     const std::vector<int> levels = counts_of(r).levels(c);
     std::vector<std::string>& row = t.rows.emplace_back();
     for (std::size_t f = 0; f < levels.size(); ++f) row.push_back(r.levels[f][static_cast<std::size_t>(levels[f])]);
-    row.push_back(number(r, mean_of(r.values[c])));
-    for (const double v : r.values[c]) row.push_back(number(r, v));
+    row.push_back(exact(r, mean_of(r.values[c])));
+    for (const double v : r.values[c]) row.push_back(exact(r, v));
   }
   return t;
 }
@@ -181,12 +189,14 @@ Json term_json(const SweepResult& r, const FactorialTerm& term) {
 
 std::string to_string(const SweepResult& r) {
   const std::size_t seeds = r.values[0].size();
-  std::string out = fmt::format("{} combinations of {} factors, {} seed{}; {}{}, mean {}\n", r.values.size(),
-                                r.factors.size(), seeds, seeds == 1 ? "" : "s", r.metric.name, unit(r.metric),
-                                number(r, r.effects.mean));
+  std::string out =
+      fmt::format("{} combinations of {}, {}; {}{}, mean {}\n", r.values.size(), counted(r.factors.size(), "factor"),
+                  counted(seeds, "seed"), r.metric.name, unit(r.metric), number(r, r.effects.mean));
+  if (r.diverged > 0) out += fmt::format("{} diverged\n", counted(r.diverged, "training"));
   if (r.replaced > 0)
-    out += fmt::format("{} training{} diverged; the worst finite value stands for {}\n", r.replaced,
-                       r.replaced == 1 ? "" : "s", r.replaced == 1 ? "it" : "each");
+    out += fmt::format("{} without a finite {}; the worst finite one stands for it\n", counted(r.replaced, "training"),
+                       r.metric.name);
+  if (std::isnan(r.effects.error_share)) return out + "all trainings of a seed end alike: no choice matters\n";
   if (r.effects.error_degrees == 0) out += "no intervals: several seeds or a third factor would give them\n";
   else if (seeds == 1) out += "one seed: interactions of three and more factors count as chance\n";
   out += "\n" + terms_text(r);
@@ -199,16 +209,20 @@ std::string to_string(const SweepResult& r) {
   return out;
 }
 
-std::vector<TextTable> tables_of(const SweepResult& r) { return {terms_table(r), effects_table(r), combinations_table(r)}; }
+std::vector<TextTable> tables_of(const SweepResult& r) {
+  return {terms_table(r), effects_table(r), combinations_table(r)};
+}
 
 std::string to_json(const SweepResult& r) {
-  Json json = {{"measure", {{"name", r.metric.name}, {"better", r.metric.better == Direction::higher ? "higher" : "lower"}}},
-               {"replaced", r.replaced},
-               {"mean", r.effects.mean},
-               {"higher_share", finite(r.effects.higher_share)},
-               {"error_share", finite(r.effects.error_share)},
-               {"error_variance", finite(r.effects.error_variance)},
-               {"error_degrees", r.effects.error_degrees}};
+  Json json = {
+      {"measure", {{"name", r.metric.name}, {"better", r.metric.better == Direction::higher ? "higher" : "lower"}}},
+      {"diverged", r.diverged},
+      {"replaced", r.replaced},
+      {"mean", r.effects.mean},
+      {"higher_share", finite(r.effects.higher_share)},
+      {"error_share", finite(r.effects.error_share)},
+      {"error_variance", finite(r.effects.error_variance)},
+      {"error_degrees", r.effects.error_degrees}};
   for (std::size_t f = 0; f < r.factors.size(); ++f)
     json["factors"].push_back({{"name", r.factors[f]}, {"levels", r.levels[f]}});
   for (const FactorialTerm& term : r.effects.terms) json["terms"].push_back(term_json(r, term));

@@ -3,6 +3,7 @@
 #include <gradual/core/files/atomic_file.h>
 #include <gradual/core/files/input_file.h>
 #include <gradual/core/support/error.h>
+#include <gradual/core/support/throwf.h>
 #include <gradual/dist/communicator.h>
 #include <gradual/lab/folder_lock.h>
 #include <gradual/lab/sweep.h>
@@ -74,10 +75,16 @@ std::string recipes_file(const Arguments& a, const SweepPart& part) {
 // The command line of a part. It can be given by hand, too.
 std::vector<std::string> words_of(const Arguments& a, const SweepPart& part) {
   std::vector<std::string> words = {program_called()};
-  words.insert(words.end(), part.options.begin(), part.options.end());
+  bool explains = false;
+  for (const auto& [name, value] : part.options) {
+    words.push_back("--" + name);
+    if (!value.empty()) words.push_back(value);
+    explains = explains || name == "explain-steps";
+  }
   words.insert(words.end(), {"--recipes", recipes_file(a, part), "--out", (fs::path(a.out) / part.name).string()});
+  words.insert(words.end(), {"--jobs", std::to_string(a.jobs)});
   // Nobody reads why each of many combinations failed.
-  words.insert(words.end(), {"--explain-steps", "0", "--jobs", std::to_string(a.jobs)});
+  if (!explains) words.insert(words.end(), {"--explain-steps", "0"});
   if (a.quiet) words.emplace_back("--quiet");
   if (fs::exists(fs::path(a.out) / part.name)) words.emplace_back("--resume");
   return words;
@@ -87,7 +94,9 @@ void write_tables(const Arguments& a, const SweepResult& result) {
   write_file_atomically((fs::path(a.out) / "effects.json").string(), to_json(result));
   for (const TextTable& t : tables_of(result)) {
     write_file_atomically((fs::path(a.out) / (t.name + ".csv")).string(), to_csv(t));
-    if (a.latex) write_file_atomically((fs::path(a.out) / (t.name + ".tex")).string(), to_latex(t));
+    const fs::path tex = fs::path(a.out) / (t.name + ".tex");
+    if (a.latex) write_file_atomically(tex.string(), to_latex(t));
+    else fs::remove(tex);  // of an earlier call, with other numbers
   }
 }
 
@@ -96,14 +105,34 @@ std::string resuming(const Arguments& a) {
                      shell_word(a.out), a.jobs);
 }
 
+// A part's options for people.
+std::string options_text(const SweepPart& part) {
+  std::string text;
+  for (const auto& [name, value] : part.options)
+    text += fmt::format(" --{}{}{}", name, value.empty() ? "" : " ", value);
+  return text;
+}
+
+// Error naming the file for options that gradual-lab refuses.
+void check_parts(const Arguments& a, const std::vector<SweepPart>& parts) {
+  for (const SweepPart& part : parts) {
+    try {
+      check_training(words_of(a, part));
+    } catch (const Error& e) { throwf("{}, options{}: {}", a.file, options_text(part), e.what()); }
+  }
+}
+
 // Trains the parts. None on a rank other than the first, and after a signal.
 std::optional<std::vector<std::vector<Result>>> train_parts(const Arguments& a, const std::vector<SweepPart>& parts,
                                                             dist::Communicator& ranks) {
+  std::vector<std::vector<std::string>> words;  // by what is there before any rank begins
+  for (const SweepPart& part : parts) words.push_back(words_of(a, part));
+  ranks.barrier();
   std::vector<std::vector<Result>> all;
-  for (const SweepPart& part : parts) {
+  for (std::size_t p = 0; p < parts.size(); ++p) {
     if (ranks.rank() == 0 && !a.quiet)
-      say(stderr, "{} of {}: {}\n", part.name, parts.size(), fmt::join(part.options, " "));
-    std::optional<Comparison> trained = train_as(words_of(a, part), ranks);
+      say(stderr, "{} of {}:{}\n", parts[p].name, parts.size(), options_text(parts[p]));
+    std::optional<Comparison> trained = train_as(words[p], ranks);
     if (ranks.any(stop_signal() != 0)) return std::nullopt;
     if (trained) all.push_back(std::move(trained->results));
   }
@@ -114,7 +143,7 @@ std::optional<std::vector<std::vector<Result>>> train_parts(const Arguments& a, 
 int sweep(const Arguments& a, dist::Communicator& ranks) {
   const Sweep sweep = sweep_from_json(read_file(a.file), a.file);
   const std::vector<SweepPart> parts = parts_of(sweep);
-  for (const SweepPart& part : parts) check_training(words_of(a, part));
+  check_parts(a, parts);
   std::optional<FolderLock> lock;
   if (ranks.rank() == 0) {
     lock.emplace(a.out);
@@ -132,8 +161,7 @@ int sweep(const Arguments& a, dist::Communicator& ranks) {
   const SweepResult result = sweep_result(sweep, *results, by);
   write_tables(a, result);
   say_text(to_string(result), a.wide);
-  say(stdout, "\nresults: {} (effects.json, terms.csv, effects.csv, combinations.csv, a report in each part-N)\n",
-      a.out);
+  say(stdout, "\nresults: {} (effects.json, *.csv, part-N/report.html)\n", a.out);
   return 0;
 }
 

@@ -78,6 +78,7 @@ TEST_CASE("with one block interactions of three factors count as chance; two fac
 TEST_CASE("an experiment that is not whole is an error that says what is missing") {
   CHECK_THROWS_WITH_AS(analyse({{2, 1}}, {{1}, {2}}), "a factor has 1 level; at least 2 are needed", Error);
   CHECK_THROWS_WITH_AS(analyse({{2, 2}}, {{1}, {2}}), "2 combinations are given; the factors have 4", Error);
-  CHECK_THROWS_WITH_AS(analyse({{2}}, {{1, 2}, {2}}), "a combination has 1 measurements, the first one 2", Error);
+  CHECK_THROWS_WITH_AS(analyse({{2}}, {{1, 2}, {2}}),
+                       "a combination has 1 of the 2 measurements that the first one has", Error);
   CHECK_THROWS_WITH_AS(analyse({{2}}, {{1}, {NAN}}), "a measurement is nan; it must be finite", Error);
 }
