@@ -33,4 +33,10 @@ double student_quantile(double tail, double degrees) {
   return high;
 }
 
+double fisher_tail(double f, double above, double below) {
+  if (std::isnan(f) || !(above > 0) || !(below > 0)) return std::nan("");
+  if (std::isinf(f)) return 0;
+  return Eigen::numext::betainc(below / 2, above / 2, below / (below + above * f));
+}
+
 }  // namespace gradual::lab

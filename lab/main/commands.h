@@ -22,6 +22,7 @@ int probe_command(int argc, char** argv);
 int report_command(int argc, char** argv);
 int search_command(int argc, char** argv);
 int step_command(int argc, char** argv);
+int sweep_command(int argc, char** argv);
 int tolerance_command(int argc, char** argv);
 // Trains and compares: what the program does without a subcommand.
 int train_command(int argc, char** argv);
@@ -45,6 +46,7 @@ inline constexpr std::array kCommands = {
             probe_command},
     Command{"policy", "what autocast does with each op, and why with one", policy_command},
     Command{"search", "the cheapest format of each layer that trains as fp32 does", search_command},
+    Command{"sweep", "all combinations of some choices, and which one matters given which", sweep_command},
     Command{"judge", "a recorded step of a PyTorch model: is a difference rounding, or a bug, and in which op",
             judge_command},
     Command{"translate", "an exported model of PyTorch (.pt2) as C++", translate_command},

@@ -28,6 +28,7 @@
 #include "progress.h"
 #include "ranks.h"
 #include "terminal.h"
+#include "train.h"
 
 namespace gradual::lab {
 namespace {
@@ -281,8 +282,8 @@ std::function<void(const Progress&)> with_tensorboard(const std::function<void(c
   };
 }
 
-// Trains, writes the folder, prints the table; returns the exit status.
-int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char** argv) {
+// Trains and writes the folder. None on a process that has done its share of another one's comparison.
+std::optional<Comparison> compared(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char** argv) {
   Options& options = a.options;
   if (a.task.data == "digits" && !app.count("--epochs")) a.task.epochs = kDigitsEpochs;
   options.epochs = a.task.epochs;
@@ -322,23 +323,62 @@ int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char
           count(options.seeds, "seed"), count(options.epochs, "epoch"), sample.train.size());
   };
   SharedComparison shared{make, task, chosen, a.out, options};
-  if (!prepare(ranks, a.ranks, shared, argv)) return 0;
-  const std::vector<Result> results = compare(make, task, chosen, shared.out, options);
-  if (ranks.rank() > 0) return 0;
+  if (!prepare(ranks, a.ranks, shared, argv)) return std::nullopt;
+  Comparison all{.results = compare(make, task, chosen, shared.out, options)};
+  if (ranks.rank() > 0) return std::nullopt;
+  all.stopped =  // a signal in the last step of all stops nothing
+      all.results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
+      std::ranges::any_of(all.results, [](const Result& r) { return r.verdict.kind == VerdictKind::interrupted; }) ||
+      (stop_signal() != 0 && options.until > options.seeds &&
+       std::ranges::any_of(all.results, [](const Result& r) { return r.verdict.kind == VerdictKind::undecided; }));
+  return all;
+}
+
+// Trains, writes the folder, prints the table; returns the exit status.
+int train(const OptionParser& app, Arguments& a, dist::Communicator& ranks, char** argv) {
+  const std::optional<Comparison> all = compared(app, a, ranks, argv);
+  if (!all) return 0;
   say_styled(stdout,
              fmt::format("\n{}\nreport: {}/report.html, which explains the columns (also results.json, runs.csv, "
                          "curves.csv)\n",
-                         table(results, table_options(a.wide)), printable(a.out)));
-  const bool stopped =  // a signal in the last step of all stops nothing
-      results.size() < chosen.size() * static_cast<std::size_t>(options.seeds) ||
-      std::ranges::any_of(results, [](const Result& r) { return r.verdict.kind == VerdictKind::interrupted; }) ||
-      (stop_signal() != 0 && options.until > options.seeds &&
-       std::ranges::any_of(results, [](const Result& r) { return r.verdict.kind == VerdictKind::undecided; }));
-  if (stopped) say(stdout, "interrupted; to continue:\n    {}\n", wrapped_command(resuming(app, a), 76, "        "));
-  return stopped ? 128 + stop_signal() : 0;
+                         table(all->results, table_options(a.wide)), printable(a.out)));
+  if (!all->stopped) return 0;
+  say(stdout, "interrupted; to continue:\n    {}\n", wrapped_command(resuming(app, a), 76, "        "));
+  return 128 + stop_signal();
+}
+
+// The words as argv, ending with a null pointer. They must live as long.
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> argv;
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  return argv;
+}
+
+// Reads a command line that asks for no help and no list.
+void read_words(OptionParser& app, Arguments& a, std::vector<char*>& argv) {
+  declare_options(app, a);
+  if (app.parse(static_cast<int>(argv.size()) - 1, argv.data()) || a.version || a.formats || a.list)
+    throw_error("options that print and exit train nothing");
+  check(app, a);
 }
 
 }  // namespace
+
+void check_training(std::vector<std::string> words) {
+  Arguments a;
+  OptionParser app("", "");
+  std::vector<char*> argv = pointers(words);
+  read_words(app, a, argv);
+}
+
+std::optional<Comparison> train_as(std::vector<std::string> words, dist::Communicator& ranks) {
+  Arguments a;
+  OptionParser app("", "");
+  std::vector<char*> argv = pointers(words);
+  read_words(app, a, argv);
+  return compared(app, a, ranks, argv.data());
+}
 
 int train_command(int argc, char** argv) {
   Arguments a;
