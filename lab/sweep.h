@@ -81,8 +81,8 @@ struct SweepResult {
   Factorial effects = {};
 };
 
-// results: of each part, in their order. Error if a run is missing, if parts have different metrics, and if the values of
-// half of the runs or more are not finite.
+// results: of each part, in their order. Error if a run is missing, if parts have different metrics, and if the values
+// of half of the runs or more are not finite.
 SweepResult sweep_result(const Sweep& sweep, const std::vector<std::vector<Result>>& results, SweepMeasure measure);
 
 // Terms by their share, main effects by level, the interactions that hold, the best combinations.
