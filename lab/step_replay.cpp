@@ -38,7 +38,7 @@ Units units_of(const RecordedOp& op) {
   if (a.f64) return units;
   const bool nearest = a.rounding.mode == RoundingMode::nearest_even;
   units.sum = std::max(units.sum, std::ldexp(nearest ? 0.5 : 1.0, -a.format.mantissa_bits));
-  if (a.group > 0) units.sum = std::max(units.sum, std::ldexp(1.0, -a.fraction));
+  if (a.fraction > 0) units.sum = std::max(units.sum, std::ldexp(1.0, -a.fraction));
   units.least = std::max(units.least, a.format.min_positive());
   return units;
 }

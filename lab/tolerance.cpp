@@ -204,7 +204,7 @@ Tensor in_f32_rounded_up(const Tensor& t) {
 }
 
 // Sums in directed, odd or random roundings err by (1 + u)^n - 1 of their terms, others by at most n u.
-void check_rounding(const RecordedOp& op) {
+void check_sums(const RecordedOp& op) {
   if (!op.accumulator) return;
   const RoundingMode mode = op.accumulator->rounding.mode;
   const bool known =
@@ -213,6 +213,11 @@ void check_rounding(const RecordedOp& op) {
     throwf(
         "tolerance: {} in '{}' adds up in {}, for which there are no bounds; sums that round to nearest or toward "
         "zero have",
+        to_string(op.op), op.module, to_string(*op.accumulator));
+  if (op.accumulator->adds == GroupSum::pairwise)
+    throwf(
+        "tolerance: {} in '{}' adds up in {}, which takes subnormal operands for zero: for these there are no bounds; "
+        "other sums of groups have them",
         to_string(op.op), op.module, to_string(*op.accumulator));
 }
 
@@ -256,7 +261,7 @@ double Tolerances::median_ratio(double Tolerated::*bound) const {
 
 Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options) {
   check(options);
-  for (const RecordedOp& op : ops.all()) check_rounding(op);
+  for (const RecordedOp& op : ops.all()) check_sums(op);
   const inspect::Unseen unseen;
   Tolerances t{.orders = options.orders, .lambda = lambda_for(ops.all())};
   t.tensors = Analysis(ops.all(), options, t.lambda).run();

@@ -18,13 +18,12 @@
 #include "../support/parallel.h"
 #include "../support/philox.h"
 #include "../tensor/memory.h"
+#include "group_sums.h"
 
 namespace gradual::cpu {
 namespace {
 
-struct Spec : detail::SumSpec {
-  int fraction = 0;  // of Accumulator
-};
+using Spec = GroupSpec;
 
 // A tile has kRows x kCols independent sums; kDepth rows of b are packed at a time, kCols apart.
 constexpr std::int64_t kRows = 32;
@@ -60,26 +59,23 @@ float add_rounded(const Spec& spec, const float* factors, std::int64_t step, con
   return 0;
 }
 
-// log2 of a magnitude, rounded down; far below any other for zero, 1024 for Inf and NaN.
-inline std::int64_t exponent_of(double x) {
-  return static_cast<std::int64_t>(std::bit_cast<std::uint64_t>(x) << 1 >> 53) - 1023;
-}
-
 template <int loop>
 float add_group(const Spec& spec, const float* factors, std::int64_t step, const double* terms, std::int64_t count,
                 const std::uint32_t* words, double* sums, std::int64_t n) {
   constexpr bool by_chance = loop == static_cast<int>(RoundingMode::stochastic);
   vectorized([=, &spec] {
     const Spec s = spec;
-    const std::int64_t lowest = s.min_exponent - 1023;
+    const std::int64_t lowest = s.lowest_exponent();
     for (std::int64_t j = 0; j < n; ++j) {
-      std::int64_t most = sums[j] == 0 ? -1023 : std::max(exponent_of(sums[j]), lowest);
+      std::int64_t most = sums[j] == 0 ? kNoExponent : std::max(exponent_of(sums[j]), lowest);
       double plain = sums[j];
       for (std::int64_t p = 0; p < count; ++p) {
         const auto factor = static_cast<double>(factors[p * step]);
         const double product = factor * terms[p * kCols + j];
         plain += product;
-        if (product != 0) most = std::max(most, exponent_of(factor) + exponent_of(terms[p * kCols + j]));
+        const std::int64_t exponent = std::max(exponent_of(factor), s.operands_from) +
+                                      std::max(exponent_of(terms[p * kCols + j]), s.operands_from);
+        if (product != 0) most = std::max(most, exponent);
       }
       if (plain - plain != 0) {  // an Inf or a NaN
         sums[j] = plain;
@@ -99,6 +95,28 @@ float add_group(const Spec& spec, const float* factors, std::int64_t step, const
     }
   });
   return 0;
+}
+
+// A group's sum for one column after the other.
+template <auto group_sum, bool by_chance>
+float add_columns(const Spec& spec, const float* factors, std::int64_t step, const double* terms, std::int64_t count,
+                  const std::uint32_t* words, double* sums, std::int64_t n) {
+  Group g;
+  g.count = count;
+  for (std::int64_t p = 0; p < count; ++p) g.a[p] = factors[p * step];
+  for (std::int64_t j = 0; j < n; ++j) {
+    for (std::int64_t p = 0; p < count; ++p) g.b[p] = terms[p * kCols + j];
+    sums[j] = group_sum(spec, sums[j], g, by_chance ? words[j] : 0);
+  }
+  return 0;
+}
+
+template <int loop> Add<double> group_adder(GroupSum adds) {
+  constexpr bool by_chance = loop == static_cast<int>(RoundingMode::stochastic);
+  static constexpr Add<double> kByWay[] = {
+      add_group<loop>, add_columns<exact_group_sum<loop>, by_chance>, add_columns<pairwise_group_sum<loop>, false>,
+      add_columns<late_group_sum<loop, false>, by_chance>, add_columns<late_group_sum<loop, true>, by_chance>};
+  return kByWay[static_cast<std::size_t>(adds)];
 }
 
 #if defined(__x86_64__)
@@ -278,13 +296,14 @@ template <class T> struct Adder {
 
 template <int... mode> Adder<double> adder(const Accumulator& how, std::integer_sequence<int, mode...>) {
   static constexpr Add<double> kAdds[] = {add_rounded<(mode ? mode : detail::kAligned), double>...};
-  static constexpr Add<double> kGroups[] = {add_group<(mode ? mode : detail::kAligned)>...};
+  static constexpr Add<double> (*kGroups[])(GroupSum) = {group_adder<(mode ? mode : detail::kAligned)>...};
+  const Spec spec{detail::sum_spec(how.format, how.rounding), how.fraction,
+                  how.lowest ? std::int64_t{*how.lowest} : kNoExponent};
   const auto by = static_cast<std::size_t>(how.rounding.mode);
   constexpr int kNearest = static_cast<int>(RoundingMode::nearest_even);
   if (by == kNearest && how.format.mantissa_bits == 0)  // ties go by the exponent's last bit
-    return {{detail::sum_spec(how.format, how.rounding), how.fraction},
-            how.group ? add_group<kNearest> : add_rounded<kNearest, double>};
-  return {{detail::sum_spec(how.format, how.rounding), how.fraction}, (how.group ? kGroups : kAdds)[by]};
+    return {spec, how.group ? group_adder<kNearest>(how.adds) : add_rounded<kNearest, double>};
+  return {spec, how.group ? kGroups[by](how.adds) : kAdds[by]};
 }
 Adder<double> adder(const Accumulator& how) {
   if (how.f64) return {{}, add_rounded<kPlain, double>};

@@ -4,6 +4,7 @@
 //   matmul(a, b);   // every partial sum is rounded to f16
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,28 @@
 #include "rounding.h"
 
 namespace gradual {
+
+// How a group of products is added to the sum. Terms are those of MMA-Sim (arXiv 2511.10909).
+enum class GroupSum : std::uint8_t {
+  // The products and the sum are aligned to the largest exponent, cut off `fraction` bits (1 to 40) below it, added
+  // exactly and rounded once. NVIDIA's tensor cores.
+  aligned,
+  // They are added exactly and rounded once. AMD CDNA 1. No fraction.
+  exact,
+  // Products are rounded, then the sums of neighbours, of neighbouring sums and so on, and the last one's with the sum.
+  // Numbers below the smallest normal one are zero: operands below 2^lowest, products and sums by the accumulator's
+  // format. AMD CDNA 2. No fraction, no stochastic rounding.
+  pairwise,
+  // The products are cut as in `aligned`, but without the sum. Then their sum and the sum so far are aligned to each
+  // other and rounded down, `fraction` + 8 and `fraction` bits below the larger exponent. The result is rounded down to
+  // `fraction` + 7 bits after the leading one, then to the format. A product of 2^128 is Inf. The sum's exponent is
+  // that of a normal number, also if it is zero. AMD CDNA 3.
+  late,
+  // The same, where the products with even and those with odd numbers are cut apart, then aligned to each other and
+  // rounded down, `fraction` bits below the larger exponent. No finite product is Inf. A sum that lies wholly more than
+  // one bit below what is kept is zero. AMD CDNA 3's f8.
+  late_even_odd,
+};
 
 // The sum starts at zero, and each product updates it: sum = round(sum + a b). The product and the sum before rounding
 // are exact. matmul, linear, conv2d with its gradients, the products of attention, sum and mean compute so in an
@@ -31,12 +54,14 @@ struct Accumulator {
   // never. A chunk ends there too.
   int promote = 0;
   bool f64 = false;  // sums are doubles; format and rounding must have their defaults
-  // Not 0: `group` products at a time, at most 64, are added to the sum as tensor cores do (Fasi et al. 2021; MMA-Sim,
-  // arXiv 2511.10909). The products and the sum are aligned to the largest exponent, cut off `fraction` bits (1 to 40)
-  // below it, added exactly and rounded once. A product's exponent is the sum of its operands' exponents; a subnormal
-  // operand counts with its own. A chunk or a promotion ends a group. CPU only.
+  // Not 0: `group` products at a time, at most 64, are added to the sum as matrix units do (Fasi et al. 2021; MMA-Sim,
+  // arXiv 2511.10909). A product's exponent is the sum of its operands' exponents. A chunk or a promotion ends a group.
+  // CPU only.
   int group = 0;
   int fraction = 0;
+  GroupSum adds = GroupSum::aligned;
+  // The exponent of the operands' smallest normal number: subnormal operands count with it. Unset: with their own.
+  std::optional<int> lowest = {};
   // Of stochastic rounding: two ops with one key round by the same words. A quantisation draws one for each product.
   RandomKey key = {};
 
@@ -46,7 +71,8 @@ struct Accumulator {
 void check_valid(const Accumulator& accumulator);
 
 // The accumulator with this name: one of accumulators(), a name of named_formats() or "eXmY". ":toward-zero" or another
-// rounding, "/chunk=N", "/promote=N", "/group=N" and "/fraction=N" may follow. Libraries use "hopper-fp8/promote=128".
+// rounding, "/chunk=N", "/promote=N", "/group=N", "/fraction=N", "/adds=WAY" and "/lowest=N" may follow. Libraries use
+// "hopper-fp8/promote=128".
 // Error for other texts.
 Accumulator accumulator(std::string_view name);
 struct NamedAccumulator {
@@ -55,6 +81,7 @@ struct NamedAccumulator {
   std::string about;
 };
 const std::vector<NamedAccumulator>& accumulators();
+std::string to_string(GroupSum adds);  // aligned, exact, pairwise, late, late-even-odd
 // The inverse of accumulator(), without the key.
 std::string to_string(const Accumulator& accumulator);
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes mmasim.csv: dot products as tensor cores add them up, by MMA-Sim (arXiv 2511.10909).
+"""Writes mmasim.csv: dot products as tensor and matrix cores add them up, by MMA-Sim (arXiv 2511.10909).
 
     pip install torch==2.15.0 mmasim==2.1.1 && ./make_mmasim.py
 
 A line has our accumulator's name, the operands' mantissa bits, lowest and highest exponent, the length of the dot
-products, and the bits of the f32 (f16 for the last) sums. The operands come from a linear congruential generator, here
+products, and the bits of the f32 (fp16-acc: f16) sums. The operands come from a linear congruential generator, here
 and in the test: dot product after dot product, a then b, one number per element.
 """
 
@@ -12,6 +12,7 @@ import pathlib
 
 import numpy as np
 import torch
+from mmasim.amd.sim import MFMA
 from mmasim.nv_ptx.sim import MMA, WGMMA, TCGen05MMA
 
 CASES = [  # accumulator, simulation, dtype, mantissa bits, exponents
@@ -28,6 +29,21 @@ CASES = [  # accumulator, simulation, dtype, mantissa bits, exponents
     ("hopper-fp8", lambda: WGMMA("Hopper", "m64n8k32.f32.e4m3.e4m3"), torch.float8_e4m3fn, 3, -6, 7),
     ("blackwell-fp8", lambda: TCGen05MMA("Blackwell", "m64n8k32.kind::f8f6f4.f32.e4m3.e4m3"), torch.float8_e4m3fn, 3, -6, 7),
     ("fp16-acc/group=16/fraction=25", lambda: WGMMA("Hopper", "m64n8k16.f16.f16.f16"), torch.float16, 10, -9, 0),
+    ("cdna1-fp16", lambda: MFMA("CDNA1", "f32_16x16x16f16"), torch.float16, 10, -7, 8),
+    ("cdna1-bf16", lambda: MFMA("CDNA1", "f32_16x16x8bf16"), torch.bfloat16, 7, -20, 20),
+    ("cdna2-fp16", lambda: MFMA("CDNA2", "f32_16x16x16f16"), torch.float16, 6, -18, -8),  # subnormal operands, too
+    ("cdna2-bf16", lambda: MFMA("CDNA2", "f32_16x16x8bf16"), torch.bfloat16, 7, -70, -50),  # subnormal products, too
+    ("cdna2-bf16-1k", lambda: MFMA("CDNA2", "f32_16x16x16bf16_1k"), torch.bfloat16, 7, -20, 20),
+    ("cdna3-fp16", lambda: MFMA("CDNA3", "f32_16x16x16_f16"), torch.float16, 10, -7, 8),
+    ("cdna3-fp16", lambda: MFMA("CDNA3", "f32_16x16x16_bf16"), torch.bfloat16, 7, -20, 20),
+    ("cdna3-fp16/lowest=-14", lambda: MFMA("CDNA3", "f32_16x16x16_f16"), torch.float16, 6, -18, -12),
+    ("cdna3-tf32", lambda: MFMA("CDNA3", "f32_16x16x8_xf32"), torch.float32, 10, -20, 20),
+    ("cdna3-fp8", lambda: MFMA("CDNA3", "f32_16x16x32_fp8_fp8"), torch.float8_e4m3fnuz, 3, -6, 6),
+    ("cdna3-fp8", lambda: MFMA("CDNA3", "f32_16x16x32_bf8_bf8"), torch.float8_e5m2fnuz, 2, -14, 14),
+    ("hopper-fp16", lambda: MMA("RTX Blackwell", "m16n8k16.f32.f16.f16.f32"), torch.float16, 10, -7, 8),
+    ("hopper-tf32", lambda: MMA("RTX Blackwell", "m16n8k8.f32.tf32.tf32.f32"), torch.float32, 10, -20, 20),
+    ("blackwell-fp8", lambda: MMA("RTX Blackwell", "m16n8k32.kind::f8f6f4.f32.e5m2.e5m2.f32"), torch.float8_e5m2, 2, -14, 14),
+    ("blackwell-fp8/lowest=-14", lambda: MMA("RTX Blackwell", "m16n8k32.kind::f8f6f4.f32.e5m2.e5m2.f32"), torch.float8_e5m2, 0, -16, 2),
 ]
 LENGTH, COUNT = 96, 60
 

@@ -44,7 +44,8 @@ Misuses format_misuses() {
       {"an accumulator of chunks of -1", [] { return to_string(accumulator("f32/chunk=-1")); },
        "accumulator 'f32/chunk=-1': chunk=N takes a whole number from 1 on, not 'chunk=-1'"},
       {"an accumulator with an unknown option", [] { return to_string(accumulator("f32/chonk=2")); },
-       "accumulator 'f32/chonk=2': no option 'chonk=2'; there are chunk=N, promote=N, group=N, fraction=N;"},
+       "accumulator 'f32/chonk=2': no option 'chonk=2'; there are chunk=N, promote=N, group=N, fraction=N, adds=WAY, "
+       "lowest=N;"},
       {"an accumulator that rounds at random", [] { return to_string(accumulator("bf16-acc:stochastic")); },
        "= bf16-acc:stochastic"},
       {"a scope of an accumulator with a promotion of -1",

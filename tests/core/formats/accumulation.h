@@ -73,16 +73,18 @@ struct Step {
   }
 };
 
-// Products [from, to) and the sum, cut below the largest exponent and added exactly.
+// Products [from, to) and the sum, cut below the largest exponent (exact sums: not cut) and added exactly.
 inline double grouped(const Accumulator& how, double sum, const std::vector<double>& a, const std::vector<double>& b,
                       std::size_t from, std::size_t to) {
   if (!std::isfinite(sum)) return sum;
   constexpr int kNone = -10000;
+  const int lowest = how.lowest.value_or(kNone);
   int most = sum == 0 ? kNone : std::max(std::ilogb(sum), 1 - how.format.bias);
   for (std::size_t i = from; i < to; ++i)
-    if (a[i] * b[i] != 0) most = std::max(most, std::ilogb(a[i]) + std::ilogb(b[i]));
+    if (a[i] * b[i] != 0)
+      most = std::max(most, std::max(std::ilogb(a[i]), lowest) + std::max(std::ilogb(b[i]), lowest));
   if (most == kNone) return 0;
-  const int shift = std::max(0, most - how.fraction + kUnit);
+  const int shift = how.adds == GroupSum::exact ? 0 : std::max(0, most - how.fraction + kUnit);
   const auto cut = [shift](Int x) { return x / (Int{1} << shift) * (Int{1} << shift); };
   Int total = cut(fixed(sum));
   for (std::size_t i = from; i < to; ++i) total += cut(product(a[i], b[i]));

@@ -38,7 +38,10 @@ const char* const kNames[] = {"f32",
                               "hopper-fp8/promote=128",
                               "fp16-acc/group=16/fraction=25",
                               "bf16-acc:down/group=5/fraction=9/chunk=7",
-                              "e5m4:up/group=64/fraction=3"};
+                              "e5m4:up/group=64/fraction=3",
+                              "hopper-fp16/lowest=-4",
+                              "cdna1-fp16",
+                              "e5m7:down/group=9/adds=exact/chunk=20"};
 
 }  // namespace
 
@@ -114,12 +117,35 @@ TEST_CASE("beyond the range of an accumulator") {
   CHECK(twice("e2m1fn", 5) == 6);
   CHECK(twice("f32", 3e38F) == kInf);
   const float inf = std::numeric_limits<float>::infinity();
-  for (const char* name : {"f32", "f64", "fp16-acc", "hopper-fp8-14bit", "bf16-acc/chunk=1", "bf16-acc/promote=1"}) {
+  for (const char* name : {"f32", "f64", "fp16-acc", "hopper-fp8-14bit", "bf16-acc/chunk=1", "bf16-acc/promote=1",
+                           "cdna1-fp16", "cdna2-bf16", "cdna3-fp16", "cdna3-fp8"}) {
     CHECK(twice(name, inf) == kInf);
     CHECK(std::isnan(twice(name, std::numeric_limits<float>::quiet_NaN())));
     const Tensor a = from_data(std::vector<float>{inf, -inf}, {1, 2});
     CHECK(std::isnan(under(name, [&] { return matmul(a, ones({2, 1})); }).item()));
   }
+}
+
+TEST_CASE("a product of 2^128 is Inf where products are added before the sum") {
+  const Tensor a = from_data(std::vector<float>{0x1p64F, -0x1p64F}, {1, 2});
+  const Tensor b = full({2, 1}, 0x1p64F);
+  CHECK(std::isnan(under("cdna3-fp16", [&] { return matmul(a, b); }).item()));
+  CHECK(std::isnan(under("cdna2-bf16", [&] { return matmul(a, b); }).item()));
+  CHECK(under("cdna1-bf16", [&] { return matmul(a, b); }).item() == 0);
+  CHECK(under("cdna3-fp8", [&] { return matmul(a, b); }).item() == 0);
+}
+
+TEST_CASE("subnormal operands and products are zero in pairwise sums") {
+  const auto product = [](const char* name, float x, float y) {
+    const Tensor a = full({1, 1}, x);
+    return under(name, [&] { return matmul(a, full({1, 1}, y)); }).item();
+  };
+  CHECK(product("cdna2-fp16", 0x1p-14F, 1) == 0x1p-14);
+  CHECK(product("cdna2-fp16", 0x1.8p-15F, 1) == 0);
+  CHECK(product("cdna2-bf16", 0x1.8p-15F, 1) == 0x1.8p-15);
+  CHECK(product("cdna2-bf16", 0x1p-63F, 0x1p-63F) == 0x1p-126);
+  CHECK(product("cdna2-bf16", 0x1p-63F, 0x1p-64F) == 0);
+  CHECK(product("cdna1-bf16", 0x1p-63F, 0x1p-64F) == 0x1p-127);
 }
 
 TEST_CASE("f64 sums are doubles, and f64 tensors know no accumulator") {
@@ -262,12 +288,17 @@ TEST_CASE("names of accumulators that add groups") {
   CHECK(to_string(accumulator("hopper-fp8/promote=128")) == "hopper-fp8/promote=128");
   CHECK(to_string(accumulator("e8m23:toward-zero/fraction=24/group=8")) == "ampere-fp16");
   CHECK(to_string(accumulator("bf16-acc/group=4/fraction=20")) == "bf16-acc/group=4/fraction=20");
+  for (const char* text :
+       {"cdna3-fp16/lowest=-14", "f32/group=8/adds=pairwise", "cdna1-fp16/promote=128", "hopper-fp8/lowest=-6",
+        "cdna2-fp16/chunk=8", "bf16-acc/group=4/fraction=9/adds=late-even-odd"})
+    CHECK(to_string(accumulator(text)) == text);
+  CHECK(accumulator("f32/group=4/adds=pairwise/lowest=-14") == accumulator("cdna2-fp16"));
   CHECK(to_string(accumulator("e5m4:stochastic:8")) == "e5m4:stochastic:8");
   const Accumulator table{.format = format("posit8")};
   CHECK_THROWS_WITH_AS(check_valid(table), doctest::Contains("not the table posit8"), Error);
 }
 
-TEST_CASE("tensor cores add up as MMA-Sim says") {
+TEST_CASE("tensor and matrix cores add up as MMA-Sim says") {
   std::ifstream file(source_dir() + "/tests/golden/mmasim.csv");
   int lines = 0;
   for (std::string line; std::getline(file, line); ++lines) {
@@ -301,7 +332,7 @@ TEST_CASE("tensor cores add up as MMA-Sim says") {
       else CHECK(std::bit_cast<std::uint32_t>(got) == wanted);
     }
   }
-  CHECK(lines == 13);
+  CHECK(lines == 28);
 }
 
 TEST_CASE("stochastic sums: unbiased, the same on any number of threads, with words of their key") {
@@ -336,8 +367,10 @@ TEST_CASE("bad accumulators say what is allowed") {
   const std::pair<const char*, const char*> cases[] = {
       {"fp16-ac",
        "accumulator 'fp16-ac': there are f32, f64, fp16-acc, bf16-acc, hopper-fp8-14bit, volta-fp16, "
-       "ampere-fp16, ampere-tf32, hopper-fp16, hopper-tf32, ada-fp8, hopper-fp8, blackwell-fp8, formats as bf16 and "
-       "eXmY (or eXmY-acc); then :ROUNDING, /chunk=N, /promote=N, /group=N, /fraction=N; did you mean 'fp16-acc'?"},
+       "ampere-fp16, ampere-tf32, hopper-fp16, hopper-tf32, ada-fp8, hopper-fp8, blackwell-fp8, cdna1-fp16, "
+       "cdna1-bf16, cdna2-fp16, cdna2-bf16, cdna2-bf16-1k, cdna3-fp16, cdna3-tf32, cdna3-fp8, formats as bf16 and "
+       "eXmY (or eXmY-acc); then :ROUNDING, /chunk=N, /promote=N, /group=N, /fraction=N, /adds=WAY, /lowest=N; did you "
+       "mean 'fp16-acc'?"},
       {"", "there are f32"},
       {"e9m3", "9 exponent bits; allowed are 1 to 8"},
       {"e5m24", "24 mantissa bits; allowed are 0 to 23"},
@@ -356,7 +389,18 @@ TEST_CASE("bad accumulators say what is allowed") {
       {"fp16-acc/promote=12x", "promote=N takes a whole number from 1 on"},
       {"fp16-acc/promote=99999999999", "promote=N takes a whole number from 1 on"},
       {"fp16-acc/chunks=4",
-       "no option 'chunks=4'; there are chunk=N, promote=N, group=N, fraction=N; did you mean 'chunk=N'?"},
+       "no option 'chunks=4'; there are chunk=N, promote=N, group=N, fraction=N, adds=WAY, lowest=N; did you mean "
+       "'chunk=N'?"},
+      {"cdna1-fp16/adds=exactly", "adds=WAY takes aligned, exact, pairwise, late, late-even-odd, not 'exactly'"},
+      {"cdna1-fp16/adds=exact/adds=late", "adds is given twice"},
+      {"cdna1-fp16/fraction=3", "add exact have a group of 1 to 64 products and no fraction bits, not 4 at 3"},
+      {"f32/adds=pairwise", "not 0 at 0"},
+      {"f32/group=8/adds=late", "not 8 at 0"},
+      {"cdna2-bf16:stochastic", "pairwise sums are not rounded by chance"},
+      {"f32/lowest=-14", "lowest, an exponent of operands, is for groups"},
+      {"hopper-fp8/lowest=-200", "-149 to 0, not -200"},
+      {"hopper-fp8/lowest=e", "lowest=N takes a whole number"},
+      {"hopper-fp8/lowest=-6/lowest=-6", "lowest is given twice"},
       {"fp16-acc/", "no option ''"},
       {"fp16-acc/chunk=2/chunk=3", "chunk is given twice"},
       {"f64:toward-zero", "f64 sums are doubles"}};
