@@ -89,8 +89,8 @@ double add_group(const Unit& unit, const detail::SumSpec& f32, double sum, const
 
 void check_rows(const Unit& unit, const BlockScaledRows& x) {
   if (x.values.dim() != 2 || x.scales.dim() != 2 || x.values.dtype() != DType::f32 || x.scales.dtype() != DType::f32 ||
-      !x.values.device().is_cpu() || !x.values.is_contiguous() || !x.scales.is_contiguous())
-    throw_error("block_scaled_matmul: values and scales are contiguous f32 matrices on the CPU");
+      !x.values.is_contiguous() || !x.scales.is_contiguous())
+    throw_error("block_scaled_matmul: values and scales are contiguous f32 matrices");
   const std::int64_t k = x.values.size(1);
   const std::int64_t blocks = x.scales.size(1);
   const bool divides = k > 0 && k % unit.group == 0 && blocks > 0 && k % blocks == 0;

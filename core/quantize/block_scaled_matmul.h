@@ -24,8 +24,8 @@ BlockScaledRows block_scaled_rows(const QuantizedTensor& q);
 //   mxf4, mxf4nvf4 (both formats e2m1fn): groups of 64. 16 products are added exactly without scales; the result times
 //     the scales' significands has the exponent of the scales alone. Four such terms and the sum are cut 35 bits below
 //     the largest exponent.
-// Subnormal operands and scales count with the exponent of their smallest normal number. Error for K that is no multiple
-// of 32 (64), for blocks other than 32 (32 or 16), for other scales. CPU only.
+// Subnormal operands and scales count with the exponent of their smallest normal number. Error for K that is no
+// multiple of 32 (64), for blocks other than 32 (32 or 16), for other scales, and for numbers on a GPU.
 Tensor block_scaled_matmul(const BlockScaledRows& a, const BlockScaledRows& b);
 
 }  // namespace gradual
