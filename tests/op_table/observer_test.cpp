@@ -42,12 +42,6 @@ Bits bits(const Row& row, const Sample& sample, Device device) {
   return all;
 }
 
-// On a CUDA device only the first sample of each dtype is compared: the emulator takes minutes for all. Observers act
-// before the kernel, in the same way for every sample.
-std::size_t samples_compared(Device device, std::size_t all) {
-  return device.is_cuda() ? std::min<std::size_t>(all, 1) : all;
-}
-
 void check_rows(Device device) {
   int compared = 0;
   std::int64_t lines = 0;
@@ -58,7 +52,7 @@ void check_rows(Device device) {
     for (const DType dtype : row->dtypes) {
       if (!row->samples || (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16)) continue;
       const std::vector<Sample> samples = samples_of(*row, dtype);
-      for (std::size_t i = 0; i < samples_compared(device, samples.size()); ++i) {
+      for (std::size_t i = 0; i < samples_observed(device, samples.size()); ++i) {
         const Sample& sample = samples[i];
         const Bits alone = bits(*row, sample, device);
         const std::string where = describe(*row, sample, sample.inputs, to_string(device));

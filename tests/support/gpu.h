@@ -8,6 +8,7 @@
 #include <gradual/cuda/cuda.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -35,6 +36,12 @@ inline bool runs_on_gpu(const amp::Recipe& recipe) {
     return q && cpu_only(*q);
   });
 }
+
+// Recipes of every mode, every kind of scaling and every state that a GPU keeps. The emulator takes minutes for all
+// recipes; tests/cuda/training_test.cpp trains with each of them.
+inline constexpr std::array kRecipesForGpu = {
+    "fp32",        "tf32",        "amp-fp16",     "amp-bf16", "fp16-pure", "bf16-pure", "fp16-master",   "bf16-master",
+    "fp8-delayed", "fp8-rowwise", "fp8-block128", "mxfp8",    "nvfp4",     "msamp-o2",  "mxfp4-centered"};
 
 inline std::vector<double> numbers(const Tensor& t) { return t.to(Device::cpu()).to_vector<double>(); }
 // Normal numbers on the CPU, the same for the same seed.
