@@ -30,7 +30,9 @@ constexpr double kFaint = 0.4;       // of a signal's energy
 constexpr double kNominates = 0.02;  // a share that becomes 0, for a trial to decide
 constexpr double kRoomBits = 4;      // powers of two above the largest number that leave room for a larger scale
 
-std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
+std::string in_layer(const std::string& path, const Evidence& e) {
+  return path.empty() ? "ops outside of all layers" : "layer " + e.names(path);
+}
 bool is_gradient(Role role) { return role == Role::error || role == Role::weight_gradient; }
 double clipped_share(const CastCounts& c) { return static_cast<double>(c.overflow) / static_cast<double>(c.elements); }
 
@@ -340,7 +342,7 @@ Found of_updates(const Evidence& e, const UpdateRule& rule) {
 // A rate of the optimizer that is 0 or 1 in the dtype of its arithmetic. eps matters with second moments of 0 alone.
 Found of_rates(const Evidence& e) {
   for (const Scalar& s : e.scalars) {
-    if (!s.lost() || s.name == "eps") continue;
+    if (!s.lost() || s.rate == Rate::eps) continue;
     Finding f{.cause = Cause::rate_lost, .phase = Phase::optimizer, .op = s.op, .site = "the optimizer"};
     f.sentence = fmt::format("{}: {}", s.op, to_string(s));
     f.severity = 0.2;
@@ -391,16 +393,17 @@ std::string cause_text(Cause cause, const std::vector<std::string>& operands) {
 std::vector<LossShare> loss_shares(const Shadow& shadow) {
   std::vector<LossShare> all;
   double sum = 0;
-  const auto add = [&](const ShadowRow& r, const std::string& part, double share) {
-    all.push_back({r.phase, r.op, r.module, r.line, part, std::abs(share)});
+  const auto add = [&](const ShadowRow& r, ErrorSource source, double share) {
+    all.push_back({r.phase, r.op, r.module, r.line, source, std::abs(share)});
     sum += std::abs(share);
   };
   for (const ShadowRow* r : shadow.attribution().rows) {
-    const bool whole = std::ranges::all_of(r->parts, &ErrorPart::before);  // the local error has no parts
+    const auto outside = [](const ErrorPart& part) { return is_before(part.source); };
+    const bool whole = std::ranges::all_of(r->parts, outside);  // the local error has no parts
     double rest = r->share;
     for (const ErrorPart& part : r->parts) rest -= part.share;
-    if (whole) add(*r, "", rest);
-    for (const ErrorPart& part : r->parts) add(*r, part.name, part.share);
+    if (whole) add(*r, ErrorSource::whole, rest);
+    for (const ErrorPart& part : r->parts) add(*r, part.source, part.share);
   }
   for (LossShare& s : all) s.share = sum > 0 ? s.share / sum : 0;
   return all;

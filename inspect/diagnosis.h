@@ -11,6 +11,7 @@
 #include "../amp/precision_observer.h"
 #include "cause.h"
 #include "cures.h"
+#include "error_source.h"
 #include "intervention.h"
 #include "ledger.h"
 #include "number_role.h"
@@ -35,8 +36,8 @@ struct LossShare {
   std::string op = {};
   std::string layer = {};
   std::string line = {};
-  std::string part = {};  // as in ErrorPart; empty: the whole row
-  double share = 0;       // of the sum of all magnitudes
+  ErrorSource source = ErrorSource::whole;
+  double share = 0;  // of the sum of all magnitudes
 };
 
 // The evidence from a run.

@@ -20,7 +20,6 @@ constexpr double kManySwamped = 0.5;
 constexpr double kManyLost = 0.05;
 constexpr double kManySkipped = 0.1;
 constexpr double kMuchOfLoss = 0.25;
-constexpr std::string_view kAccumulation = "accumulation";  // as in ErrorPart
 
 double share(std::int64_t part, std::int64_t whole) { return percent_of(part, whole) / 100; }
 bool is_zero(const LedgerRow& r) { return r.numbers.elements > 0 && r.numbers.zeros == r.numbers.elements; }
@@ -448,8 +447,8 @@ Found of_moments(const Evidence& e) {
 double share_of_sums(const LedgerRow& r, const Evidence& e) {
   double share = 0;
   for (const LossShare& s : e.shares)
-    if ((s.part.empty() || s.part == kAccumulation) && s.phase == r.phase && s.layer == r.module &&
-        (!s.layer.empty() || s.line == r.line))
+    if ((s.source == ErrorSource::whole || s.source == ErrorSource::accumulation) && s.phase == r.phase &&
+        s.layer == r.module && (!s.layer.empty() || s.line == r.line))
       share += s.share;
   return share;
 }

@@ -4,6 +4,7 @@
 #include <gradual/amp/rewrite.h>
 #include <gradual/core/ops/call_cause.h>
 #include <gradual/inspect/cause.h>
+#include <gradual/inspect/error_source.h>
 #include <gradual/inspect/update_meter.h>
 #include <gradual/lab/outcome.h>
 
@@ -88,8 +89,12 @@ Texts display_texts() {
     all.names.emplace_back(cause.text);
     all.causes.emplace_back(cause.text);
   }
-  // Names of functions and parts of errors.
-  for (const char* text : {"checkpoint", "quantize", " rewritten by ", "before"}) all.names.emplace_back(text);
+  for (const inspect::ErrorSourceInfo& source : inspect::kErrorSources)
+    if (source.name.size() > 2) all.names.emplace_back(source.name);  // "x", "w" and "dy" are operands everywhere
+  for (const std::string_view rate : inspect::kRates)
+    if (rate != to_string(inspect::Rate::lr)) all.names.emplace_back(rate);  // "lr" is an option of the program too
+  // Names of functions.
+  for (const char* text : {"checkpoint", "quantize", " rewritten by "}) all.names.emplace_back(text);
   return all;
 }
 
@@ -165,7 +170,8 @@ TEST_CASE("no source outside core/ops/call_cause.h contains the cause of a call"
 TEST_CASE("no source compares a display text") {
   const Texts texts = display_texts();
   CHECK(std::ranges::none_of(texts.names, &std::string::empty));
-  const std::string some[] = {"adam-eps", "matches", "diverged", "error", "second moment", "backward", "loss scaling"};
+  const std::string some[] = {"adam-eps", "matches",      "diverged",     "error", "second moment",
+                              "backward", "loss scaling", "accumulation", "eps"};
   for (const std::string& name : some) CHECK_MESSAGE(std::ranges::count(texts.names, name) > 0, name);
   for (const Source& source : sources()) {
     if (source.path.ends_with(".js")) continue;  // reads the names in results.json
