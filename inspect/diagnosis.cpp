@@ -432,7 +432,7 @@ std::vector<Finding> diagnose(const Evidence& e) {
   }
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);
   for (Finding& f : all) {
-    f.role = role_of(f.cause).value_or(f.role);
+    if (const NumberRole role = cause_info(f.cause).role; role != NumberRole::none) f.role = role;
     f.cures = f.precision ? cures::valid(*e.recipe, f.cures) : std::vector<Cure>{};
     auto line = e.lines.find(f.line);
     if (line == e.lines.end()) line = e.lines.find(f.site.substr(0, f.site.find('#')));
