@@ -93,7 +93,7 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e, bool large) {
       all.push_back(cures::stochastic(fine, l.role));
       all.back().remedy += fmt::format(" and blocks of {}", kSmall);
     }
-    all.insert(all.end(), {cures::layer_in_f32(r, l.layer), cures::fp8(r)});
+    all.insert(all.end(), {cures::layer_in_f32(r, l.layer, e.names), cures::fp8(r)});
   } else if (r.dtype == DType::f16) {
     const bool small = is_gradient(l.role) && l.small > l.large;
     if (small && r.scaling && !r.scaling->dynamic && l.room > kRoomBits)
@@ -130,7 +130,8 @@ std::string zeros_after(const Evidence& e, const std::string& layer) {
     const auto tally = e.casts.find({Role::error, path});
     if (path == layer || tally == e.casts.end()) continue;
     const CastCounts& c = tally->second.counts;
-    if (c.elements && c.zeros + c.underflow >= c.elements) return "; from there on to " + in_layer(path) + " all is 0";
+    if (c.elements && c.zeros + c.underflow >= c.elements)
+      return "; from there on to " + in_layer(path, e) + " all is 0";
   }
   return "";
 }
@@ -185,7 +186,7 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
     if (l.layer.empty()) f.site = q->place();
   }
   f.sentence = fmt::format("{} of the {}s of {} {} {}{}", percent(large ? l.large : l.small), to_string(l.role),
-                           in_layer(l.layer), large ? "exceed the largest number of" : "that are not 0 become 0 in",
+                           in_layer(l.layer, e), large ? "exceed the largest number of" : "that are not 0 become 0 in",
                            e.recipe->quantization ? "its format" : to_string(e.recipe->dtype), why);
   if (!large && l.role == Role::error) f.sentence += zeros_after(e, l.layer);
   // The largest numbers carry most of the signal. Of equal findings the first in a step counts.
@@ -233,9 +234,9 @@ Found of_zero_scales(const Evidence& e, Role role) {
   f.sentence = fmt::format(
       "{}: {} of {} numbers are 0 after rounding, for the scales of their blocks are: their format "
       "ends above them",
-      worst->site(), worst->numbers.zeros, worst->numbers.elements);
+      site_of(*worst, e), worst->numbers.zeros, worst->numbers.elements);
   f.severity = most;
-  f.cures = {cures::wide_scales(*e.recipe), cures::layer_in_f32(*e.recipe, worst->module)};
+  f.cures = {cures::wide_scales(*e.recipe), cures::layer_in_f32(*e.recipe, worst->module, e.names)};
   return f;
 }
 
