@@ -24,9 +24,12 @@ Quantizer scaled(const std::string& name, const Scaling& scaling) {
 // The quantizer of one operand in both of its products.
 void quantise(amp::Recipe& r, Role role, const Quantizer& q) {
   if (!r.quantization) r.quantization.emplace();
-  if (role == Role::activation) r.quantization->forward_x = r.quantization->wgrad_x = q;
-  if (role == Role::weight) r.quantization->forward_w = r.quantization->dgrad_w = q;
-  if (role == Role::error) r.quantization->dgrad_dy = r.quantization->wgrad_dy = q;
+  const auto set = [&](amp::Role operand) {
+    for (const auto field : amp::kOperandQuantizers[static_cast<int>(operand)]) *r.quantization.*field = q;
+  };
+  if (role == Role::activation) set(amp::Role::activation);
+  if (role == Role::weight) set(amp::Role::weight);
+  if (role == Role::error) set(amp::Role::error);
 }
 amp::Recipe with(amp::Recipe r, Role role, const Quantizer& q) {
   quantise(r, role, q);
