@@ -44,7 +44,7 @@ const char* fields_of(Role role, int product) {
 // A failure of one operand: its truth, with the quantizer that cures it. what: the fields of a quantizer that matter.
 void of_operand(Instance& i, Cause cause, Role role, const Quantizer& cured, const std::vector<std::string>& what) {
   i.truth.causes = {cause};
-  i.truth.role = role;
+  i.truth.roles = {role};
   i.truth.phases = {role == Role::error ? Phase::backward : Phase::forward};
   i.truth.cured = with(i.recipe, role, cured);
   for (const std::string& field : what)
@@ -167,7 +167,7 @@ void weight_gradients_vanish(Instance& i, Draw& draw) {
   i.options.training.rates.eps = 1e-16;
   i.recipe.quantization.emplace().weight_gradient = q;
   i.truth.causes = {Cause::gradient_underflow};
-  i.truth.role = Role::weight_gradient;
+  i.truth.roles = {Role::weight_gradient};
   i.truth.phases = {Phase::backward};
   i.truth.cured = i.recipe;
   i.truth.cured.quantization->weight_gradient->scaling = TensorScale{};
@@ -274,7 +274,7 @@ void last_layer(Instance& i, Draw& draw) {
 void of_accumulator(Instance& i, const std::string& name) {
   i.recipe.quantization.emplace().accumulator = accumulator(name);
   i.truth.causes = {Cause::accumulator};
-  i.truth.role = Role::sum;
+  i.truth.roles = {Role::sum};
   i.truth.cured = i.recipe;
   i.truth.cured.quantization->accumulator.reset();
   i.truth.specific = {"/quantization/accumulator"};
