@@ -830,7 +830,7 @@ function blocks() {
     const columns = Math.max(b.columns, Math.min(32, values.length));
     const rows = Math.ceil(values.length / columns);
     const panel =
-        el("div", {class: "panel"}, el("h3", {}, `${b.operand} of ${b.layer || "no layer"}`),
+        el("div", {class: "panel"}, el("h3", {}, `${b.operand} of ${b.layer ? layerText(b.layer) : "no layer"}`),
            el("p", {},
               `${values.length} blocks of ${b.block}, ${b.rule}; ${values.filter(v => v > 0).length} ${
                   regret ? "worse than their best scale" : "clip"}, the worst ${

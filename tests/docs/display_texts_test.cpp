@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "support/source_dir.h"
 
@@ -199,4 +202,18 @@ TEST_CASE("the search for display texts finds them") {
   CHECK(!comparison("x.starts_with(\"matches\")", "matches").empty());
   CHECK(comparison("v(\"forward\", f)", "forward").empty());
   CHECK(pieces("not precision: {own}, and fp32 {fp32}") == std::vector<std::string>{"not precision:", "and fp32"});
+}
+
+TEST_CASE("a percentage has no space before its sign, on the pages and in the report") {
+  const std::regex spaced("[0-9}\\"`] %(?![0-9(])");
+  std::vector<std::string> files = {"README.md", "lab/report.js", "lab/report.html.in"};
+  for (const auto& entry : fs::recursive_directory_iterator(source_dir() + "/docs"))
+    if (entry.path().extension() == ".md") files.push_back(fs::relative(entry.path(), source_dir()).string());
+  CHECK(files.size() > 30);
+  for (const std::string& file : files) {
+    std::ifstream lines(source_dir() + "/" + file);
+    CHECK_MESSAGE(lines, file);
+    for (std::string line; std::getline(lines, line);)
+      CHECK_MESSAGE(!std::regex_search(line, spaced), file, ": ", line);
+  }
 }
