@@ -205,7 +205,7 @@ TEST_CASE("the search for display texts finds them") {
 }
 
 TEST_CASE("a percentage has no space before its sign, on the pages and in the report") {
-  const std::regex spaced("[0-9}\\"`] %(?![0-9(])");
+  const std::regex spaced(R"([0-9}"`] %(?![0-9(]))");
   std::vector<std::string> files = {"README.md", "lab/report.js", "lab/report.html.in"};
   for (const auto& entry : fs::recursive_directory_iterator(source_dir() + "/docs"))
     if (entry.path().extension() == ".md") files.push_back(fs::relative(entry.path(), source_dir()).string());
