@@ -21,6 +21,7 @@ NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|R"(\w+)\((?:.*?)\)\1
                       r"""|(?:(?<=[=(,:] )|(?<=\())/(?:\\.|\[[^\]\n]*\]|[^/\n\\])+/""", re.S | re.M)  # the last: of JavaScript
 TOKEN = re.compile(r"[A-Za-z_$][\w$]*|[0-9][\w.']*|[=!]==|->|=>|::|[-+*/%&|^<>=!]=|&&|\|\||\+\+|--|[^\s]")
 BEFORE_BLOCK = {")", "else", "do", "try", "const", "noexcept", "override", "final", "mutable", ";", "{", "}", "=>", ""}
+CONTROLS = {"if", "for", "while", "switch", "else"}
 HEADS = {"namespace", "struct", "class", "enum", "union", "extern"}
 ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^="}
 TYPE_WORDS = {"const", "static", "constexpr", "inline", "thread_local", "mutable", "volatile", "auto", "let", "var"}
@@ -37,7 +38,8 @@ def without_comments(text):
 
 
 def statements(text):
-    """(line, tokens) of each statement that a semicolon ends; blocks inside, such as lambdas' bodies, are left out."""
+    """(line, tokens) of each statement that a semicolon ends, and of the head of each block that a control word begins;
+    blocks inside, such as lambdas' bodies, are left out."""
     stack, tokens, depth, line, at = [], [], 0, 1, 0
     for match in TOKEN.finditer(text):
         token = match.group()
@@ -48,6 +50,8 @@ def statements(text):
             block = opens_block(before, [t for t, _ in tokens], depth)
             stack.append((block, tokens, depth))
             if block:
+                if tokens and tokens[0][0] in CONTROLS:
+                    yield tokens[0][1], [t for t, _ in tokens]
                 tokens, depth = [], 0
             else:
                 tokens.append((token, line))
@@ -107,7 +111,7 @@ def without_control(tokens):
     while tokens:
         if tokens[0] == "alignas":
             tokens = tokens[tokens.index(")") + 1:]
-        elif tokens[0] in ("if", "for", "while", "switch") and "(" in tokens[:3]:
+        elif tokens[0] in CONTROLS and "(" in tokens[:3] and tokens[0] != "else":
             level, k = 0, tokens.index("(")
             for k in range(k, len(tokens)):
                 level += (tokens[k] == "(") - (tokens[k] == ")")
