@@ -178,7 +178,8 @@ void show_between(const Format& f, double x, const Neighbours& n) {
     return;
   }
   std::string line(kColumns + 1, '-');
-  line[0] = line[kColumns] = '|';
+  line[0] = '|';
+  line[kColumns] = '|';
   line[kColumns / 2] = '+';
   const bool shown = n.part <= 1;
   const bool beyond = n.high > f.max();

@@ -118,7 +118,7 @@ void shadow_of_fp8() {
   double by_operands = 0;
   for (const inspect::ShadowRow* row : a.rows)
     for (const inspect::ErrorPart& part : row->parts)
-      if (std::string_view(part.name) == "x" || std::string_view(part.name) == "w") by_operands += part.share;
+      if (part.source == inspect::ErrorSource::x || part.source == inspect::ErrorSource::w) by_operands += part.share;
   example::claim(std::fabs(by_operands - a.explained) < 0.01 * std::fabs(a.explained),
                  "nearly all of it is the rounding of operands, not of sums or results");
 }

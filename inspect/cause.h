@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "number_role.h"
+
 namespace gradual::inspect {
 
 enum class Cause : std::uint8_t {
@@ -20,13 +22,14 @@ struct CauseInfo {
   Cause cause;
   std::string_view name;  // in results.json: "adam-eps"
   Blame blame;
+  NumberRole role;            // of its numbers, where one role alone can have it; none: the op or the operand tells
   std::string_view evidence;  // what is seen
   std::string_view sentence;  // for readers who know what a float is
   std::string_view cure;      // what helps
 };
 inline constexpr CauseInfo kCauseInfos[kCauses] = {
-#define GRADUAL_CAUSE(cause, name, blame, evidence, sentence, cure) \
-  {Cause::cause, name, Blame::blame, evidence, sentence, cure},
+#define GRADUAL_CAUSE(cause, name, blame, role, evidence, sentence, cure) \
+  {Cause::cause, name, Blame::blame, NumberRole::role, evidence, sentence, cure},
 #include "causes.def"
 };
 constexpr const CauseInfo& cause_info(Cause cause) { return kCauseInfos[static_cast<int>(cause)]; }

@@ -210,10 +210,10 @@ Cure signed_format(Recipe r, amp::Role role) {
   return {r, "a format with a sign, " + name};
 }
 
-Cure layer_in_f32(Recipe r, const std::string& layer) {
+Cure layer_in_f32(Recipe r, const std::string& layer, const LayerNames& names) {
   const std::string path = layer.substr(0, layer.find('#'));
   if (r.quantization && !path.empty()) r.quantization->modules.emplace_back(path, "fp32");
-  return {.recipe = r, .remedy = "layer " + path + " in high precision", .generic = true};
+  return {.recipe = r, .remedy = "layer " + names(path) + " in high precision", .generic = true};
 }
 
 Cure fp8(Recipe r) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../amp/recipe.h"
+#include "layer_names.h"
 
 namespace gradual::inspect {
 
@@ -42,8 +43,8 @@ Cure smaller_blocks(amp::Recipe r, int size);
 Cure finer_scales(amp::Recipe r, amp::Role role, int block);
 Cure stochastic(amp::Recipe r, amp::Role role);
 Cure signed_format(amp::Recipe r, amp::Role role);
-Cure layer_in_f32(amp::Recipe r, const std::string& layer);
-Cure fp8(amp::Recipe r);  // operands as in fp8-current
+Cure layer_in_f32(amp::Recipe r, const std::string& layer, const LayerNames& names = {});  // names: for the remedy
+Cure fp8(amp::Recipe r);                                                                   // operands as in fp8-current
 
 }  // namespace cures
 

@@ -30,7 +30,9 @@ constexpr double kFaint = 0.4;       // of a signal's energy
 constexpr double kNominates = 0.02;  // a share that becomes 0, for a trial to decide
 constexpr double kRoomBits = 4;      // powers of two above the largest number that leave room for a larger scale
 
-std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
+std::string in_layer(const std::string& path, const Evidence& e) {
+  return path.empty() ? "ops outside of all layers" : "layer " + e.names(path);
+}
 bool is_gradient(Role role) { return role == Role::error || role == Role::weight_gradient; }
 double clipped_share(const CastCounts& c) { return static_cast<double>(c.overflow) / static_cast<double>(c.elements); }
 
@@ -91,7 +93,7 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e, bool large) {
       all.push_back(cures::stochastic(fine, l.role));
       all.back().remedy += fmt::format(" and blocks of {}", kSmall);
     }
-    all.insert(all.end(), {cures::layer_in_f32(r, l.layer), cures::fp8(r)});
+    all.insert(all.end(), {cures::layer_in_f32(r, l.layer, e.names), cures::fp8(r)});
   } else if (r.dtype == DType::f16) {
     const bool small = is_gradient(l.role) && l.small > l.large;
     if (small && r.scaling && !r.scaling->dynamic && l.room > kRoomBits)
@@ -128,7 +130,8 @@ std::string zeros_after(const Evidence& e, const std::string& layer) {
     const auto tally = e.casts.find({Role::error, path});
     if (path == layer || tally == e.casts.end()) continue;
     const CastCounts& c = tally->second.counts;
-    if (c.elements && c.zeros + c.underflow >= c.elements) return "; from there on to " + in_layer(path) + " all is 0";
+    if (c.elements && c.zeros + c.underflow >= c.elements)
+      return "; from there on to " + in_layer(path, e) + " all is 0";
   }
   return "";
 }
@@ -183,7 +186,7 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
     if (l.layer.empty()) f.site = q->place();
   }
   f.sentence = fmt::format("{} of the {}s of {} {} {}{}", percent(large ? l.large : l.small), to_string(l.role),
-                           in_layer(l.layer), large ? "exceed the largest number of" : "that are not 0 become 0 in",
+                           in_layer(l.layer, e), large ? "exceed the largest number of" : "that are not 0 become 0 in",
                            e.recipe->quantization ? "its format" : to_string(e.recipe->dtype), why);
   if (!large && l.role == Role::error) f.sentence += zeros_after(e, l.layer);
   // The largest numbers carry most of the signal. Of equal findings the first in a step counts.
@@ -231,9 +234,9 @@ Found of_zero_scales(const Evidence& e, Role role) {
   f.sentence = fmt::format(
       "{}: {} of {} numbers are 0 after rounding, for the scales of their blocks are: their format "
       "ends above them",
-      worst->site(), worst->numbers.zeros, worst->numbers.elements);
+      site_of(*worst, e), worst->numbers.zeros, worst->numbers.elements);
   f.severity = most;
-  f.cures = {cures::wide_scales(*e.recipe), cures::layer_in_f32(*e.recipe, worst->module)};
+  f.cures = {cures::wide_scales(*e.recipe), cures::layer_in_f32(*e.recipe, worst->module, e.names)};
   return f;
 }
 
@@ -340,7 +343,7 @@ Found of_updates(const Evidence& e, const UpdateRule& rule) {
 // A rate of the optimizer that is 0 or 1 in the dtype of its arithmetic. eps matters with second moments of 0 alone.
 Found of_rates(const Evidence& e) {
   for (const Scalar& s : e.scalars) {
-    if (!s.lost() || s.name == "eps") continue;
+    if (!s.lost() || s.rate == Rate::eps) continue;
     Finding f{.cause = Cause::rate_lost, .phase = Phase::optimizer, .op = s.op, .site = "the optimizer"};
     f.sentence = fmt::format("{}: {}", s.op, to_string(s));
     f.severity = 0.2;
@@ -391,16 +394,17 @@ std::string cause_text(Cause cause, const std::vector<std::string>& operands) {
 std::vector<LossShare> loss_shares(const Shadow& shadow) {
   std::vector<LossShare> all;
   double sum = 0;
-  const auto add = [&](const ShadowRow& r, const std::string& part, double share) {
-    all.push_back({r.phase, r.op, r.module, r.line, part, std::abs(share)});
+  const auto add = [&](const ShadowRow& r, ErrorSource source, double share) {
+    all.push_back({r.phase, r.op, r.module, r.line, source, std::abs(share)});
     sum += std::abs(share);
   };
   for (const ShadowRow* r : shadow.attribution().rows) {
-    const bool whole = std::ranges::all_of(r->parts, &ErrorPart::before);  // the local error has no parts
+    const auto outside = [](const ErrorPart& part) { return is_before(part.source); };
+    const bool whole = std::ranges::all_of(r->parts, outside);  // the local error has no parts
     double rest = r->share;
     for (const ErrorPart& part : r->parts) rest -= part.share;
-    if (whole) add(*r, "", rest);
-    for (const ErrorPart& part : r->parts) add(*r, part.name, part.share);
+    if (whole) add(*r, ErrorSource::whole, rest);
+    for (const ErrorPart& part : r->parts) add(*r, part.source, part.share);
   }
   for (LossShare& s : all) s.share = sum > 0 ? s.share / sum : 0;
   return all;
@@ -429,7 +433,7 @@ std::vector<Finding> diagnose(const Evidence& e) {
   }
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);
   for (Finding& f : all) {
-    f.role = role_of(f.cause).value_or(f.role);
+    if (const NumberRole role = cause_info(f.cause).role; role != NumberRole::none) f.role = role;
     f.cures = f.precision ? cures::valid(*e.recipe, f.cures) : std::vector<Cure>{};
     auto line = e.lines.find(f.line);
     if (line == e.lines.end()) line = e.lines.find(f.site.substr(0, f.site.find('#')));

@@ -11,7 +11,9 @@
 #include "../amp/precision_observer.h"
 #include "cause.h"
 #include "cures.h"
+#include "error_source.h"
 #include "intervention.h"
+#include "layer_names.h"
 #include "ledger.h"
 #include "number_role.h"
 #include "update_meter.h"
@@ -35,8 +37,8 @@ struct LossShare {
   std::string op = {};
   std::string layer = {};
   std::string line = {};
-  std::string part = {};  // as in ErrorPart; empty: the whole row
-  double share = 0;       // of the sum of all magnitudes
+  ErrorSource source = ErrorSource::whole;
+  double share = 0;  // of the sum of all magnitudes
 };
 
 // The evidence from a run.
@@ -60,6 +62,7 @@ struct Evidence {
   amp::CastStatsTable casts = {};
   std::vector<LossShare> shares = {};    // of a step's shadow; empty: none was made
   std::vector<std::string> layers = {};  // paths in the order of forward
+  LayerNames names = {};                 // sentences name "layer 4 (Conv2d)" with it
   // The Python line "mine.py:57: x = self.fc2(h)", by layer and parameter that it calls, and by its place "mine.py:57".
   // Empty for C++ models.
   std::map<std::string, std::string> lines = {};

@@ -37,6 +37,7 @@ struct Collector::Impl {
   std::vector<Update> updates = {};
   std::vector<Scalar> scalars = {};
   std::vector<std::string> layers = {};
+  LayerNames names = {};
   std::optional<GradientCheck> gradients = {};
 
   std::int64_t steps() const { return std::ssize(losses); }
@@ -237,6 +238,7 @@ class Explanation {
     e.updates = whole_.updates;
     e.scalars = whole_.scalars;
     e.layers = whole_.layers;
+    e.names = whole_.names;
     e.first = observed(0, 0);
     const auto skip = std::ranges::find(whole_.skipped, true);
     if (made_.step >= 0) e.bad = observed(made_.step - 1, made_.step);
@@ -327,8 +329,10 @@ bool Collector::step(amp::RecipeRun& run, const std::function<Tensor()>& loss) {
     return false;
   }
   if (pass.end >= 0 && step >= pass.end) return false;
-  if (step == 0)
+  if (step == 0) {
     for (const auto& [path, module] : run.model().named_modules()) pass.layers.push_back(path);
+    pass.names = LayerNames(run.model());
+  }
   pass.scales.push_back(run.loss_scale());
   std::optional<amp::RunStep> done;
   if (step >= pass.first && step <= pass.last) done = observed_step(pass, run, loss);

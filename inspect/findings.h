@@ -24,6 +24,10 @@ Found of_sums(const Evidence& e);
 // diagnosis.cpp
 Update all_updates(const Evidence& e);  // the sum of all updates of weights
 std::string percent(double share);      // 0.125: "12.5%"
+// OpRow::site() in a sentence: a layer has its kind, "matmul in layer 4 (Linear)", a parameter its name alone.
+inline std::string site_of(const LedgerRow& r, const Evidence& e) {
+  return r.parameter.empty() ? r.site(e.names) : r.site();
+}
 // The share of the nonzero elements that become 0.
 inline double lost_share(const CastCounts& c) {
   return c.elements > c.zeros ? static_cast<double>(c.underflow) / static_cast<double>(c.elements - c.zeros) : 0;

@@ -20,7 +20,6 @@ constexpr double kManySwamped = 0.5;
 constexpr double kManyLost = 0.05;
 constexpr double kManySkipped = 0.1;
 constexpr double kMuchOfLoss = 0.25;
-constexpr std::string_view kAccumulation = "accumulation";  // as in ErrorPart
 
 double share(std::int64_t part, std::int64_t whole) { return percent_of(part, whole) / 100; }
 bool is_zero(const LedgerRow& r) { return r.numbers.elements > 0 && r.numbers.zeros == r.numbers.elements; }
@@ -138,7 +137,7 @@ struct Remedies {
   // to it, all simple ops of the layer, bf16.
   std::vector<Cure> cures_of(const LedgerRow& r) const {
     const amp::Recipe& own = *look.e.recipe;
-    if (is_quantised(r)) return {cures::scales(own), cures::layer_in_f32(own, r.module), cures::fp8(own)};
+    if (is_quantised(r)) return {cures::scales(own), cures::layer_in_f32(own, r.module, look.e.names), cures::fp8(own)};
     std::vector<Cure> all;
     const bool forward = r.phase == Phase::forward;
     const auto in_f32 = [&](const std::vector<std::string>& ops) {
@@ -216,16 +215,18 @@ struct ArgumentRule {
     }
     if (zero)
       return look.finding(*zero, underflow_of(*zero), remedies.cures_of(*zero),
-                          "{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them", zero->site(),
-                          percent(lost_share(zero->counts)), to_string(zero->to), r.site());
+                          "{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them",
+                          site_of(*zero, look.e), percent(lost_share(zero->counts)), to_string(zero->to),
+                          site_of(r, look.e));
     if (made && !is_low(*made))
       return look.finding(*made, Cause::arithmetic, {},
-                          "{}: {} of its results are 0 in {}, and {} makes NaN or Inf of them", made->site(),
-                          percent(share(made->numbers.zeros, made->numbers.elements)), to_string(made->to), r.site());
+                          "{}: {} of its results are 0 in {}, and {} makes NaN or Inf of them", site_of(*made, look.e),
+                          percent(share(made->numbers.zeros, made->numbers.elements)), to_string(made->to),
+                          site_of(r, look.e));
     if (!difference || r.numbers.nan == 0 || r.kind != OpKind::Transcendental) return {};
     return look.finding(*difference, Cause::cancellation, remedies.cures_of(*difference),
-                        "{}: the terms agree in all bits of {}, and {} makes NaN of what is left", difference->site(),
-                        to_string(difference->to), r.site());
+                        "{}: the terms agree in all bits of {}, and {} makes NaN of what is left",
+                        site_of(*difference, look.e), to_string(difference->to), site_of(r, look.e));
   }
 };
 
@@ -244,13 +245,13 @@ struct RowRules {
     if (eps) cause = Cause::adam_eps;
     // No rounding of the state or of the arithmetic can be the cause in f32.
     if (!is_half(r.from) && !is_half(r.state_dtype)) cause = Cause::arithmetic;
-    Finding f =
-        look.finding(r, cause, {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", r.site(), to_string(r.from));
+    Finding f = look.finding(r, cause, {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", site_of(r, e),
+                             to_string(r.from));
     if (eps)
-      f.sentence = fmt::format("{}: {} of its second moments and eps {} are 0 in {}", r.site(),
+      f.sentence = fmt::format("{}: {} of its second moments and eps {} are 0 in {}", site_of(r, e),
                                percent(share(r.state[1].zeros, r.state[1].elements)), r.eps, to_string(r.from));
     else if (moment)
-      f.sentence = fmt::format("{}: its second moment, a square of the gradient, overflows {}: {}", r.site(),
+      f.sentence = fmt::format("{}: its second moment, a square of the gradient, overflows {}: {}", site_of(r, e),
                                to_string(r.state_dtype), lost(r.state[1]));
     if (!r.numbers.finite()) f.sentence += fmt::format(", and in {} {}", r.parameter, lost(r.numbers));
     return f;
@@ -261,10 +262,10 @@ struct RowRules {
     if (r.phase == Phase::optimizer && !r.parameter.empty()) return of_optimizer(r);
     const std::string function = look.function_of(r);
     const std::string beyond =
-        fmt::format("{} gives numbers beyond {}: {}", r.site(),
+        fmt::format("{} gives numbers beyond {}: {}", site_of(r, e),
                     is_quantised(r) ? "the format of its operands" : to_string(r.to), lost(r.numbers));
     if (r.nonfinite_number)
-      return look.finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", function, r.site());
+      return look.finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", function, site_of(r, e));
     const auto inner = std::ranges::find_if(s.ledger.rows(), [&r](const LedgerRow& x) {
       return r.kind == OpKind::Custom && x.kind != OpKind::Custom && !x.finite() && !x.nonfinite_inputs &&
              Look::is_within(x, r);
@@ -272,11 +273,11 @@ struct RowRules {
     const bool inside = inner != s.ledger.rows().end();
     if (inside && !inner->accumulator.empty())
       return look.finding(*inner, Cause::accumulator, {cures::f32_sums(*e.recipe)},
-                          "{}: the sums leave the range of the accumulator {}: {}", inner->site(), inner->accumulator,
-                          lost(inner->numbers));
+                          "{}: the sums leave the range of the accumulator {}: {}", site_of(*inner, e),
+                          inner->accumulator, lost(inner->numbers));
     if (is_users(r))
       return inside ? of_maker(*inner)
-                    : look.finding(r, Cause::bug, {}, "{}: of finite inputs {}", r.site(), lost(r.numbers));
+                    : look.finding(r, Cause::bug, {}, "{}: of finite inputs {}", site_of(r, e), lost(r.numbers));
     if (!is_low(r)) {
       // f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
       if (e.fp32_fails && s.step == 0 && !function.empty())
@@ -313,14 +314,15 @@ struct RowRules {
     if (r.phase == Phase::optimizer && is_half(r.state_dtype) && !std::ranges::all_of(r.state, &Numbers::finite))
       return of_optimizer(r);
     if (!s.finite_batch)
-      return look.finding(r, Cause::data, {}, "the batch holds NaN or Inf: {} is the first op that reads it", r.site());
+      return look.finding(r, Cause::data, {}, "the batch holds NaN or Inf: {} is the first op that reads it",
+                          site_of(r, e));
     if (r.numbers.nan == 0) {
-      Finding f = look.finding(r, Cause::arithmetic, {}, "{}: a mask of Inf reaches the loss", r.site());
+      Finding f = look.finding(r, Cause::arithmetic, {}, "{}: a mask of Inf reaches the loss", site_of(r, e));
       f.precision = false;
       return f;
     }
     return look.finding(r, Cause::bug, {}, "{}{} reads NaN or Inf that no op made: code that writes memory itself",
-                        look.function_of(r), r.site());
+                        look.function_of(r), site_of(r, e));
   }
 
   // A tensor of zeros made from inputs that are not all 0: a bug unless rounding explains it.
@@ -333,7 +335,7 @@ struct RowRules {
         underflows(&r) || r.source == Source::quantizer || std::ranges::any_of(look.way(r), underflows);
     if (!in_range && (function.empty() || rounded)) return {};
     return look.finding(r, Cause::bug, {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}",
-                        look.function_of(r), r.site(), largest);
+                        look.function_of(r), site_of(r, e), largest);
   }
 };
 
@@ -387,7 +389,8 @@ Found of_zeros(const Evidence& e) {
       if (std::ranges::any_of(r.reads, [&look](std::int64_t i) { return is_zero(look.row(i)); })) continue;
       Found f = s == &e.first ? RowRules{look}.of_zero(r) : Found();
       if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0 && !may_read_zeros(r))
-        f = look.finding(r, Cause::dead_units, {}, "{} gives 0 for every input: nothing before it learns", r.site());
+        f = look.finding(r, Cause::dead_units, {}, "{} gives 0 for every input: nothing before it learns",
+                         site_of(r, e));
       if (!f) continue;
       f->severity = 2;  // everything after it is lost
       return f;
@@ -437,7 +440,7 @@ Found of_moments(const Evidence& e) {
   f.precision = true;
   if (worst->state[1].finite() || coded)
     f.sentence = fmt::format("{}: {} of its second moments are 0 in {} while the first are not: eps {} alone divides",
-                             worst->site(), percent(share(worst->lost_moments, worst->state[1].elements)),
+                             site_of(*worst, e), percent(share(worst->lost_moments, worst->state[1].elements)),
                              coded ? to_string(e.recipe->quantization->moment2->format) : to_string(worst->state_dtype),
                              worst->eps);
   f.severity = e.bad && e.bad->step == 0 ? 0 : 1.6;  // huge updates end in an overflow elsewhere, later
@@ -448,8 +451,8 @@ Found of_moments(const Evidence& e) {
 double share_of_sums(const LedgerRow& r, const Evidence& e) {
   double share = 0;
   for (const LossShare& s : e.shares)
-    if ((s.part.empty() || s.part == kAccumulation) && s.phase == r.phase && s.layer == r.module &&
-        (!s.layer.empty() || s.line == r.line))
+    if ((s.source == ErrorSource::whole || s.source == ErrorSource::accumulation) && s.phase == r.phase &&
+        s.layer == r.module && (!s.layer.empty() || s.line == r.line))
       share += s.share;
   return share;
 }
@@ -468,15 +471,16 @@ Found of_sums(const Evidence& e) {
     if (!s) continue;
     const Look look{*s, e};
     const double of_loss = share_of_sums(*worst, e);
-    Finding f = look.finding(*worst, Cause::accumulator, {cures::f32_sums(*e.recipe)},
-                             "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
-                             worst->site(), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)));
+    Finding f =
+        look.finding(*worst, Cause::accumulator, {cures::f32_sums(*e.recipe)},
+                     "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
+                     site_of(*worst, e), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)));
     if (of_loss > kMuchOfLoss) f.sentence += fmt::format("; {} of the loss's error comes from them", percent(of_loss));
     f.exact = {{.part = ExactPart::sum, .site = f.site}};
     if (worst->accumulator.empty()) {
       f.exact.clear();
       f.cures = {cures::ops_in_f32(*e.recipe, {worst->op}), cures::ops_and_norms_in_f32(*e.recipe, {worst->op})};
-      f.sentence = fmt::format("{}: {} of what it adds is below half an ulp of the sum in {}", worst->site(),
+      f.sentence = fmt::format("{}: {} of what it adds is below half an ulp of the sum in {}", site_of(*worst, e),
                                percent(share(worst->swamped, worst->added)), to_string(worst->to));
     }
     f.step = -1;

@@ -1,8 +1,9 @@
-// Layers named with their kind, "4 (Conv2d)", in the tables that people read.
+// Layers named with their kind, "4 (Conv2d)", in the tables and sentences that people read.
 #pragma once
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "../nn/module.h"
 
@@ -12,13 +13,15 @@ namespace gradual::inspect {
 class LayerNames {
  public:
   LayerNames() = default;
+  explicit LayerNames(std::map<std::string, std::string> kinds) : kinds_(std::move(kinds)) {}
   explicit LayerNames(nn::Module& model) {
     for (const auto& [path, module] : model.named_modules())
       if (!path.empty()) kinds_[path] = module->kind();
   }
-  // "4 (Conv2d)" of "4", and "4.weight (Conv2d)" of a parameter. Another text as it is.
+  // "4 (Conv2d)" of "4", "4#2 (Conv2d)" of the layer's second product, "4.weight (Conv2d)" of a parameter. Another text
+  // as it is.
   std::string operator()(const std::string& name) const {
-    auto found = kinds_.find(name);
+    auto found = kinds_.find(name.substr(0, name.find('#')));
     if (found == kinds_.end()) found = kinds_.find(name.substr(0, name.rfind('.')));
     return found == kinds_.end() ? name : name + " (" + found->second + ")";
   }

@@ -227,7 +227,7 @@ void Shadow::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   if (!exact.defined()) exact = out[0];
   if (kind == OpKind::Contraction && why.empty()) {
     const Tensor stored = cast(exact, out[0].dtype());
-    parts.insert(parts.end(), {{"accumulation", out[0], stored}, {"result", stored, exact}});
+    parts.insert(parts.end(), {{ErrorSource::accumulation, out[0], stored}, {ErrorSource::result, stored, exact}});
   }
   add_row(std::move(row), out[0], out[0], exact, parts, node_);
   written_.clear();
@@ -271,8 +271,8 @@ void Shadow::add_parts_of_inputs(const OpCall& call, const Outputs& out, const s
     clean[0] = inputs[0];
     with_first = run_exactly(call, clean)[0];
   }
-  if (first) parts.push_back({"x before", with_first, none, true});
-  if (others) parts.push_back({"w before", exact, with_first, true});
+  if (first) parts.push_back({ErrorSource::x_before, with_first, none});
+  if (others) parts.push_back({ErrorSource::w_before, exact, with_first});
 }
 
 void Shadow::quantized(const QuantizerCall& call) {
@@ -301,7 +301,10 @@ void Shadow::quantized(const QuantizerCall& call) {
   const Tensor given = f64_of(call.to);
   const Tensor exact = unscaled(f64_of(call.from));
   for (const auto& frame : frames_) {
-    if (!std::exchange(frame->rounded, true)) frame->first = frame->both = frame->exact;
+    if (!std::exchange(frame->rounded, true)) {
+      frame->first = frame->exact;
+      frame->both = frame->exact;
+    }
     const int inputs = frame->of(call.from);
     frame->storages[amp::storage_id(call.to)] |= inputs;
     frame->each([&](Mirror& m) {
@@ -338,7 +341,7 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
   const bool shares = node && options_.attribution;
   if (shares) recorded.errors.push_back(minus(given, exact));
   for (const Part& part : parts) {
-    row.parts.push_back({part.name, error_of(part.a, part.b).squares, 0, part.before});
+    row.parts.push_back({part.source, error_of(part.a, part.b).squares, 0});
     if (shares) recorded.errors.push_back(minus(part.a, part.b));
   }
   if (given.numel() == 1) {
@@ -374,16 +377,16 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   row.not_exact = frame->not_exact;
   const Tensor exact = frame->exact.of(out[0]);
   std::vector<Part> parts;
-  if (frame->inherits) parts.push_back({"before", exact, frame->before.of(out[0]), true});
+  if (frame->inherits) parts.push_back({ErrorSource::before, exact, frame->before.of(out[0])});
   if (frame->rounded) {
     const Tensor first = frame->first.of(out[0]);
     const Tensor both = frame->both.of(out[0]);
     frame->each([](Mirror& m) { m = Mirror(); });  // the operands
     const Tensor stored = cast(both, out[0].dtype());
-    parts.push_back({operand_symbol(frame->product.operands[0]), first, exact});
-    parts.push_back({operand_symbol(frame->product.operands[1]), both, first});
-    parts.push_back({"accumulation", out[0], stored});
-    parts.push_back({"result", stored, both});
+    parts.push_back({rounding_of(frame->product.operands[0]), first, exact});
+    parts.push_back({rounding_of(frame->product.operands[1]), both, first});
+    parts.push_back({ErrorSource::accumulation, out[0], stored});
+    parts.push_back({ErrorSource::result, stored, both});
     row.product = inspect::to_string(product_of(frame->product));
   }
   add_row(std::move(row), out[0], out[0], exact, parts, frame->node);
@@ -397,7 +400,7 @@ void Shadow::share(Recorded& recorded, const Gradient& gradient) {
     ErrorPart* const part = i ? &row.parts[i - 1] : nullptr;
     if (part) part->share += mean;
     // Errors from before the op are not in its local error.
-    if (part && !part->before) continue;
+    if (part && !is_before(part->source)) continue;
     row.first_order += first;
     row.share += mean;
   }

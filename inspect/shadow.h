@@ -28,6 +28,7 @@
 
 #include "../autograd/autograd.h"
 #include "../optim/optimizer.h"
+#include "error_source.h"
 #include "mirror.h"
 #include "names.h"
 #include "numbers.h"
@@ -35,15 +36,11 @@
 
 namespace gradual::inspect {
 
-// A part of a contraction's local error, with its share of the error in the loss. "x", "w", "dy": the rounding of an
-// operand by its quantiser. "accumulation", "result": the rounding of sums and of the result. "before", "x before", "w
-// before": errors outside the local error, from ops off the tape that made the operands (a cast of data or of a weight;
-// a parameter rounded from its master).
+// A part of a contraction's local error, with its share of the error in the loss.
 struct ErrorPart {
-  std::string name = {};
+  ErrorSource source = ErrorSource::whole;
   double squares = 0;
   double share = 0;
-  bool before = false;  // outside the local error
 };
 
 // The errors of the first output (Comparison), and the op (OpRow).
@@ -109,9 +106,8 @@ class Shadow final : public Observer, private autograd::GradientObserver {
     bool scaled = false;
   };
   struct Part {  // of a local error: a - b
-    std::string name;
+    ErrorSource source;
     Tensor a, b;
-    bool before = false;  // as in ErrorPart
   };
   // The errors of an output of forward, until its gradient is known.
   struct Recorded {

@@ -25,7 +25,7 @@ std::string role(const ShadowRow& row) {
 nlohmann::ordered_json json(const ShadowRow& r) {
   std::string parts;
   for (const ErrorPart& p : r.parts)
-    parts += fmt::format("{}{} {:.6g} {:.6g}", parts.empty() ? "" : "; ", p.name,
+    parts += fmt::format("{}{} {:.6g} {:.6g}", parts.empty() ? "" : "; ", inspect::to_string(p.source),
                          r.local.exact_squares > 0 ? std::sqrt(p.squares / r.local.exact_squares) : 0, p.share);
   nlohmann::ordered_json j;
   j["number"] = r.number;
@@ -79,7 +79,8 @@ std::string Shadow::to_string() const {
         r.decided_otherwise > 0 ? fmt::format("  ({:.2g}% decided otherwise)", 100 * r.decided_otherwise) : "");
     for (const ErrorPart& part : r.parts)
       if (part.squares > 0)
-        text += fmt::format("{:>18}  {:<44}  {:<20}  {:>9.1f}{:>69}\n", "", "  rounding: " + part.name, "",
+        text += fmt::format("{:>18}  {:<44}  {:<20}  {:>9.1f}{:>69}\n", "",
+                            fmt::format("  rounding: {}", inspect::to_string(part.source)), "",
                             10 * std::log10(r.local.exact_squares / part.squares),
                             part.share == 0 ? "" : fmt::format("{:+.2e}", part.share));
   }
@@ -110,9 +111,11 @@ std::string Shadow::by_layer(const LayerNames& name) const {
     double own = r.share;
     for (const ErrorPart& p : parts) own -= p.share;
     // The parts of a product sum to its local error; errors from before an op are not in it.
-    if (parts.empty() || parts.back().before) parts.push_back({"", r.local.squares, own});
+    if (parts.empty() || is_before(parts.back().source)) parts.push_back({ErrorSource::whole, r.local.squares, own});
     for (const ErrorPart& p : parts) {
-      Line& l = line(layer, p.name.empty() ? role(r) : role(r) + " " + p.name);
+      Line& l =
+          line(layer,
+               p.source == ErrorSource::whole ? role(r) : fmt::format("{} {}", role(r), inspect::to_string(p.source)));
       l.squares += p.squares;
       l.exact += r.local.exact_squares;
       l.share += p.share;
@@ -168,7 +171,7 @@ std::string to_string(const Attribution& a, std::size_t rows, const LayerNames& 
     text += fmt::format("  {:+.3e}  {:>7.1f}%  {}{}\n", r.share, share_of(r.share), r.site(name),
                         r.cause.empty() ? "" : " (" + r.cause + ")");
     for (const ErrorPart& p : r.parts)
-      if (p.share != 0) text += fmt::format("  {:>10}  {:>+9.2e}  {}\n", "", p.share, p.name);
+      if (p.share != 0) text += fmt::format("  {:>10}  {:>+9.2e}  {}\n", "", p.share, inspect::to_string(p.source));
   }
   if (a.rows.size() > rows) text += fmt::format("  and {} more\n", a.rows.size() - rows);
   return text;

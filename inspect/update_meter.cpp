@@ -73,7 +73,7 @@ Update& Update::operator+=(const Update& o) {
 }
 
 std::string to_string(const Scalar& s) {
-  return fmt::format("{} {:.6g} is {:.6g} in {}", s.name, s.value, s.used, to_string(s.dtype));
+  return fmt::format("{} {:.6g} is {:.6g} in {}", to_string(s.rate), s.value, s.used, to_string(s.dtype));
 }
 
 UpdateMeter::Change UpdateMeter::change(std::string_view op, const std::string& name, UpdatePart part,
@@ -146,26 +146,26 @@ void UpdateMeter::fused(const OpCall& one, int k) {
 void UpdateMeter::add_scalars(const OpCall& one) {
   const DType own = one[kWeight].dtype();
   const DType dtype = update_of(one).pure || own == DType::f64 ? own : DType::f32;
-  const auto add = [&](const char* name, double value) {
-    const Scalar s{std::string(gradual::to_string(one.op)), name, value, full({1}, value, dtype).item(), dtype};
+  const auto add = [&](Rate rate, double value) {
+    const Scalar s{std::string(gradual::to_string(one.op)), rate, value, full({1}, value, dtype).item(), dtype};
     if (std::ranges::find(scalars_, s) == scalars_.end()) scalars_.push_back(s);
   };
   if (one.op == OpId::adam_step_) {
     const auto& a = one.get<AdamAttrs>();
-    add("lr", a.lr);
-    add("eps", a.eps);
-    add("weight decay", a.weight_decay);
-    add("beta1", a.beta1);
-    add("1 - beta1", 1 - a.beta1);
-    add("beta2", a.beta2);
-    add("1 - beta2", 1 - a.beta2);
-    if (a.decoupled) add("1 - lr * weight decay", 1 - a.lr * a.weight_decay);
+    add(Rate::lr, a.lr);
+    add(Rate::eps, a.eps);
+    add(Rate::weight_decay, a.weight_decay);
+    add(Rate::beta1, a.beta1);
+    add(Rate::one_minus_beta1, 1 - a.beta1);
+    add(Rate::beta2, a.beta2);
+    add(Rate::one_minus_beta2, 1 - a.beta2);
+    if (a.decoupled) add(Rate::kept_by_decay, 1 - a.lr * a.weight_decay);
   } else {
     const auto& a = one.get<SgdAttrs>();
-    add("lr", a.lr);
-    add("weight decay", a.weight_decay);
-    add("momentum", a.momentum);
-    add("1 - dampening", 1 - a.dampening);
+    add(Rate::lr, a.lr);
+    add(Rate::weight_decay, a.weight_decay);
+    add(Rate::momentum, a.momentum);
+    add(Rate::one_minus_dampening, 1 - a.dampening);
   }
 }
 

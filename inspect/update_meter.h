@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <string>
 #include <string_view>
@@ -83,11 +84,31 @@ struct Update {
   double flipped_percent() const { return percent_of(flipped, elements); }
 };
 
+// What an optimizer's op multiplies with, divides by or adds.
+enum class Rate : std::uint8_t {
+  lr,
+  eps,
+  weight_decay,
+  beta1,
+  one_minus_beta1,
+  beta2,
+  one_minus_beta2,
+  kept_by_decay,
+  momentum,
+  one_minus_dampening,
+  count_
+};
+inline constexpr std::string_view kRates[] = {"lr",        "eps",          "weight decay", "beta1",
+                                              "1 - beta1", "beta2",        "1 - beta2",    "1 - lr * weight decay",
+                                              "momentum",  "1 - dampening"};
+static_assert(std::size(kRates) == static_cast<std::size_t>(Rate::count_));
+constexpr std::string_view to_string(Rate rate) { return kRates[static_cast<int>(rate)]; }
+
 // A rate of an optimizer's op, and its value in the dtype of the arithmetic: f32 (f64 for f64 parameters), or the
 // parameter's dtype under UpdateOptions::pure_arithmetic, where every product is rounded: a beta of 1 never forgets.
 struct Scalar {
-  std::string op = {};    // "adam_step_"
-  std::string name = {};  // "1 - beta2"
+  std::string op = {};  // "adam_step_"
+  Rate rate = Rate::lr;
   double value = 0;
   double used = 0;
   DType dtype = DType::f32;

@@ -14,6 +14,7 @@
 #include "../core/ops/ops.h"
 #include "judge_bounds.h"
 #include "judge_ops.h"
+#include "random_order.h"
 
 namespace gradual::lab {
 namespace {
@@ -123,24 +124,6 @@ std::vector<Exchange> exchanges_of(const pt2::Step& step, const ValueTensors& in
   return {exchange};
 }
 
-std::vector<std::int64_t> random_order(std::int64_t n, std::mt19937_64& random) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-  return order;
-}
-
-std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& order) {
-  std::vector<std::int64_t> back(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i)
-    back[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
-  return back;
-}
-
-Tensor as_index(const std::vector<std::int64_t>& order) {
-  return from_data(order, {static_cast<std::int64_t>(order.size())}, {.dtype = DType::i64});
-}
-
 }  // namespace
 
 std::optional<double> sampled_orders(StepBounds& bounds, const pt2::Step& step, const ValueTensors& inputs, int id,
@@ -157,12 +140,12 @@ std::optional<double> sampled_orders(StepBounds& bounds, const pt2::Step& step, 
     Tensor back;
     int kept = 0;
     for (const Exchange& e : exchanges) {
-      const std::vector<std::int64_t> order = random_order(e.length, random);
+      const Tensor order = random_order(e.length, random);
       for (const auto& [value, dim] : e.dims)
         for (auto& [other, t] : exchanged)
-          if (other == value) t = index_select(t, dim, as_index(order));
+          if (other == value) t = index_select(t, dim, order);
       kept = e.kept;
-      if (kept > 0) back = as_index(inverse(order));
+      if (kept > 0) back = inverse_order(order);
     }
     const ValueTensors outputs = bounds.evaluate(step, exchanged);
     Tensor got = of(outputs, id);

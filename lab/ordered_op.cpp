@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
 #include "../inspect/numbers.h"
+#include "random_order.h"
 
 namespace gradual::lab {
 namespace {
@@ -53,23 +53,6 @@ constexpr Exchange kExchanges[] = {
 };
 
 int counted(int dim, int dims) { return dim < 0 ? dim + dims : dim; }
-
-Tensor as_index(const std::vector<std::int64_t>& order) {
-  return from_data(order, {static_cast<std::int64_t>(order.size())}, {.dtype = DType::i64});
-}
-
-struct Order {
-  Tensor there, back;
-};
-Order random_order(std::int64_t n, std::mt19937_64& random) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-  std::vector<std::int64_t> back(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i)
-    back[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
-  return {as_index(order), as_index(back)};
-}
 
 // The length of the dims that are exchanged; 0: they cannot be.
 std::int64_t length_of(const Exchange& e, const std::vector<Tensor>& inputs) {
@@ -143,7 +126,7 @@ Outputs OrderedStep::run_products(const RecordedOp& op, std::vector<Tensor> inpu
   const std::int64_t length = allows(op, e) ? length_of(e, inputs) : 0;
   if (length < 2) return run_as_is(op, inputs);
   const DType dtype = op.outputs[0].dtype;
-  exchange(inputs, e, random_order(length, random_).there);
+  exchange(inputs, e, random_order(length, random_));
   if (op.accumulator) return run_as_is(op, inputs);
   for (Tensor& t : inputs) t = in_f32(t);
   const std::int64_t wanted = parts_ > 0 ? parts_ : std::int64_t{1} << random_() % 4;
@@ -178,7 +161,7 @@ Outputs OrderedStep::run_exchanged(const RecordedOp& op, std::vector<Tensor> inp
   if (op.op == OpId::sum || op.op == OpId::mean) {
     const auto& a = op.attrs.get<ReduceAttrs>();
     for (int d = 0; d < inputs[0].dim(); ++d)
-      if (a.dims >> d & 1) inputs[0] = index_select(inputs[0], d, random_order(inputs[0].size(d), random_).there);
+      if (a.dims >> d & 1) inputs[0] = index_select(inputs[0], d, random_order(inputs[0].size(d), random_));
     return run_as_is(op, inputs);
   }
   std::vector<std::pair<const Exchange*, Tensor>> back;
@@ -186,9 +169,9 @@ Outputs OrderedStep::run_exchanged(const RecordedOp& op, std::vector<Tensor> inp
     if (e.op != op.op || !allows(op, e)) continue;
     const std::int64_t length = length_of(e, inputs);
     if (length < 2) continue;
-    const Order order = random_order(length, random_);
-    exchange(inputs, e, order.there);
-    back.emplace_back(&e, order.back);
+    const Tensor order = random_order(length, random_);
+    exchange(inputs, e, order);
+    back.emplace_back(&e, inverse_order(order));
   }
   Outputs out = run_as_is(op, inputs);
   for (const auto& [e, order] : back)

@@ -63,6 +63,40 @@ function scaleOf(axis, from, to) {
   return v => from + (f(v) - low) / span * (to - from);
 }
 
+// Boxes [x0, y0, x1, y1] along a line through points [x, y].
+function boxesOf(points) {
+  return points.slice(1).flatMap(([x1, y1], i) => {
+    const [x0, y0] = points[i];
+    const n = Math.ceil(Math.max(Math.abs(x1 - x0), Math.abs(y1 - y0)) / 4);
+    return Array.from({length: n + 1}, (_, k) => [x0 + (x1 - x0) * k / n, y0 + (y1 - y0) * k / n])
+        .map(([x, y]) => [x - 1, y - 1, x + 1, y + 1]);
+  });
+}
+
+// Where the names of dots stand, in pixels: [x, y, anchor] of each of `dots` [x, y, text]. No name covers another one,
+// a dot, a box or an edge: it stands right or left of its dot, or else on the nearest line where it has room.
+function besideDots(dots, boxes, edges) {
+  const gap = 8;
+  const taken = [...boxes, ...dots.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5])];
+  const apart = ([x0, y0, x1, y1], t) => x1 <= t[0] || t[2] <= x0 || y1 <= t[1] || t[3] <= y0;
+  const isInside = ([x0, y0, x1, y1]) => x0 >= edges.left && x1 <= edges.right && y0 >= edges.top && y1 <= edges.bottom;
+  const isFree = box => isInside(box) && taken.every(t => apart(box, t));
+  const places = [];
+  for (let off = 0; off <= edges.bottom - edges.top; off += 3)
+    for (const dy of off ? [-off, off] : [0])
+      for (const anchor of ["start", "end"]) places.push([dy, anchor]);
+  return dots.map(([x, y, text]) => {
+    const wide = 7.2 * text.length;
+    const boxAt = ([dy, anchor]) => {
+      const from = anchor === "start" ? x + gap : x - gap - wide;
+      return [from, y + dy - 7, from + wide, y + dy + 7];
+    };
+    const found = places.find(p => isFree(boxAt(p))) || places[0];
+    taken.push(boxAt(found));
+    return [x + (found[1] === "start" ? gap : -gap), y + found[0], found[1]];
+  });
+}
+
 const path = points => points.map((p, i) => (i ? "L" : "M") + p[0].toFixed(1) + " " + p[1].toFixed(1)).join("");
 // The kinds of layers, and what their points are.
 const shapes = {
@@ -108,6 +142,16 @@ const shapes = {
             "stroke-dasharray": "3 3"
           }),
           what)),
+  // [x, y, , , text]: names beside dots and off the line through `avoid`; a thin line leads to one that stands away
+  names: (l, x, y, c) => {
+    const dots = l.points.map(([a, b, , , text]) => [x(a), y(b), text]);
+    return besideDots(dots, boxesOf(l.avoid.map(([a, b]) => [x(a), y(b)])), c).flatMap(([at, level, anchor], i) => {
+      const [dotX, dotY, text] = dots[i];
+      const name = el("text", {x: at, y: level + 4, "text-anchor": anchor}, text);
+      if (Math.abs(level - dotY) < 8) return [name];
+      return [el("line", {class: "axis", x1: dotX, y1: dotY, x2: at, y2: level}), name];
+    });
+  },
   // [x, y, , , text, where it ends or begins, colour]
   texts: (l, x, y) => l.points
                           .map(

@@ -182,7 +182,7 @@ class Checks {
   void add(Cause cause, std::string site, std::string sentence) {
     Finding f{.cause = cause};
     if (cause == Cause::learning_rate || cause == Cause::small_rate) f.phase = Phase::optimizer;
-    f.role = inspect::role_of(cause).value_or(inspect::NumberRole::none);
+    f.role = inspect::cause_info(cause).role;
     f.site = std::move(site);
     f.sentence = std::move(sentence);
     f.precision = false;

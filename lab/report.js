@@ -16,7 +16,7 @@ const mean = xs => {
 };
 const bytes = b => b >= 2 ** 20 ? (b / 2 ** 20).toFixed(1) + " MiB" : (b / 1024).toFixed(0) + " KiB";
 const num = (x, d) => finite(x) ? x.toFixed(d) : "–";
-const percent = (x, d) => finite(x) ? num(x, d) + " %" : "–";
+const percent = (x, d) => finite(x) ? num(x, d) + "%" : "–";
 // What the runs are measured by: a share of 0 to 1 reads as percent. A file of an earlier version has the accuracy.
 const metric = (data.runs[0] || {}).metric || {name: "accuracy", unit: "%", better: "higher"};
 const isShare = metric.unit === "%";
@@ -29,10 +29,10 @@ function valueText(value) {
   if (isShare) return percent(value, 2);
   return String(+value.toPrecision(4)) + (metric.unit ? " " + metric.unit : "");
 }
-// A share that is lost, in percent. "0 %" stands for none at all; a tiny share is not rounded to it.
+// A share that is lost, in percent. "0%" stands for none at all; a tiny share is not rounded to it.
 function lostText(share) {
-  if (share === 0) return "0 %";
-  return share < 5e-4 ? "< 0.001 %" : percent(share, 3);
+  if (share === 0) return "0%";
+  return share < 5e-4 ? "< 0.001%" : percent(share, 3);
 }
 // 2 to the power of e; e may be a fraction.
 const power = e => "2" + String(e).replace(/[-.0-9]/g, c => ({"-": "⁻", ".": "·"})[c] || "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]);
@@ -40,7 +40,7 @@ const powerOf = v => power(+Math.log2(v).toPrecision(4));
 function short(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e4 || size < 1e-3 ? value.toExponential(0) : String(+value.toPrecision(3));
+  return size >= 1e4 || size < 1e-3 ? value.toExponential(1).replace(".0e", "e") : String(+value.toPrecision(3));
 }
 const signed = v => (v > 0 ? "+" : "") + short(v);
 const castRoles = ["activation", "weight", "error", "weight gradient"];
@@ -95,7 +95,7 @@ function clipped(runs) {
                     .sort((a, b) => b.overflow_percent - a.overflow_percent)[0];
   if (!worst) return "–";
   if (!worst.overflow_percent) return lostText(0);
-  return `${lostText(worst.overflow_percent)} (${worst.role} of ${worst.layer || "no layer"})`;
+  return `${lostText(worst.overflow_percent)}, ${worst.role} of ${worst.layer ? layerText(worst.layer) : "no layer"}`;
 }
 
 // Of a run that has something to explain, or was not judged to the end.
@@ -148,7 +148,7 @@ function pairs() {
     return el(
         "td", {
           class: p.holds_together ? "holds" : "",
-          title: `${row} is better in ${(100 * better).toFixed(0)} % of ${p.seeds} seeds; p ${short(p.p)}`
+          title: `${row} is better in ${(100 * better).toFixed(0)}% of ${p.seeds} seeds; p ${short(p.p)}`
         },
         text, el("small", {}, finite(half) ? `± ${half.toFixed(digits)}` : ""));
   };
@@ -215,7 +215,7 @@ const lost = "Share of the elements that rounding makes zero, over the sampled s
 const cosine = "1: the direction that f64 gives; 0: no part of it.";
 const error = v => v.toExponential(0);
 const logDepth = (low, high) => v => v === 0 ? 0 : Math.log(Math.abs(v) / low) / Math.log(high / low);
-const zeros = [v => lostText(v).replace(" %", "").replace("< ", "<"), logDepth(.001, 100)];
+const zeros = [v => lostText(v).replace("%", "").replace("< ", "<"), logDepth(.001, 100)];
 const angles = [v => v.toFixed(3), v => logDepth(1e-6, 1)(Math.max(0, 1 - v))];
 // Of a layer: [what it is, how to read it, its number from the rows of the shadow and of "casts", its text, 0 to 1 for
 // its shade, whether a negative number is a good one].
@@ -511,9 +511,9 @@ function accuracy() {
   names.forEach((name, i) => {
     const values = runsOf(name).map(valueOf).filter(finite);
     const m = mean(values);
-    values.forEach(v => dots.push([at(v), i + .5, , , `${name}: ${v.toFixed(2)} %`, color(name)]));
+    values.forEach(v => dots.push([at(v), i + .5, , , `${name}: ${v.toFixed(2)}%`, color(name)]));
     if (finite(m))
-      bars.push([at(m), i + .2, at(m) + .004 * (100 - low), i + .8, `${name}: mean ${m.toFixed(2)} %`, color(name)]);
+      bars.push([at(m), i + .2, at(m) + .004 * (100 - low), i + .8, `${name}: mean ${m.toFixed(2)}%`, color(name)]);
     texts.push([100, i + .5, , , (m < low ? "‹ " : "") + num(m, 2), "start"]);
   });
   const c = plot(byId("accuracy"), {
@@ -521,7 +521,7 @@ function accuracy() {
       low,
       high: 100,
       label: metric.name === "accuracy" ? "right answers on the test data" : metric.name + " on the test data",
-      format: t => t + " %",
+      format: t => t + "%",
       grid: true
     },
     y: {names, right: 70},
@@ -552,15 +552,8 @@ function pareto() {
   const losses = all.flatMap(p => p.losses);
   const low = Math.min(...losses) / 1.2;
   const high = Math.max(...losses) * 1.2;
-  const taken = [];
-  const near = 70 / (byId("pareto").clientWidth - 80) * 3.5;
-  // A name stands right of its dot, or higher if another is there.
-  const texts = [...all].sort((a, b) => a.loss - b.loss).map(p => {
-    let level = Math.log(p.loss / low) / Math.log(high / low) + .03;
-    while (taken.some(([b, l]) => Math.abs(Math.log2(b / p.bits)) < near && Math.abs(l - level) < .055)) level += .01;
-    taken.push([p.bits, level]);
-    return [p.bits, low * (high / low) ** level, , , p.name, "start"];
-  });
+  const best = [...all].sort((a, b) => a.loss - b.loss);
+  const line = front.map(p => [p.bits, p.loss]);
   plot(byId("pareto"), {
     height: 340,
     x: {
@@ -574,7 +567,7 @@ function pareto() {
     },
     y: {low, high, log: 10, label: "test loss", format: short},
     layers: [
-      {kind: "line", name: "front", color: "var(--muted)", dash: "4 4", points: front.map(p => [p.bits, p.loss])}, {
+      {kind: "line", name: "front", color: "var(--muted)", dash: "4 4", points: line}, {
         kind: "bars",
         name: "seeds",
         points: all.map(
@@ -588,7 +581,7 @@ function pareto() {
                 [p.bits, p.loss, , , `${p.name}: ${p.bits.toPrecision(3)} bits, test loss ${p.loss.toPrecision(4)}`,
                  color(p.name)])
       },
-      {kind: "texts", name: "recipe", points: texts}
+      {kind: "names", name: "recipe", avoid: line, points: best.map(p => [p.bits, p.loss, , , p.name])}
     ]
   });
 }
@@ -623,7 +616,7 @@ function scale() {
 // The meter's numbers: [the curve, the worst of several, axis, text].
 const meters = {
   "updates that vanish":
-      ["vanished_percent", Math.max, {low: 0, high: 100, label: "% of the updates"}, v => short(v) + " %"],
+      ["vanished_percent", Math.max, {low: 0, high: 100, label: "% of the updates"}, v => short(v) + "%"],
   "part of the update that arrives":
       ["arriving", Math.min, {low: 0, high: 1.1, label: "<made, intended> / |intended|²"}, short],
   "size of the update": [
@@ -705,10 +698,10 @@ function cloud() {
                         ([w, u, a, c]) =>
                             [w, u, , ,
                              `${c.parameter}: weight ${power(w)}, update ${power(u)}, of which ${
-                                 (100 * a).toFixed(0)} % arrive`,
+                                 (100 * a).toFixed(0)}% arrive`,
                              fill])
       }));
-  const counts = layers.map(l => `${(100 * l.points.length / points.length).toFixed(0)} % ${l.name}`).join(", ");
+  const counts = layers.map(l => `${(100 * l.points.length / points.length).toFixed(0)}% ${l.name}`).join(", ");
   byId("cloud-note").textContent =
       `A dot is a weight of ${run.recipe} at step ${clouds[0].step}: to the right how large it is, upwards how large ` +
       `its update should be. Below the line, half the distance to the next number in ${dtypes.join(" or ")}, the ` +
@@ -785,7 +778,7 @@ function histogram(panel, hs, lost) {
         gap: .5,
         points: bars.map(
             ([e, v]) =>
-                [e, 0, e + 1, Math.sqrt(v), `${power(e)} to ${power(e + 1)}: ${(100 * v / total).toPrecision(3)} %`,
+                [e, 0, e + 1, Math.sqrt(v), `${power(e)} to ${power(e + 1)}: ${(100 * v / total).toPrecision(3)}%`,
                  fillOf(e)])
       },
       {
@@ -837,7 +830,7 @@ function blocks() {
     const columns = Math.max(b.columns, Math.min(32, values.length));
     const rows = Math.ceil(values.length / columns);
     const panel =
-        el("div", {class: "panel"}, el("h3", {}, `${b.operand} of ${b.layer || "no layer"}`),
+        el("div", {class: "panel"}, el("h3", {}, `${b.operand} of ${b.layer ? layerText(b.layer) : "no layer"}`),
            el("p", {},
               `${values.length} blocks of ${b.block}, ${b.rule}; ${values.filter(v => v > 0).length} ${
                   regret ? "worse than their best scale" : "clip"}, the worst ${
@@ -856,7 +849,7 @@ function blocks() {
                       .map(
                           (v, i) =>
                               [i % columns, Math.floor(i / columns), i % columns + 1, Math.floor(i / columns) + 1,
-                               `block ${i}: ${b.clipped_percent[i]} % of its elements clip; its error is ${
+                               `block ${i}: ${b.clipped_percent[i]}% of its elements clip; its error is ${
                                    (b.regret_percent[i] / 100).toFixed(2)} times that of its best power of two`,
                                "var(--bad)", Math.min(1, regret ? v : 4 * v)])
                       .filter(p => p[6] > 0)
@@ -958,7 +951,7 @@ function whatIf() {
       "scale, with the power of two that keeps most of them, and with max / amax, which puts the largest on the " +
       "format's largest value. SQNR is signal over noise of rounding, in dB: one more bit of mantissa is worth 6. " +
       "One scale serves all tensors of a role here.";
-  const fraction = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + " %";
+  const fraction = x => x === 0 ? "0" : +(100 * x).toPrecision(2) + "%";
   const db = x => x === null ? "exact" : x.toFixed(1);
   const scaleText = s => s.startsWith("2^") ? power(s.slice(2)) : s;
   const groups = [["", 1], ["as it is", 4], ["best power of two", 4], ["max / amax", 2]];

@@ -11,6 +11,7 @@
 #include "../inspect/shadow.h"
 #include "../pt2/module.h"
 #include "json/fields.h"
+#include "layer_kinds.h"
 #include "run.h"
 
 namespace gradual {
@@ -159,6 +160,7 @@ inspect::Evidence Run::evidence() {
   e.shares = shares_;
   for (const auto& [name, update] : updates_) e.updates.push_back(update);
   for (const auto& [path, module] : model_->named_modules()) e.layers.push_back(path);
+  e.names = layer_names(*model_);
   if (const auto* exported = dynamic_cast<const pt2::ExportedModule*>(model_.get())) e.lines = exported->lines();
   return e;
 }

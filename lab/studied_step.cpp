@@ -7,6 +7,7 @@
 #include "../core/support/error.h"
 #include "../core/support/generator.h"
 #include "../core/support/throwf.h"
+#include "layer_kinds.h"
 
 namespace gradual::lab {
 
@@ -14,7 +15,7 @@ StudiedStep::StudiedStep(const MakeModel& make_model, const LabData& data, const
                          const StudyOptions& options)
     : study(make_model, data, recipe, options),
       step(options.step),
-      layers(study.model()),
+      layers(layer_names(study.model())),
       ledger(study.model()),
       shadow(study.model(), &study.run().optimizer(), {.attribution = true}),
       updates(study.model()),

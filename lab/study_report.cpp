@@ -7,6 +7,7 @@
 
 #include "../core/files/atomic_file.h"
 #include "../pt2/module.h"
+#include "layer_kinds.h"
 #include "studied_step.h"
 
 namespace gradual::lab {
@@ -46,8 +47,7 @@ std::string diff_report(const MakeModel& make_model, const LabData& data, const 
   DiffedStep step(make_model, data, first, second, report.trained_by ? *report.trained_by : first, options);
   const inspect::ShadowDiff& diff = step.diff();
   if (!report.csv.empty()) write_file_atomically(report.csv, diff.to_csv());
-  return fmt::format("step {}\n{}{}", options.step,
-                     diff.to_string(first.name, second.name, inspect::LayerNames(step.model())),
+  return fmt::format("step {}\n{}{}", options.step, diff.to_string(first.name, second.name, layer_names(step.model())),
                      layers_with_kinds(step.model()));
 }
 

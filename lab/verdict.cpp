@@ -15,7 +15,6 @@
 
 #include "../core/support/error.h"
 #include "intervention.h"
-#include "layer_kinds.h"
 #include "objective.h"
 #include "program_checks.h"
 #include "run.h"
@@ -336,7 +335,6 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   if (options.stop && options.stop()) return {};
   std::vector<Finding> findings;
   for (const inspect::Finding& f : found) findings.push_back(from(f, recipe));
-  name_kinds(findings, result.casts.empty() && fp32 ? fp32->casts : result.casts);
   if (findings.empty()) findings.push_back(unknown(sentence, !e.fp32_fails));
   return findings;
 } catch (const Error& error) { return {{unknown(std::string("the run could not be explained: ") + error.what())}}; }

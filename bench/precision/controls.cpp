@@ -37,19 +37,19 @@ void log_of_negative(Instance& i, Draw& draw) {
 void nan_row(Instance& i, Draw& draw) {
   of_program(i, draw, {Cause::data}, "the row");
   i.data.nan_row = true;
-  i.truth.role = Role::data;
+  i.truth.roles = {Role::data};
 }
 void huge_row(Instance& i, Draw& draw) {
   of_program(i, draw, {Cause::broken_sample, Cause::data}, "the row");
   i.data.huge_row = draw.scale(1e9, 1e15);
   i.options.optimizer = "sgd";
   i.options.lr = 0.05;
-  i.truth.role = Role::data;
+  i.truth.roles = {Role::data};
 }
 void shuffled_labels(Instance& i, Draw& draw) {
   of_program(i, draw, {Cause::labels}, "the labels");
   i.data.shuffled_labels = true;
-  i.truth.role = Role::data;
+  i.truth.roles = {Role::data};
 }
 void rate_too_large(Instance& i, Draw& draw) {
   of_program(i, draw, {Cause::learning_rate}, "a smaller rate");

@@ -166,7 +166,7 @@ void score_answers(const Instance& i, const std::vector<Answer>& answers, Score&
   for (std::size_t n = 0; n < std::min(answers.size(), kListed); ++n)
     score.cause_listed = score.cause_listed || is_true_cause(i, answers[n]);
   score.site_right = score.has_site && is_site(first.site, i.truth.sites);
-  score.role_right = first.role == i.truth.role || std::ranges::count(i.truth.also, first.role) > 0;
+  score.role_right = i.truth.roles.empty() || std::ranges::count(i.truth.roles, first.role) > 0;
   score.phase_right = i.truth.phases.empty() || (first.phase && std::ranges::count(i.truth.phases, *first.phase) > 0);
 }
 

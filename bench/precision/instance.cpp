@@ -193,8 +193,7 @@ nlohmann::json json_of(const Truth& truth, const amp::Recipe& recipe) {
   nlohmann::json j;
   for (const inspect::Cause cause : truth.causes) j["causes"].push_back(std::string(inspect::to_string(cause)));
   j["sites"] = truth.sites;
-  j["role"] = std::string(to_string(truth.role));
-  for (const Role role : truth.also) j["also"].push_back(std::string(to_string(role)));
+  for (const Role role : truth.roles) j["roles"].push_back(std::string(to_string(role)));
   if (!truth.cured.name.empty()) j["cured"] = nlohmann::json::parse(inspect::edit(recipe, truth.cured));
   j["cured_in_code"] = truth.cured_in_code;
   j["specific"] = truth.specific;

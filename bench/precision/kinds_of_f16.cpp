@@ -38,7 +38,7 @@ void plant_flaw(Instance& i, Flaw flaw, double strength, std::vector<Cause> caus
   i.model.strength = strength;
   i.truth.causes = std::move(causes);
   i.truth.sites = {flaw_path(i)};
-  i.truth.role = role;
+  i.truth.roles = {role};
   i.truth.phases = {Phase::forward};
   i.truth.cured = with_f32(i.recipe, ops);
   i.truth.specific = {"/policy"};
@@ -114,8 +114,7 @@ void log_of_softmax(Instance& i, Draw& draw) {
   // The gradient of the log of a probability below 2^-16 overflows before the probability is 0.
   i.truth = {.causes = {Cause::reduction_underflow, Cause::gradient_overflow},
              .sites = {lines_of(i.loss)},
-             .role = Role::activation,
-             .also = {Role::error},
+             .roles = {Role::activation, Role::error},
              .phases = {Phase::forward, Phase::backward},
              .cured = with_f32(i.recipe, {OpId::softmax, OpId::log, OpId::mean}),
              .specific = {"/policy"},
@@ -129,7 +128,7 @@ void large_squares(Instance& i, Draw& draw) {
   i.loss_scale = draw.scale(400, 3000);
   i.truth = {.causes = {Cause::reduction_overflow},
              .sites = {lines_of(i.loss)},
-             .role = Role::activation,
+             .roles = {Role::activation},
              .phases = {Phase::forward},
              .cured = with_f32(i.recipe, {OpId::square, OpId::mean}),
              .specific = {"/policy"},
@@ -141,8 +140,7 @@ void large_squares(Instance& i, Draw& draw) {
 
 void of_scale(Instance& i, std::vector<Cause> causes, Role role) {
   i.truth.causes = std::move(causes);
-  i.truth.role = role;
-  i.truth.also = {Role::weight_gradient};  // a loss scale multiplies both
+  i.truth.roles = {role, Role::weight_gradient};  // a loss scale multiplies both
   i.truth.phases = {Phase::backward};
   i.truth.cured = i.recipe;
   i.truth.cured.scaling = optim::GradScalerOptions{};

@@ -24,9 +24,12 @@ Quantizer scaled(const std::string& name, const Scaling& scaling) {
 // The quantizer of one operand in both of its products.
 void quantise(amp::Recipe& r, Role role, const Quantizer& q) {
   if (!r.quantization) r.quantization.emplace();
-  if (role == Role::activation) r.quantization->forward_x = r.quantization->wgrad_x = q;
-  if (role == Role::weight) r.quantization->forward_w = r.quantization->dgrad_w = q;
-  if (role == Role::error) r.quantization->dgrad_dy = r.quantization->wgrad_dy = q;
+  const auto set = [&](amp::Role operand) {
+    for (const auto field : amp::kOperandQuantizers[static_cast<int>(operand)]) *r.quantization.*field = q;
+  };
+  if (role == Role::activation) set(amp::Role::activation);
+  if (role == Role::weight) set(amp::Role::weight);
+  if (role == Role::error) set(amp::Role::error);
 }
 amp::Recipe with(amp::Recipe r, Role role, const Quantizer& q) {
   quantise(r, role, q);
@@ -41,7 +44,7 @@ const char* fields_of(Role role, int product) {
 // A failure of one operand: its truth, with the quantizer that cures it. what: the fields of a quantizer that matter.
 void of_operand(Instance& i, Cause cause, Role role, const Quantizer& cured, const std::vector<std::string>& what) {
   i.truth.causes = {cause};
-  i.truth.role = role;
+  i.truth.roles = {role};
   i.truth.phases = {role == Role::error ? Phase::backward : Phase::forward};
   i.truth.cured = with(i.recipe, role, cured);
   for (const std::string& field : what)
@@ -164,7 +167,7 @@ void weight_gradients_vanish(Instance& i, Draw& draw) {
   i.options.training.rates.eps = 1e-16;
   i.recipe.quantization.emplace().weight_gradient = q;
   i.truth.causes = {Cause::gradient_underflow};
-  i.truth.role = Role::weight_gradient;
+  i.truth.roles = {Role::weight_gradient};
   i.truth.phases = {Phase::backward};
   i.truth.cured = i.recipe;
   i.truth.cured.quantization->weight_gradient->scaling = TensorScale{};
@@ -271,7 +274,7 @@ void last_layer(Instance& i, Draw& draw) {
 void of_accumulator(Instance& i, const std::string& name) {
   i.recipe.quantization.emplace().accumulator = accumulator(name);
   i.truth.causes = {Cause::accumulator};
-  i.truth.role = Role::sum;
+  i.truth.roles = {Role::sum};
   i.truth.cured = i.recipe;
   i.truth.cured.quantization->accumulator.reset();
   i.truth.specific = {"/quantization/accumulator"};

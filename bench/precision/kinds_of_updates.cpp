@@ -23,7 +23,7 @@ amp::Recipe without_masters(DType dtype) {
 
 void of_optimizer(Instance& i, Cause cause, Role role, amp::Recipe cured, std::vector<std::string> specific) {
   i.truth.causes = {cause};
-  i.truth.role = role;
+  i.truth.roles = {role};
   i.truth.phases = {Phase::optimizer};
   i.truth.cured = std::move(cured);
   i.truth.specific = std::move(specific);
@@ -145,7 +145,7 @@ void statistics_lost(Instance& i, Draw& draw) {
   i.options.sample_every = 64;
   i.truth.causes = {Cause::batch_statistics};
   for (std::int64_t b = 0; b < i.model.depth; ++b) i.truth.sites.push_back("b" + std::to_string(b) + ".norm");
-  i.truth.role = Role::state;
+  i.truth.roles = {Role::state};
   i.truth.phases = {Phase::forward};
   i.truth.cured = amp::recipe("bf16-master");
   i.truth.specific = {"/mode", "/policy"};
@@ -160,7 +160,7 @@ void statistics_overflow(Instance& i, Draw& draw) {
   i.data.scale = draw.scale(1000, 3000);
   i.truth.causes = {Cause::batch_statistics};
   for (std::int64_t b = 0; b < i.model.depth; ++b) i.truth.sites.push_back("b" + std::to_string(b) + ".norm");
-  i.truth.role = Role::state;
+  i.truth.roles = {Role::state};
   i.truth.cured = amp::recipe("fp16-master");
   i.truth.specific = {"/mode", "/policy"};
   i.truth.cure = "norms and their statistics in f32";
@@ -176,8 +176,7 @@ void accumulation(Instance& i, Draw& draw) {
   amp::Recipe cured = i.recipe;
   cured.gradients = autograd::GradientSums::f32;
   i.truth.causes = {Cause::accumulator, Cause::scale_too_high};
-  i.truth.role = Role::sum;
-  i.truth.also = {Role::error, Role::weight_gradient};
+  i.truth.roles = {Role::sum, Role::error, Role::weight_gradient};
   i.truth.phases = {Phase::backward};
   i.truth.cured = cured;
   i.truth.specific = {"/gradients", "/scaling"};

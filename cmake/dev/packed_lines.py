@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Counts packed statements in each folder: statements joined by commas, and declarations of several initialised names.
-Fails if a folder has more of either than cmake/dev/packed_lines.txt records. Prints rates per 1,000 lines of code, too.
+"""Counts packed statements in each folder: statements joined by commas, declarations of several initialised names, and
+chained assignments (a = b = c). Fails if a folder has more of any than cmake/dev/packed_lines.txt records. Prints rates per 1,000 lines of code, too.
 
 usage: packed_lines.py [--list FOLDER] [--write]     --list: the places; --write: records the figures where they fell
 """
@@ -14,13 +14,16 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 RECORD = os.path.join(ROOT, "cmake", "dev", "packed_lines.txt")
 ENDINGS = (".cpp", ".h", ".cu", ".cuh", ".js")
 FOLDERS = ("core", "autograd", "nn", "optim", "amp", "data", "cuda", "inspect", "dist", "pt2", "lab", "examples", "tests", "bench")
-KINDS = ("commas", "names")
+KINDS = ("commas", "names", "chains")
 
 NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|R"(\w+)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`"""
-                      r"""|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'|^[ \t]*\#(?:[^\n\\]|\\.|\\\n)*""", re.S | re.M)
-TOKEN = re.compile(r"[A-Za-z_$][\w$]*|[0-9][\w.']*|->|=>|::|[-+*/%&|^<>=!]=|&&|\|\||\+\+|--|[^\s]")
+                      r"""|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'|^[ \t]*\#(?:[^\n\\]|\\.|\\\n)*"""
+                      r"""|(?:(?<=[=(,:] )|(?<=\())/(?:\\.|\[[^\]\n]*\]|[^/\n\\])+/""", re.S | re.M)  # the last: of JavaScript
+TOKEN = re.compile(r"[A-Za-z_$][\w$]*|[0-9][\w.']*|[=!]==|->|=>|::|[-+*/%&|^<>=!]=|&&|\|\||\+\+|--|[^\s]")
 BEFORE_BLOCK = {")", "else", "do", "try", "const", "noexcept", "override", "final", "mutable", ";", "{", "}", "=>", ""}
+CONTROLS = {"if", "for", "while", "switch", "else"}
 HEADS = {"namespace", "struct", "class", "enum", "union", "extern"}
+ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^="}
 TYPE_WORDS = {"const", "static", "constexpr", "inline", "thread_local", "mutable", "volatile", "auto", "let", "var"}
 NO_DECLARATION = {"return", "throw", "delete", "else", "using", "typedef", "friend", "goto", "case", "co_return"}
 
@@ -29,12 +32,14 @@ def without_comments(text):
     """The same lines with comments, preprocessor lines and the inside of strings blank."""
     def blank(match):
         kept = "\n" * match.group().count("\n")
-        return ('""' if match.group()[0] in "\"'`R" else "") + kept
+        comment = match.group().lstrip()[:2] in ("//", "/*") or match.group().lstrip()[:1] == "#"
+        return ("" if comment else '""') + kept
     return NOT_CODE.sub(blank, text)
 
 
 def statements(text):
-    """(line, tokens) of each statement that a semicolon ends; blocks inside, such as lambdas' bodies, are left out."""
+    """(line, tokens) of each statement that a semicolon ends, and of the head of each block that a control word begins;
+    blocks inside, such as lambdas' bodies, are left out."""
     stack, tokens, depth, line, at = [], [], 0, 1, 0
     for match in TOKEN.finditer(text):
         token = match.group()
@@ -45,6 +50,8 @@ def statements(text):
             block = opens_block(before, [t for t, _ in tokens], depth)
             stack.append((block, tokens, depth))
             if block:
+                if tokens and tokens[0][0] in CONTROLS:
+                    yield tokens[0][1], [t for t, _ in tokens]
                 tokens, depth = [], 0
             else:
                 tokens.append((token, line))
@@ -104,7 +111,7 @@ def without_control(tokens):
     while tokens:
         if tokens[0] == "alignas":
             tokens = tokens[tokens.index(")") + 1:]
-        elif tokens[0] in ("if", "for", "while", "switch") and "(" in tokens[:3]:
+        elif tokens[0] in CONTROLS and "(" in tokens[:3] and tokens[0] != "else":
             level, k = 0, tokens.index("(")
             for k in range(k, len(tokens)):
                 level += (tokens[k] == "(") - (tokens[k] == ")")
@@ -170,9 +177,29 @@ def initialised(part):
     return "=" in part or part[-1:] in (["}"], [")"])
 
 
+def chained(tokens):
+    """Whether an assignment is the right side of another one, in brackets too."""
+    levels, before = [0], ""
+    for token in without_template_head(tokens):
+        if token in "([{" and token != "{}":
+            levels.append(0)
+        elif token in ")]}" and token != "{}" and len(levels) > 1:
+            levels.pop()
+        elif token in (",", ";", "=>"):
+            levels[-1] = 0
+        elif token in ASSIGNMENTS and before != "operator":
+            levels[-1] += 1
+            if levels[-1] > 1:
+                return True
+        before = token
+    return False
+
+
 def packed(text):
-    """(kind, line) of each packed statement; kind: commas or names."""
+    """(kind, line) of each packed statement; kind: one of KINDS."""
     for line, tokens in statements(without_comments(text)):
+        if chained(tokens):
+            yield "chains", line
         tokens = without_template_arguments(without_control(tokens))
         if not tokens or tokens[0] in ("using", "template", "friend", "typedef", "enum") or "operator" in tokens:
             continue
@@ -220,10 +247,11 @@ def recorded():
 
 def write(found):
     with open(RECORD, "w", encoding="utf-8") as file:
-        file.write("# How many packed statements a folder may have: joined by commas, several initialised names.\n"
+        file.write("# How many packed statements a folder may have: joined by commas, several initialised names, chained "
+                   "assignments.\n"
                    "# packed_lines.py fails above these, and --write lowers them. They do not rise.\n")
         for folder, counts in found.items():
-            file.write(f"{folder} {counts['commas']} {counts['names']}\n")
+            file.write(f"{folder} {' '.join(str(counts[kind]) for kind in KINDS)}\n")
 
 
 def main():
@@ -236,7 +264,7 @@ def main():
     most = recorded()
     found = {}
     more = []
-    print(f"{'packed statements':<20}{'by commas':>10}{'per 1,000':>10}{'names':>10}{'per 1,000':>10}")
+    print(f"{'packed statements':<20}{'by commas':>10}{'per 1,000':>10}{'names':>10}{'per 1,000':>10}{'chains':>10}{'per 1,000':>10}")
     for folder in FOLDERS:
         most.setdefault(folder, dict.fromkeys(KINDS, 0))  # a new folder has none
         lines, counts = count(folder)

@@ -89,7 +89,8 @@ void read_option(std::string_view text, Accumulator& a, Given& given) {
     const std::optional<int> n = whole_number(value);
     if (!n || *n < 1) throwf("{}=N takes a whole number from 1 on, not '{}'", name, text);
     refuse_twice(name, given.counts.*count != 0);
-    a.*count = given.counts.*count = *n;
+    a.*count = *n;
+    given.counts.*count = *n;
     return;
   }
   if (option == "adds") {

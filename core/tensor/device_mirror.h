@@ -37,7 +37,8 @@ class DeviceMirror : Pinned {
   // Fetches; then the state lives on the host again. The memory stays for the next move_to.
   void leave() {
     read();
-    in_use_ = current_ = false;
+    in_use_ = false;
+    current_ = false;
   }
 
  private:

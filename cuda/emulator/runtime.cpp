@@ -59,7 +59,8 @@ cudaError_t cudaFreeHost(void* block) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* left, std::size_t* all) {
-  *left = *all = physical_memory();
+  *all = physical_memory();
+  *left = *all;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {

@@ -142,7 +142,10 @@ void fill_pattern(const Geometry<1>& g, const void* pattern, std::size_t width) 
     constexpr int kPack = 16 / sizeof(W);
     const W value = *static_cast<const W*>(pattern);
     Geometry<1> packs = g;
-    if (g.ndim == 1) packs.sizes[0] = packs.numel = (g.numel + kPack - 1) / kPack * kPack;
+    if (g.ndim == 1) {
+      packs.numel = (g.numel + kPack - 1) / kPack * kPack;
+      packs.sizes[0] = packs.numel;
+    }
     if (join(packs, kPack, sizeof(W), false)) for_each(packs.numel, FillElements<W, kPack>{packs, g.numel, value});
     else for_each(g.numel, FillElements<W, 1>{g, g.numel, value});
   });
@@ -267,7 +270,8 @@ void fill(void* to, Device device, const void* pattern, std::size_t width, std::
   cuda::Geometry<1> g;
   g.ndim = 1;
   g.narrow = n <= INT32_MAX;
-  g.numel = g.sizes[0] = n;
+  g.numel = n;
+  g.sizes[0] = n;
   g.operand[0].data = static_cast<char*>(to);
   g.operand[0].strides[0] = 1;
   cuda::fill_pattern(g, pattern, width);

@@ -81,7 +81,10 @@ template <int kMost> struct Unscale {
       C x[kFour] = {};
       C stored[kFour] = {};
       load_four(p, 0, i, n, x);
-      for (int j = 0; j < kFour; ++j) stored[j] = x[j] = x[j] * factor;
+      for (int j = 0; j < kFour; ++j) {
+        x[j] = x[j] * factor;
+        stored[j] = x[j];
+      }
       store_four(p, 1, i, n, x);
       load_four(p, 1, i, n, stored);
       for (int j = 0; j < kFour; ++j) {

@@ -34,7 +34,8 @@ template <int own> struct Accumulate {
       }
       if (promotes) {
         total = add_rounded<detail::kAligned>(f32, total, chunk ? group : chain);
-        chain = group = 0;
+        group = 0;
+        chain = 0;
       }
     }
     double value = g.bias ? load_element<double>(g.bias_dtype(), g.bias, at.col) : 0;

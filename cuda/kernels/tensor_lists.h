@@ -21,7 +21,8 @@ template <class P, int kMost> struct Table {
 
   bool full() const { return count == kMost; }
   void add(const P& next) {
-    P& p = part[count++] = next;
+    P& p = part[count++];
+    p = next;
     p.first_chunk = chunks;
     chunks += p.chunks();
   }

@@ -23,7 +23,8 @@ amp::Recipe recipe(const std::string& name) {
   amp::Recipe r = amp::recipe(name == "f32" ? "fp32" : "nvfp4");
   if (!r.quantization) return r;
   r.name = name;
-  r.quantization->wgrad_x->hadamard = r.quantization->wgrad_dy->hadamard = false;
+  r.quantization->wgrad_x->hadamard = false;
+  r.quantization->wgrad_dy->hadamard = false;
   for (auto* backward : {&r.quantization->dgrad_w, &r.quantization->wgrad_x})
     (*backward)->rounding.mode = RoundingMode::stochastic;
   if (name == "NVFP4, the end in f32") r.schedule = {{.last = 0.25, .recipe = "fp32"}};

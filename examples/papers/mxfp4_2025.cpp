@@ -77,7 +77,8 @@ void body(example::Arguments& arguments) {
   std::printf("relative error of a weight's gradient%17s %18s\n", "one", "mean of many");
   std::map<std::string, Errors> found;
   for (const Variant& v : kVariants) {
-    const Errors e = found[v.name] = errors(recipe(v), draws);
+    const Errors e = errors(recipe(v), draws);
+    found[v.name] = e;
     std::printf("%-36s %17.1f%% %17.2f%%\n", v.name, 100 * e.one, 100 * e.mean);
   }
   std::printf(

@@ -51,10 +51,14 @@ amp::Recipe recipe(const Variant& v) {
   amp::Quantization& q = *r.quantization;
   r.name = v.name;
   const auto mode = [](bool stochastic) { return stochastic ? RoundingMode::stochastic : RoundingMode::nearest_even; };
-  q.dgrad_dy->rounding.mode = q.wgrad_dy->rounding.mode = mode(v.gradients);
-  q.forward_x->rounding.mode = q.wgrad_x->rounding.mode = mode(v.all);
-  q.forward_w->rounding.mode = q.dgrad_w->rounding.mode = mode(v.all);
-  q.wgrad_x->hadamard = q.wgrad_dy->hadamard = v.transform;
+  q.dgrad_dy->rounding.mode = mode(v.gradients);
+  q.wgrad_dy->rounding.mode = mode(v.gradients);
+  q.forward_x->rounding.mode = mode(v.all);
+  q.wgrad_x->rounding.mode = mode(v.all);
+  q.forward_w->rounding.mode = mode(v.all);
+  q.dgrad_w->rounding.mode = mode(v.all);
+  q.wgrad_x->hadamard = v.transform;
+  q.wgrad_dy->hadamard = v.transform;
   return r;
 }
 

@@ -23,7 +23,10 @@ inline amp::Recipe recipe(const Precision& p) {
   r.name = "student";
   for (const auto& field : amp::kQuantizerFields)
     if (auto& q = *r.quantization.*field.quantizer; q && p.rceil) set_rule(q->scaling, ScaleRule::rceil);
-  if (!p.activations) r.quantization->forward_x = r.quantization->wgrad_x = {};
+  if (!p.activations) {
+    r.quantization->forward_x.reset();
+    r.quantization->wgrad_x.reset();
+  }
   return r;
 }
 

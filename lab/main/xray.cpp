@@ -5,6 +5,7 @@
 #include <gradual/lab/studied_step.h>
 #include <gradual/lab/study_report.h>
 
+#include "../layer_kinds.h"
 #include "command_line.h"
 #include "commands.h"
 #include "study_command.h"
@@ -34,8 +35,7 @@ int xray_command(int argc, char** argv) {
   const MakeModel make = a.make_model(app);
   XrayedStep step(make, a.task(), recipe, a.options);
   say(stdout, "{} on {}, step {}, loss {:.6g}\n", recipe.name, a.data, a.options.step, step.loss);
-  say_text(layers_with_kinds(step.study.model()) + step.blocks.to_string(inspect::LayerNames(step.study.model())),
-           wide);
+  say_text(layers_with_kinds(step.study.model()) + step.blocks.to_string(layer_names(step.study.model())), wide);
   if (!csv.empty()) write_file_atomically(csv, step.blocks.to_csv());
   return 0;
 }

@@ -52,7 +52,8 @@ std::vector<Kind> kinds() {
     all.push_back({std::string(name) + ", blocks of 4", small});
   }
   for (Kind& k : all) {
-    k.quantization.weight = k.quantization.weight_gradient = std::nullopt;  // the optimizer's, not the products'
+    k.quantization.weight = std::nullopt;  // the optimizer's, not the products'
+    k.quantization.weight_gradient = std::nullopt;
     for (const auto& [field, quantizer] : amp::kQuantizerFields)
       if (auto& q = k.quantization.*quantizer) {
         q->rounding = {};
@@ -635,7 +636,10 @@ std::pair<Tensor, Tensor> centered(const Tensor& x) {
 
 TEST_CASE("center: the mean over samples is subtracted before rounding and made up for, in all three products") {
   Quantization q = same({.format = format("e2m1"), .scaling = PowerBlocks{.block = 8}});
-  q.forward_x->center = q.wgrad_x->center = q.dgrad_dy->center = q.wgrad_dy->center = true;
+  q.forward_x->center = true;
+  q.wgrad_x->center = true;
+  q.dgrad_dy->center = true;
+  q.wgrad_dy->center = true;
   const Region region(q);
   for (const bool as_matmul : {false, true}) {
     CAPTURE(as_matmul);
@@ -652,7 +656,8 @@ TEST_CASE("center: the mean over samples is subtracted before rounding and made 
                              const std::optional<Quantizer>& qb) {
       Quantizer left = *qa;
       Quantizer right = *qb;
-      left.center = right.center = false;
+      left.center = false;
+      right.center = false;
       return matmul(f64(fake_quantize(a.detach(), left, {.axis = -1})),
                     f64(fake_quantize(b.detach(), right, {.axis = -2})));
     };
@@ -693,7 +698,10 @@ std::vector<Tensor> conv_step(const Quantization& q, const Conv& v, const Tensor
 
 Quantization all_centered(const Quantizer& by) {
   Quantization q = same(by);
-  q.forward_x->center = q.wgrad_x->center = q.dgrad_dy->center = q.wgrad_dy->center = true;
+  q.forward_x->center = true;
+  q.wgrad_x->center = true;
+  q.dgrad_dy->center = true;
+  q.wgrad_dy->center = true;
   return q;
 }
 
@@ -731,7 +739,8 @@ TEST_CASE("center: a convolution rounds what tells samples apart, not their mean
     const Tensor dy = with_mean(random({v.n, v.o, v.out(0), v.out(1)}, 3), 2);
     const Tensor w = random({v.o, v.c / v.attrs.groups, v.kh, v.kw}, 2);
     Quantization q = all_centered(narrow);
-    q.forward_w = q.dgrad_w = std::nullopt;
+    q.forward_w = std::nullopt;
+    q.dgrad_w = std::nullopt;
     const std::vector<Tensor> exactly = conv_step({}, v, x, w, dy);
     const std::vector<Tensor> with = conv_step(q, v, x, w, dy);
     for (auto* of : {&q.forward_x, &q.wgrad_x, &q.dgrad_dy, &q.wgrad_dy}) (*of)->center = false;
@@ -745,7 +754,8 @@ TEST_CASE("center: a convolution rounds what tells samples apart, not their mean
 
 TEST_CASE("center: the other operand may have been saved as codes, whose scale counts in both parts") {
   Quantization q = same({.format = format("e4m3fn"), .scaling = TensorScale{}});
-  q.dgrad_dy->center = q.wgrad_dy->center = true;
+  q.dgrad_dy->center = true;
+  q.wgrad_dy->center = true;
   Tensor dw[2][2];
   for (const bool codes : {false, true}) {
     q.save_codes = codes;

@@ -246,7 +246,8 @@ TEST_CASE("requantize: files, and what has no codes") {
         }).find("requantize: a convolution rounds windows, not x") != std::string::npos);
   Quantization q = *amp::recipe("nvfp4").quantization;
   q.requantize = true;
-  q.forward_x->hadamard = q.forward_w->hadamard = true;
+  q.forward_x->hadamard = true;
+  q.forward_w->hadamard = true;
   CHECK(message_of([&] { check_valid(q); }).find("requantize goes with forward operands") != std::string::npos);
   // One scale per tensor, in a convolution, and another quantizer in backward.
   Recipe tensor = amp::recipe("fp8-current");

@@ -144,7 +144,8 @@ TEST_CASE(
     "errors that are rounded by chance are rounded anew in each step, product and operand, and right on average") {
   Quantization q;
   const Quantizer coarse{.format = format("e5m0"), .rounding = rounding_from_name("stochastic"), .scaling = {}};
-  q.dgrad_dy = q.wgrad_dy = coarse;
+  q.dgrad_dy = coarse;
+  q.wgrad_dy = coarse;
   const Tensor eye64 = eye(64);            // to 1 three times of four
   const Tensor dy = full({64, 64}, 1.25);  // else to 2
   const auto state = std::make_shared<amp::QuantizationState>(q);

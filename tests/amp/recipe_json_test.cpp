@@ -126,7 +126,8 @@ TEST_CASE("every field of a quantizer is in the file") {
   q.result->format = format("uint4");
   q.wgrad_x = with(FloatBlocks{.margin = 1, .power_of_two = true, .block = 48, .square = true, .oracle = kTorchao});
   q.wgrad_dy = with(Nvfp4Blocks{.block = 24, .square = true});
-  q.wgrad_x->hadamard = q.wgrad_dy->hadamard = 128;
+  q.wgrad_x->hadamard = 128;
+  q.wgrad_dy->hadamard = 128;
   q.wgrad_dy->center = true;
   q.weight_gradient = with(NoScale{});
   q.weight_gradient->format = {

@@ -79,9 +79,11 @@ TEST_CASE("linear with bias and conv2d likewise, the bias gradient is the plain 
   conv2d(image, kernel, {}, {.padding = 1}).backward(dimage);
   ConvAttrs a{{.padding = {1, 1}}};
   const Autocast off({.enabled = false});
-  a.size[0] = a.size[1] = 5;
+  a.size[0] = 5;
+  a.size[1] = 5;
   CHECK(same_bits(image.grad(), conv2d_backward_input(q(dimage), q(kernel.detach()), a)));
-  a.size[0] = a.size[1] = 3;
+  a.size[0] = 3;
+  a.size[1] = 3;
   CHECK(same_bits(kernel.grad(), conv2d_backward_weight(q(dimage), q(image.detach()), a)));
 }
 

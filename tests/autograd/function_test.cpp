@@ -123,7 +123,8 @@ TEST_CASE("function: several inputs and outputs, absent gradients, needs_input_g
   CHECK(a.is_leaf());
   (y[0] + y[2]).sum().backward();
   CHECK(values(a.grad()) == Values{103});
-  f->f = f->b = nullptr;
+  f->f = nullptr;
+  f->b = nullptr;
 }
 
 TEST_CASE("function: errors name the function") {
@@ -189,7 +190,8 @@ TEST_CASE("function: backward runs under forward's generator, module and line") 
   CHECK(default_generator().state().stream == after.state().stream);
   CHECK(module == "block.3");
   CHECK(contains(line, "function_test.cpp"));
-  f->f = f->b = nullptr;
+  f->f = nullptr;
+  f->b = nullptr;
 }
 
 TEST_CASE("function: one inside another, and without gradients") {

@@ -77,7 +77,7 @@ TEST_CASE("every truth is complete, and follows from the seed alone") {
         CHECK(described.dump().find(to_string(cause)) != std::string::npos);
       CHECK_FALSE(i.truth.cure.empty());
       if (i.group == Group::control) continue;
-      CHECK(i.truth.role != Role::none);
+      CHECK(!i.truth.roles.empty());
       amp::check_valid(i.truth.cured);
       CHECK_FALSE(i.truth.specific.empty());
       CHECK(is_specific(i.recipe, i.truth.cured, i.truth.specific));

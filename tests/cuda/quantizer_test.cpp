@@ -50,7 +50,8 @@ std::vector<Quantizer> quantizers() {
   for (const char* f : {"e4m3fn", "e5m2", "e2m1fn"})
     for (const Overflow o : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite}) {
       Quantizer unsigned_one{.format = format(f), .rounding = {}, .overflow = o};
-      unsigned_one.format.is_signed = unsigned_one.format.has_negative_zero = false;
+      unsigned_one.format.is_signed = false;
+      unsigned_one.format.has_negative_zero = false;
       all.push_back(unsigned_one);
       unsigned_one.scaling = PowerBlocks{};
       all.push_back(unsigned_one);
@@ -171,7 +172,8 @@ TEST_CASE("doubles are rounded once, from all their bits and beyond the range of
   std::vector<Format> formats;
   for (const char* f : {"e4m3fn", "e5m2", "bf16", "fp32", "e8m0fnu"}) formats.push_back(format(f));
   formats.push_back(format("e4m3fn"));
-  formats.back().is_signed = formats.back().has_negative_zero = false;
+  formats.back().is_signed = false;
+  formats.back().has_negative_zero = false;
   using enum RoundingMode;
   for (const Format& f : formats)
     for (const RoundingMode m : {nearest_even, nearest_away, toward_zero, up, down, to_odd, stochastic})
@@ -192,7 +194,8 @@ TEST_CASE("powers of two from the smallest floats on") {
 TEST_CASE("a graph records every kind of quantizer") {
   if (!test::have_gpu()) return;
   Quantizer unsigned_one{.format = format("e4m3fn"), .scaling = RowScale{}};
-  unsigned_one.format.is_signed = unsigned_one.format.has_negative_zero = false;
+  unsigned_one.format.is_signed = false;
+  unsigned_one.format.has_negative_zero = false;
   const Tensor x = spread({12, 96}, DType::f64).to(Device::cuda());
   const Tensor other = spread({12, 96}, DType::f64) * 3;
   for (const Quantizer& q :

@@ -4,13 +4,17 @@
 #include <gradual/amp/rewrite.h>
 #include <gradual/core/ops/call_cause.h>
 #include <gradual/inspect/cause.h>
+#include <gradual/inspect/error_source.h>
 #include <gradual/inspect/update_meter.h>
 #include <gradual/lab/outcome.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "support/source_dir.h"
 
@@ -88,8 +92,12 @@ Texts display_texts() {
     all.names.emplace_back(cause.text);
     all.causes.emplace_back(cause.text);
   }
-  // Names of functions and parts of errors.
-  for (const char* text : {"checkpoint", "quantize", " rewritten by ", "before"}) all.names.emplace_back(text);
+  for (const inspect::ErrorSourceInfo& source : inspect::kErrorSources)
+    if (source.name.size() > 2) all.names.emplace_back(source.name);  // "x", "w" and "dy" are operands everywhere
+  for (const std::string_view rate : inspect::kRates)
+    if (rate != to_string(inspect::Rate::lr)) all.names.emplace_back(rate);  // "lr" is an option of the program too
+  // Names of functions.
+  for (const char* text : {"checkpoint", "quantize", " rewritten by "}) all.names.emplace_back(text);
   return all;
 }
 
@@ -165,7 +173,8 @@ TEST_CASE("no source outside core/ops/call_cause.h contains the cause of a call"
 TEST_CASE("no source compares a display text") {
   const Texts texts = display_texts();
   CHECK(std::ranges::none_of(texts.names, &std::string::empty));
-  const std::string some[] = {"adam-eps", "matches", "diverged", "error", "second moment", "backward", "loss scaling"};
+  const std::string some[] = {"adam-eps", "matches",      "diverged",     "error", "second moment",
+                              "backward", "loss scaling", "accumulation", "eps"};
   for (const std::string& name : some) CHECK_MESSAGE(std::ranges::count(texts.names, name) > 0, name);
   for (const Source& source : sources()) {
     if (source.path.ends_with(".js")) continue;  // reads the names in results.json
@@ -193,4 +202,18 @@ TEST_CASE("the search for display texts finds them") {
   CHECK(!comparison("x.starts_with(\"matches\")", "matches").empty());
   CHECK(comparison("v(\"forward\", f)", "forward").empty());
   CHECK(pieces("not precision: {own}, and fp32 {fp32}") == std::vector<std::string>{"not precision:", "and fp32"});
+}
+
+TEST_CASE("a percentage has no space before its sign, on the pages and in the report") {
+  const std::regex spaced(R"([0-9}"`] %(?![0-9(]))");
+  std::vector<std::string> files = {"README.md", "lab/report.js", "lab/report.html.in"};
+  for (const auto& entry : fs::recursive_directory_iterator(source_dir() + "/docs"))
+    if (entry.path().extension() == ".md") files.push_back(fs::relative(entry.path(), source_dir()).string());
+  CHECK(files.size() > 30);
+  for (const std::string& file : files) {
+    std::ifstream lines(source_dir() + "/" + file);
+    CHECK_MESSAGE(lines, file);
+    for (std::string line; std::getline(lines, line);)
+      CHECK_MESSAGE(!std::regex_search(line, spaced), file, ": ", line);
+  }
 }

@@ -146,7 +146,8 @@ TEST_CASE("products read operands in place: one library call each, its algorithm
           for (const bool bias : {false, true}) {
             Product p(7, 13, 5, dtype, batch, at);
             if (bias) p.add_bias();
-            cublaslt().heuristics = cublaslt().products = 0;
+            cublaslt().heuristics = 0;
+            cublaslt().products = 0;
             cuda::gemm(p.g);
             CHECK(p.holds(p.c, same));
             cuda::gemm(p.g);

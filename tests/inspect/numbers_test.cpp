@@ -28,8 +28,9 @@ TEST_CASE("errors are summed over the elements that are finite in both, and thos
   // lost
   given[kAt] = kInf;
   given[kAt + 1] = kNan;
-  given[kAt + 2] = exact[kAt + 2] = -kInf;  // not known
-  shadow[kAt + 3] = kNan;                   // known to the op alone
+  given[kAt + 2] = -kInf;  // not known
+  exact[kAt + 2] = -kInf;
+  shadow[kAt + 3] = kNan;  // known to the op alone
   const inspect::Comparison c = inspect::compare(f64(given), f64(exact), f64(shadow), DType::bf16);
   CHECK(c.local.elements == kSize - 3);
   CHECK(c.local.lost == 2);

@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 using namespace gradual;
+using inspect::ErrorSource;
 
 namespace {
 
@@ -232,8 +233,8 @@ TEST_CASE("shadow: the parts of a quantised contraction are its local error") {
     if (!row.quantised) continue;
     ++products[row.product];
     REQUIRE(row.parts.size() == 4);
-    CHECK(std::string(row.parts[0].name) == (row.product == "forward" ? "x" : "dy"));
-    CHECK(std::string(row.parts[1].name) == (row.product == "wgrad" ? "x" : "w"));
+    CHECK(row.parts[0].source == (row.product == "forward" ? ErrorSource::x : ErrorSource::dy));
+    CHECK(row.parts[1].source == (row.product == "wgrad" ? ErrorSource::x : ErrorSource::w));
     // e4m3 rounds each operand to a relative 2^-4 at most, and dy to e5m2; f32 sums add little.
     const double part = std::sqrt(row.parts[0].squares / row.local.exact_squares);
     CHECK(part > 1e-3);
@@ -355,7 +356,7 @@ TEST_CASE("shadow: what another observer saw recorded makes no later op a record
   }
   const auto product = std::ranges::find(shadow.rows(), "matmul", &inspect::ShadowRow::op);
   REQUIRE(product != shadow.rows().end());
-  CHECK(std::ranges::count(product->parts, "x before", &inspect::ErrorPart::name) == 1);
+  CHECK(std::ranges::count(product->parts, ErrorSource::x_before, &inspect::ErrorPart::source) == 1);
 }
 
 TEST_CASE("shadow: the numbers of tensors that no longer exist are freed") {

@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <vector>
 
 using namespace gradual;
-using inspect::Update, inspect::UpdateMeter, inspect::UpdatePart;
+using inspect::Rate, inspect::Update, inspect::UpdateMeter, inspect::UpdatePart;
 using enum optim::LowPrecisionUpdate;
 
 namespace {
@@ -157,16 +158,14 @@ TEST_CASE("update meter: AdamW's decay alone, and moments in bf16") {
   CHECK(part_of(meter, UpdatePart::second_moment, 1)->ratio() == doctest::Approx(0.001));
   CHECK(part_of(meter, UpdatePart::first_moment, 1)->vanished == 0);  // 0.9 m is not m
 
-  const auto scalar = [&](const std::string& name) {
-    return *std::ranges::find_if(meter.scalars(), [&](const inspect::Scalar& s) { return s.name == name; });
-  };
-  CHECK(scalar("beta2").used == 1);
-  CHECK(scalar("beta2").lost());
-  CHECK(to_string(scalar("beta2")) == "beta2 0.999 is 1 in bf16");
-  CHECK(scalar("1 - lr * weight decay").lost());
-  CHECK(!scalar("beta1").lost());
-  CHECK(!scalar("lr").lost());
-  CHECK(scalar("lr").used == 0x1p-4);
+  const auto scalar = [&](Rate rate) { return *std::ranges::find(meter.scalars(), rate, &inspect::Scalar::rate); };
+  CHECK(scalar(Rate::beta2).used == 1);
+  CHECK(scalar(Rate::beta2).lost());
+  CHECK(to_string(scalar(Rate::beta2)) == "beta2 0.999 is 1 in bf16");
+  CHECK(scalar(Rate::kept_by_decay).lost());
+  CHECK(!scalar(Rate::beta1).lost());
+  CHECK(!scalar(Rate::lr).lost());
+  CHECK(scalar(Rate::lr).used == 0x1p-4);
   CHECK(meter.to_string().find("adam_step_: beta2 0.999 is 1 in bf16") != std::string::npos);
   CHECK(meter.scalars().size() == 8);  // of three steps alike
 }
@@ -177,13 +176,13 @@ TEST_CASE("update meter: scalars of other arithmetics") {
     optim::Adam adam({optim::named_group(layer.named_parameters())}, {.eps = 1e-8, .precision = precision});
     UpdateMeter meter(layer);
     run(adam, layer, meter, 1, 1);
-    std::string names;
+    std::vector<Rate> rates;
     for (const inspect::Scalar& s : meter.scalars())
-      if (s.lost()) names += s.name + " ";
-    return names;
+      if (s.lost()) rates.push_back(s.rate);
+    return rates;
   };
-  CHECK(lost(DType::f16, {.pure_arithmetic = true}) == "eps ");
-  CHECK(lost(DType::bf16, {.pure_arithmetic = true}) == "beta2 ");
+  CHECK(lost(DType::f16, {.pure_arithmetic = true}) == std::vector{Rate::eps});
+  CHECK(lost(DType::bf16, {.pure_arithmetic = true}) == std::vector{Rate::beta2});
   CHECK(lost(DType::bf16, {}).empty());
   CHECK(lost(DType::f16, {.update = masters}).empty());
 }

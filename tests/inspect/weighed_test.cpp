@@ -353,7 +353,7 @@ TEST_CASE("averages, weight decay and rates that do not arrive are findings") {
   e.updates[0].part = inspect::UpdatePart::weight_decay;
   CHECK(causes(e) == std::vector{Cause::decay_vanishes});
   e.updates.clear();
-  e.scalars = {{.op = "adam_step_", .name = "beta2", .value = 0.999, .used = 1, .dtype = DType::bf16}};
+  e.scalars = {{.op = "adam_step_", .rate = inspect::Rate::beta2, .value = 0.999, .used = 1, .dtype = DType::bf16}};
   CHECK(causes(e) == std::vector{Cause::rate_lost});
 }
 

@@ -128,7 +128,8 @@ TEST_CASE("a match names skipped steps, losses that were not finite, a rise, a s
           r.curve.loss[1] = kNaN;
         })).ends_with("but 3 of 18 training losses were not finite"));
   CHECK(to_string(judged([](lab::Result& r) {
-          r.curve.loss[4] = r.curve.loss[5] = 0.3;
+          r.curve.loss[4] = 0.3;
+          r.curve.loss[5] = 0.3;
           r.train_loss = 0.3;
         })).ends_with("but the training loss of the last epoch is 1.50 times that of the best one"));
   CHECK(to_string(judged([](lab::Result& r) {

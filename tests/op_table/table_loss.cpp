@@ -110,7 +110,8 @@ Entropy entropy(const Array& x, const Array& classes, const CrossEntropyAttrs& a
   Entropy out{make_array({n}, x.dtype), make_array(x.sizes, x.dtype)};
   out.loss.magnitude.resize(out.loss.v.size());
   out.log_probabilities.magnitude.resize(x.v.size());
-  out.loss.length = out.log_probabilities.length = static_cast<double>(c) + 6;
+  out.loss.length = static_cast<double>(c) + 6;
+  out.log_probabilities.length = static_cast<double>(c) + 6;
   double counted = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     double top = -INFINITY;

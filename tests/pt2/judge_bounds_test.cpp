@@ -5,6 +5,7 @@
 #include <gradual/lab/judge_bounds.h>
 #include <gradual/lab/judge_losses.h>
 #include <gradual/lab/judge_norms.h>
+#include <gradual/lab/random_order.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +13,6 @@
 #include <cstdint>
 #include <fstream>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -25,6 +25,7 @@
 #include "support/tensors.h"
 
 using namespace gradual;
+using lab::random_order;
 using test::share_of_bound;
 using test::step_of;
 
@@ -32,14 +33,6 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 using Random = std::mt19937_64;
-
-// The places 0 .. count - 1 in a random order.
-Tensor random_places(std::int64_t count, Random& random) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
-  std::iota(order.begin(), order.end(), 0);
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-  return from_data(order, {count});
-}
 
 // An op, and a function that computes it in the dtype of its inputs with sums in an order that `random` chooses.
 struct SummingCase {
@@ -59,14 +52,14 @@ Tensor scaled(const Tensor& y, const Tensors& in) {
 }
 Tensor instance_norm(const Tensors& in, Random& random) {
   const Tensor x = reshape(in[0], {in[0].size(0), in[0].size(1), -1});
-  const Tensor order = random_places(x.size(2), random);
+  const Tensor order = random_order(x.size(2), random);
   const Tensor y = layer_norm(index_select(x, 2, order), 1, {}, {}, 1e-5);
   return reshape(scaled(index_add(y, 2, order, x.size(2)), in), in[0].sizes());
 }
 Tensor norm_of_channels(const Tensors& in, Random&) { return batch_norm(in[0], in[1], in[2], {}, {}, true, 1e-5).y; }
 
 Tensor squared_distances(const Tensor& x, Random& random) {
-  const Tensor mixed = index_select(x, 1, random_places(x.size(1), random));
+  const Tensor mixed = index_select(x, 1, random_order(x.size(1), random));
   return sum(square(mixed - mean(mixed, {1}, true)), {1});
 }
 Tensor variance(const Tensors& in, Random& random) { return squared_distances(in[0], random) / double(kColumns - 1); }
@@ -77,7 +70,7 @@ Tensor deviation(const Tensors& in, Random& random) { return sqrt(variance(in, r
 Tensor biased_deviation(const Tensors& in, Random& random) { return sqrt(biased_variance(in, random)); }
 
 Tensor differences(const Tensors& in, Random& random) {
-  const Tensor order = random_places(in[0].numel(), random);
+  const Tensor order = random_order(in[0].numel(), random);
   return index_select(reshape(in[0] - in[1], {-1}), 0, order);
 }
 Tensor mean_square(const Tensors& in, Random& random) { return mean(square(differences(in, random))); }
@@ -89,8 +82,8 @@ Tensor mean_distance(const Tensors& in, Random& random) { return mean(abs(differ
 Tensor distance_by_rows(const Tensors& in, Random& random) { return sum(abs(differences(in, random))) / double(kRows); }
 
 Tensor soft_loss(const Tensors& in, Random& random, double smoothing) {
-  const Tensor classes = random_places(kColumns, random);
-  const Tensor rows = random_places(kRows, random);
+  const Tensor classes = random_order(kColumns, random);
+  const Tensor rows = random_order(kRows, random);
   const auto mixed = [&](const Tensor& t) { return index_select(index_select(t, 1, classes), 0, rows); };
   const Tensor target = mixed(in[1]) * (1 - smoothing) + smoothing / double(kColumns);
   const Tensor terms = target * index_select(in[2], 0, classes) * log_softmax(mixed(in[0]), 1);

@@ -25,9 +25,12 @@ struct Case {
 
 ConvAttrs attrs(std::int64_t stride, std::int64_t pad, std::int64_t dilation = 1, std::int64_t groups = 1) {
   ConvAttrs a;
-  a.stride[0] = a.stride[1] = stride;
-  a.padding[0] = a.padding[1] = pad;
-  a.dilation[0] = a.dilation[1] = dilation;
+  a.stride[0] = stride;
+  a.stride[1] = stride;
+  a.padding[0] = pad;
+  a.padding[1] = pad;
+  a.dilation[0] = dilation;
+  a.dilation[1] = dilation;
   a.groups = groups;
   return a;
 }

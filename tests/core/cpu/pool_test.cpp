@@ -23,9 +23,12 @@ struct Case {
 };
 PoolAttrs attrs(std::int64_t kernel, std::int64_t stride, std::int64_t pad) {
   PoolAttrs a;
-  a.kernel[0] = a.kernel[1] = kernel;
-  a.stride[0] = a.stride[1] = stride;
-  a.padding[0] = a.padding[1] = pad;
+  a.kernel[0] = kernel;
+  a.kernel[1] = kernel;
+  a.stride[0] = stride;
+  a.stride[1] = stride;
+  a.padding[0] = pad;
+  a.padding[1] = pad;
   return a;
 }
 PoolAttrs uneven() {
@@ -205,7 +208,8 @@ TEST_CASE("max_pool2d_backward refuses indices that no pooling gave") {
   }
   const Tensor index = full({1, 1, 1, 1}, 4, {.dtype = DType::i64});
   PoolAttrs a = attrs(2, 2, 0);
-  a.size[0] = a.size[1] = 2;
+  a.size[0] = 2;
+  a.size[1] = 2;
   CHECK_THROWS_WITH_AS(max_pool2d_backward(ones({1, 1, 1, 1}), index, a),
                        doctest::Contains("index 4 lies outside a plane of 4"), Error);
 }

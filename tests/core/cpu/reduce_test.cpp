@@ -82,7 +82,8 @@ Summary summarize(const std::vector<double>& v) {
   s.mean = static_cast<double>(total / n);
   s.var = static_cast<double>(squares / std::fmax(0.0L, n - 1));
   if (!v.empty()) s.logsumexp = static_cast<double>(s.max + std::log(exponentials));
-  s.norm1 = s.magnitude = static_cast<double>(one);
+  s.norm1 = static_cast<double>(one);
+  s.magnitude = static_cast<double>(one);
   s.norm2 = static_cast<double>(std::sqrt(two));
   s.norm3 = static_cast<double>(std::cbrt(three));
   return s;

@@ -23,7 +23,8 @@ inline std::vector<Format> odd_formats() {
   }
   for (const std::string_view name : {"e4m3fn", "e5m2", "e2m1fn"}) {
     Format f = gradual::format(name);
-    f.is_signed = f.has_negative_zero = false;
+    f.is_signed = false;
+    f.has_negative_zero = false;
     all.push_back(f);
   }
   Format shifted = gradual::format("e4m3fn");  // a bias unlike any other: all values below 1

@@ -44,7 +44,8 @@ inline Codes codes_of(const Format& f) {
   Codes c{};
   const std::uint32_t count = 1u << (f.exponent_bits + f.mantissa_bits);
   c.sign = f.is_signed ? count : 0;
-  c.all_ones = c.largest = count - 1;
+  c.all_ones = count - 1;
+  c.largest = count - 1;
   if (f.nan == NanEncoding::ieee) {  // the highest exponent is Inf's and NaN's
     c.inf = count - (1u << f.mantissa_bits);
     c.largest = c.inf - 1;

@@ -152,7 +152,10 @@ Defined define(const std::vector<float>& x, std::int64_t rows, std::int64_t k, c
     if (oracle_of(s) == ScaleOracle::torchao) {
       d.inverse = amax / static_cast<float>(448 * q.format.max());
       d.global = 1 / d.inverse;
-      if (d.global > FLT_MAX) d.global = d.inverse = 1;
+      if (d.global > FLT_MAX) {
+        d.global = 1;
+        d.inverse = 1;
+      }
     }
   }
   std::vector<Factors> factors;
