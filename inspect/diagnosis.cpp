@@ -28,7 +28,6 @@ constexpr double kManyLost = 0.1;
 constexpr double kMostStays = 0.5;
 constexpr double kFaint = 0.4;       // of a signal's energy
 constexpr double kNominates = 0.02;  // a share that becomes 0, for a trial to decide
-constexpr double kRoomBits = 4;      // powers of two above the largest number that leave room for a larger scale
 
 std::string in_layer(const std::string& path) { return path.empty() ? "ops outside of all layers" : "layer " + path; }
 bool is_gradient(Role role) { return role == Role::error || role == Role::weight_gradient; }

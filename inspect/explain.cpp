@@ -29,6 +29,7 @@ struct Collector::Impl {
   std::vector<Exact> exact = {};
   bool edited = false;  // the recipe is not the one that is explained
 
+  std::vector<std::pair<std::string, Tensor>> start = {};  // parameters and buffers before the first step
   std::vector<double> losses = {};
   std::vector<double> scales = {};
   std::vector<bool> skipped = {};
@@ -58,6 +59,30 @@ std::string first_nonfinite(const nn::Module& model) {
     for (const auto& [name, tensor] : tensors)
       if (!numbers_of(tensor).finite()) return name;
   return "";
+}
+
+std::vector<std::pair<std::string, Tensor>> copies_of(const nn::Module& model) {
+  const Unseen unseen;
+  std::vector<std::pair<std::string, Tensor>> all;
+  for (const auto& tensors : {model.named_parameters(), model.named_buffers()})
+    for (const auto& [name, tensor] : tensors) all.emplace_back(name, tensor.detach().clone());
+  return all;
+}
+
+// Whether both are the same, or one of them is the other's rounding. NaN is equal to NaN.
+bool alike(const Tensor& a, const Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
+  if (a.dtype() != b.dtype()) {
+    if (a.dtype() == DType::f32) return alike(a.to(b.dtype()), b);
+    return b.dtype() != DType::f32 || alike(a, b.to(a.dtype()));
+  }
+  const Tensor differs = ne(a, b).to(DType::i64) * eq(a, a).to(DType::i64);
+  return sum(differs).item() == 0 && sum(eq(a, a).to(DType::i64)).item() == sum(eq(b, b).to(DType::i64)).item();
+}
+
+// Whether a recipe rounds weights to other numbers than those of their dtype.
+bool rounds_weights(const amp::Recipe& r) {
+  return r.quantization && (r.quantization->weight || r.quantization->master);
 }
 
 // True for zeros and -Inf alone, as a mask has them.
@@ -198,6 +223,27 @@ class Explanation {
  private:
   std::int64_t steps() const { return std::ssize(made_.losses); }
 
+  // Error if a pass starts with other numbers than the first one.
+  void check_start(const Collector::Impl& pass) {
+    if (pass.start.empty()) return;
+    if (start_.empty()) {
+      start_ = pass.start;
+      return;
+    }
+    const bool rounded = rounds_weights(pass.recipe) || rounds_weights(recipe_);
+    if (rounded && (pass.edited || pass.recipe.name != recipe_.name)) return;
+    const Unseen unseen;
+    for (std::size_t i = 0; i < std::max(start_.size(), pass.start.size()); ++i) {
+      const bool same = i < std::min(start_.size(), pass.start.size()) && start_[i].first == pass.start[i].first &&
+                        alike(start_[i].second, pass.start[i].second);
+      if (same) continue;
+      throwf(
+          "explain: the loop is called again under {} and starts with another {} than before; it must begin anew: make "
+          "the model, the optimizer and the batches inside the loop",
+          pass.recipe.name, (i < start_.size() ? start_ : pass.start)[i].first);
+    }
+  }
+
   Collector::Impl ran(Collector::Impl pass) {
     const bool replays = !pass.edited && pass.recipe.name == recipe_.name && !made_.losses.empty();
     default_generator().set_state(key_);
@@ -210,6 +256,7 @@ class Explanation {
     }
     ++made_.runs;
     if (pass.losses.empty() && !pass.gradients) throw_error("explain: the loop made no step with its Collector");
+    check_start(pass);
     for (std::int64_t i = 0; replays && i < std::min(pass.steps(), steps()); ++i) {
       const double here = pass.losses[static_cast<std::size_t>(i)];
       const double before = made_.losses[static_cast<std::size_t>(i)];
@@ -311,6 +358,7 @@ class Explanation {
   ExplainOptions options_;
   RandomKey key_ = default_generator().state();
   Collector::Impl whole_;
+  std::vector<std::pair<std::string, Tensor>> start_;  // of the first pass
   Explained made_;
   int trials_ = 0;
 };
@@ -322,6 +370,7 @@ const amp::Recipe& Collector::recipe() const { return impl_.recipe; }
 bool Collector::step(amp::RecipeRun& run, const std::function<Tensor()>& loss) {
   Impl& pass = impl_;
   const std::int64_t step = pass.steps();
+  if (pass.start.empty()) pass.start = copies_of(run.model());
   if (pass.check_gradients) {
     if (!pass.gradients) pass.gradients = inspect::check_gradients(run.model(), loss);
     return false;
@@ -351,8 +400,12 @@ std::optional<Finding> finding_of(const GradientCheck& check) {
   Finding f{.cause = Cause::wrong_gradient, .phase = Phase::backward, .site = parameter->name};
   f.precision = false;
   f.severity = 3;
-  const std::string along = fmt::format("along the gradient of {} the loss changes by {:.3g} per unit, not by {:.3g}",
-                                        parameter->name, parameter->measured, parameter->predicted);
+  const bool is_zero = parameter->predicted == 0;
+  const std::string along =
+      is_zero ? fmt::format("the gradient of {} is 0, and along a random direction the loss changes by {:.3g} per unit",
+                            parameter->name, parameter->measured)
+              : fmt::format("along the gradient of {} the loss changes by {:.3g} per unit, not by {:.3g}",
+                            parameter->name, parameter->measured, parameter->predicted);
   f.sentence = along + "; the fault lies after it in forward";
   if (const GradientSlope* function = check.wrong_function()) {
     f.op = function->name;
