@@ -104,11 +104,6 @@ Verdict verdict_on_baseline(const Result& r, std::optional<Outcome> own) {
   return {{.kind = VerdictKind::baseline}, own};
 }
 
-// Whether fp32's run fails. One that knows its training data by heart and tells nothing of others fails too.
-bool fp32_fails(const Result& base) {
-  return base.status == Status::diverged || hardly_learned(base) || !beats_constant(base);
-}
-
 // What a recipe's runs give together.
 struct RecipeAnswer {
   std::optional<Difference> accuracy = {};
@@ -194,9 +189,11 @@ Verdict verdict(const Results& results, const Results& references, const Result&
   const Result* base = baseline(results, references, r);
   if (!base && own) return failed(r, *own);
   if (!base) return {{.kind = VerdictKind::interrupted}, {}, Outcome{.kind = VerdictKind::interrupted}};
-  if (fp32_fails(*base)) return where_fp32_fails(r, *base, own);
+  if (base->status == Status::diverged || hardly_learned(*base)) return where_fp32_fails(r, *base, own);
   if (own) return failed(r, *own);
   if (learned_nothing(r, *base) || !answer.accuracy) return failed(r, {.kind = VerdictKind::no_learning});
+  // fp32 knows its training data by heart and tells nothing of others: neither run is a measure of the other.
+  if (!beats_constant(*base)) return where_fp32_fails(r, *base, own);
   if (is_worse(answer.outcome.kind)) return failed(r, answer.outcome);
   Verdict compared{answer.outcome};
   compared.notes = answer.notes;
