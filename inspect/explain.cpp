@@ -82,7 +82,8 @@ bool alike(const Tensor& a, const Tensor& b) {
 
 // Whether a recipe rounds weights to other numbers than those of their dtype.
 bool rounds_weights(const amp::Recipe& r) {
-  return r.quantization && (r.quantization->weight || r.quantization->master);
+  const auto& q = r.quantization;
+  return q && (q->weight || q->master || q->result);
 }
 
 // True for zeros and -Inf alone, as a mask has them.
