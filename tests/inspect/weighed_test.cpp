@@ -371,8 +371,10 @@ TEST_CASE("averages, weight decay and rates that do not arrive are findings") {
   lost.part = inspect::UpdatePart::average;
   e.updates = {lost};
   CHECK(causes(e) == std::vector{Cause::average_vanishes});
+  CHECK(inspect::diagnose(e)[0].cures.empty());  // masters of the weights leave the average in its dtype
   e.updates[0].part = inspect::UpdatePart::weight_decay;
   CHECK(causes(e) == std::vector{Cause::decay_vanishes});
+  CHECK_FALSE(inspect::diagnose(e)[0].cures.empty());
   e.updates.clear();
   e.scalars = {{.op = "adam_step_", .name = "beta2", .value = 0.999, .used = 1, .dtype = DType::bf16}};
   CHECK(causes(e) == std::vector{Cause::rate_lost});
