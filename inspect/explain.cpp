@@ -245,6 +245,20 @@ class Explanation {
     }
   }
 
+  // A loop that ran under its own recipe and throws under fp32 mostly has a model that the first pass made half.
+  void call_loop(Collector::Impl& pass) {
+    Collector collector(pass);
+    if (made_.runs == 0 || pass.edited) return loop_(collector);
+    try {
+      loop_(collector);
+    } catch (const Error& e) {
+      throwf(
+          "explain: the loop is called again under {} and throws \"{}\"; it must begin anew: make the model, the "
+          "optimizer and the batches inside the loop",
+          pass.recipe.name, e.what());
+    }
+  }
+
   Collector::Impl ran(Collector::Impl pass) {
     const bool replays = !pass.edited && pass.recipe.name == recipe_.name && !made_.losses.empty();
     default_generator().set_state(key_);
@@ -252,8 +266,7 @@ class Explanation {
       Intervention intervention(pass.exact);
       std::optional<ObserverScope> scope;
       if (!pass.exact.empty()) scope.emplace(intervention);
-      Collector collector(pass);
-      loop_(collector);
+      call_loop(pass);
     }
     ++made_.runs;
     if (pass.losses.empty() && !pass.gradients) throw_error("explain: the loop made no step with its Collector");

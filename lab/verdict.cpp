@@ -192,9 +192,9 @@ Verdict verdict(const Results& results, const Results& references, const Result&
   if (base->status == Status::diverged || hardly_learned(*base)) return where_fp32_fails(r, *base, own);
   if (own) return failed(r, *own);
   if (learned_nothing(r, *base) || !answer.accuracy) return failed(r, {.kind = VerdictKind::no_learning});
-  // fp32 knows its training data by heart and tells nothing of others: neither run is a measure of the other.
-  if (!beats_constant(*base)) return where_fp32_fails(r, *base, own);
   if (is_worse(answer.outcome.kind)) return failed(r, answer.outcome);
+  // fp32 knows its training data by heart and tells nothing of others: to match it is no success.
+  if (!beats_constant(*base)) return where_fp32_fails(r, *base, own);
   Verdict compared{answer.outcome};
   compared.notes = answer.notes;
   return compared;

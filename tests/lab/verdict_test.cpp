@@ -162,6 +162,15 @@ TEST_CASE("an answer that is open has no finding of unknown cause, and is no ala
   CHECK_FALSE(lab::is_alarm(results[1]));
 }
 
+TEST_CASE("to match an fp32 that is no better than a constant answer is no success; to be worse is still worse") {
+  std::vector<lab::Result> results = {run("fp32", 0, 0.5), run("same", 0, 0.5), run("worse", 0, 0.3)};
+  for (lab::Result& r : results) r.constant_metric = 0.5;
+  const auto all = verdicts(results);
+  CHECK(all[0] == "baseline, no learning");
+  CHECK(all[1] == "not precision: fp32 does the same");
+  CHECK(all[2].starts_with("worse by 20.0"));
+}
+
 TEST_CASE("a run that learns where fp32 fails has what fp32's run shows of the program, and nothing of precision") {
   std::vector<lab::Result> results = {diverged("fp32", 0, {2.3, 2, kNaN}), run("a", 0, 0.95)};
   results[0].findings = {{.cause = inspect::Cause::arithmetic, .sentence = "a log of 0"}};
