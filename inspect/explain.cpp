@@ -194,10 +194,54 @@ bool learns(const std::vector<double>& losses) {
   return n == 1 || fall > (1 - kFalls) * std::abs(losses[0]);
 }
 
+// What the first pass over a loop starts with: the others must start with the same.
+class FirstStart {
+ public:
+  explicit FirstStart(const amp::Recipe& recipe) : recipe_(recipe) {}
+
+  void check(const Collector::Impl& pass) {
+    if (pass.start.empty()) return;
+    if (first_.empty()) {
+      first_ = pass.start;
+      return;
+    }
+    const bool rounded = rounds_weights(pass.recipe) || rounds_weights(recipe_);
+    if (rounded && (pass.edited || pass.recipe.name != recipe_.name)) return;
+    const Unseen unseen;
+    for (std::size_t i = 0; i < std::max(first_.size(), pass.start.size()); ++i) {
+      const bool same = i < std::min(first_.size(), pass.start.size()) && first_[i].first == pass.start[i].first &&
+                        alike(first_[i].second, pass.start[i].second);
+      if (same) continue;
+      throwf(
+          "explain: the loop is called again under {} and starts with another {} than before; it must begin anew: make "
+          "the model, the optimizer and the batches inside the loop",
+          pass.recipe.name, (i < first_.size() ? first_ : pass.start)[i].first);
+    }
+  }
+
+ private:
+  const amp::Recipe& recipe_;
+  std::vector<std::pair<std::string, Tensor>> first_;
+};
+
+// again: it ran under its own recipe. If it throws now, its model mostly is the one that the first pass made half.
+void call(const std::function<void(Collector&)>& loop, Collector::Impl& pass, bool again) {
+  Collector collector(pass);
+  if (!again) return loop(collector);
+  try {
+    loop(collector);
+  } catch (const Error& e) {
+    throwf(
+        "explain: the loop is called again under {} and throws \"{}\"; it must begin anew: make the model, the "
+        "optimizer and the batches inside the loop",
+        pass.recipe.name, e.what());
+  }
+}
+
 class Explanation {
  public:
   Explanation(const amp::Recipe& recipe, const std::function<void(Collector&)>& loop, const ExplainOptions& options)
-      : recipe_(recipe), loop_(loop), options_(options) {}
+      : recipe_(recipe), loop_(loop), options_(options), start_(recipe) {}
 
   Explained run() {
     made_.recipe = recipe_.name;
@@ -224,41 +268,6 @@ class Explanation {
  private:
   std::int64_t steps() const { return std::ssize(made_.losses); }
 
-  // Error if a pass starts with other numbers than the first one.
-  void check_start(const Collector::Impl& pass) {
-    if (pass.start.empty()) return;
-    if (start_.empty()) {
-      start_ = pass.start;
-      return;
-    }
-    const bool rounded = rounds_weights(pass.recipe) || rounds_weights(recipe_);
-    if (rounded && (pass.edited || pass.recipe.name != recipe_.name)) return;
-    const Unseen unseen;
-    for (std::size_t i = 0; i < std::max(start_.size(), pass.start.size()); ++i) {
-      const bool same = i < std::min(start_.size(), pass.start.size()) && start_[i].first == pass.start[i].first &&
-                        alike(start_[i].second, pass.start[i].second);
-      if (same) continue;
-      throwf(
-          "explain: the loop is called again under {} and starts with another {} than before; it must begin anew: make "
-          "the model, the optimizer and the batches inside the loop",
-          pass.recipe.name, (i < start_.size() ? start_ : pass.start)[i].first);
-    }
-  }
-
-  // A loop that ran under its own recipe and throws under fp32 mostly has a model that the first pass made half.
-  void call_loop(Collector::Impl& pass) {
-    Collector collector(pass);
-    if (made_.runs == 0 || pass.edited) return loop_(collector);
-    try {
-      loop_(collector);
-    } catch (const Error& e) {
-      throwf(
-          "explain: the loop is called again under {} and throws \"{}\"; it must begin anew: make the model, the "
-          "optimizer and the batches inside the loop",
-          pass.recipe.name, e.what());
-    }
-  }
-
   Collector::Impl ran(Collector::Impl pass) {
     const bool replays = !pass.edited && pass.recipe.name == recipe_.name && !made_.losses.empty();
     default_generator().set_state(key_);
@@ -266,11 +275,11 @@ class Explanation {
       Intervention intervention(pass.exact);
       std::optional<ObserverScope> scope;
       if (!pass.exact.empty()) scope.emplace(intervention);
-      call_loop(pass);
+      call(loop_, pass, made_.runs > 0 && !pass.edited);
     }
     ++made_.runs;
     if (pass.losses.empty() && !pass.gradients) throw_error("explain: the loop made no step with its Collector");
-    check_start(pass);
+    start_.check(pass);
     for (std::int64_t i = 0; replays && i < std::min(pass.steps(), steps()); ++i) {
       const double here = pass.losses[static_cast<std::size_t>(i)];
       const double before = made_.losses[static_cast<std::size_t>(i)];
@@ -372,7 +381,7 @@ class Explanation {
   ExplainOptions options_;
   RandomKey key_ = default_generator().state();
   Collector::Impl whole_;
-  std::vector<std::pair<std::string, Tensor>> start_;  // of the first pass
+  FirstStart start_;
   Explained made_;
   int trials_ = 0;
 };
