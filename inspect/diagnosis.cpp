@@ -28,7 +28,6 @@ constexpr double kManyLost = 0.1;
 constexpr double kMostStays = 0.5;
 constexpr double kFaint = 0.4;       // of a signal's energy
 constexpr double kNominates = 0.02;  // a share that becomes 0, for a trial to decide
-constexpr double kRoomBits = 4;      // powers of two above the largest number that leave room for a larger scale
 
 std::string in_layer(const std::string& path, const Evidence& e) {
   return path.empty() ? "ops outside of all layers" : "layer " + e.names(path);
@@ -298,14 +297,14 @@ struct UpdateRule {
   Updated what;
   Cause cause;
   Phase phase;
-  std::string_view of_site;  // follows the site's name
-  Cure (*cure)(amp::Recipe r);
+  std::string_view of_site;     // follows the site's name
+  Cure (*cure)(amp::Recipe r);  // null: it is the program's own tensor, which no recipe makes
 };
 constexpr UpdateRule kUpdateRules[] = {
     {Updated::statistics, Cause::batch_statistics, Phase::forward, ", running statistics", cures::norms_in_f32},
     {Updated::second_moment, Cause::second_moment, Phase::optimizer, ", second moment", cures::masters},
     {Updated::decay, Cause::decay_vanishes, Phase::optimizer, ", weight decay", cures::masters},
-    {Updated::average, Cause::average_vanishes, Phase::optimizer, ", moving average", cures::masters},
+    {Updated::average, Cause::average_vanishes, Phase::optimizer, ", moving average", nullptr},
     {Updated::weights, Cause::update_vanishes, Phase::optimizer, "", cures::masters}};
 
 Found of_updates(const Evidence& e, const UpdateRule& rule) {
@@ -336,7 +335,8 @@ Found of_updates(const Evidence& e, const UpdateRule& rule) {
   // If training is as good as in fp32, only evaluation is worse, which alone uses the statistics.
   const bool spoils_evaluation = rule.what == Updated::statistics && e.trains;
   f.severity = spoils_evaluation ? 2 : lost / all * (rule.what == Updated::weights ? 1 : 0.3);
-  f.cures = {rule.cure(*e.recipe)};
+  if (rule.cure) f.cures = {rule.cure(*e.recipe)};
+  else f.sentence += "; a copy of it in f32 gets them";
   return f;
 }
 

@@ -29,6 +29,7 @@ struct Collector::Impl {
   std::vector<Exact> exact = {};
   bool edited = false;  // the recipe is not the one that is explained
 
+  std::vector<std::pair<std::string, Tensor>> start = {};  // parameters and buffers before the first step
   std::vector<double> losses = {};
   std::vector<double> scales = {};
   std::vector<bool> skipped = {};
@@ -59,6 +60,31 @@ std::string first_nonfinite(const nn::Module& model) {
     for (const auto& [name, tensor] : tensors)
       if (!numbers_of(tensor).finite()) return name;
   return "";
+}
+
+std::vector<std::pair<std::string, Tensor>> copies_of(const nn::Module& model) {
+  const Unseen unseen;
+  std::vector<std::pair<std::string, Tensor>> all;
+  for (const auto& tensors : {model.named_parameters(), model.named_buffers()})
+    for (const auto& [name, tensor] : tensors) all.emplace_back(name, tensor.detach().clone());
+  return all;
+}
+
+// Whether both are the same, or one of them is the other's rounding. NaN is equal to NaN.
+bool alike(const Tensor& a, const Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
+  if (a.dtype() != b.dtype()) {
+    if (a.dtype() == DType::f32) return alike(a.to(b.dtype()), b);
+    return b.dtype() != DType::f32 || alike(a, b.to(a.dtype()));
+  }
+  const Tensor differs = ne(a, b).to(DType::i64) * eq(a, a).to(DType::i64);
+  return sum(differs).item() == 0 && sum(eq(a, a).to(DType::i64)).item() == sum(eq(b, b).to(DType::i64)).item();
+}
+
+// Whether a recipe rounds weights to other numbers than those of their dtype.
+bool rounds_weights(const amp::Recipe& r) {
+  const auto& q = r.quantization;
+  return q && (q->weight || q->master || q->result);
 }
 
 // True for zeros and -Inf alone, as a mask has them.
@@ -169,10 +195,54 @@ bool learns(const std::vector<double>& losses) {
   return n == 1 || fall > (1 - kFalls) * std::abs(losses[0]);
 }
 
+// What the first pass over a loop starts with: the others must start with the same.
+class FirstStart {
+ public:
+  explicit FirstStart(const amp::Recipe& recipe) : recipe_(recipe) {}
+
+  void check(const Collector::Impl& pass) {
+    if (pass.start.empty()) return;
+    if (first_.empty()) {
+      first_ = pass.start;
+      return;
+    }
+    const bool rounded = rounds_weights(pass.recipe) || rounds_weights(recipe_);
+    if (rounded && (pass.edited || pass.recipe.name != recipe_.name)) return;
+    const Unseen unseen;
+    for (std::size_t i = 0; i < std::max(first_.size(), pass.start.size()); ++i) {
+      const bool same = i < std::min(first_.size(), pass.start.size()) && first_[i].first == pass.start[i].first &&
+                        alike(first_[i].second, pass.start[i].second);
+      if (same) continue;
+      throwf(
+          "explain: the loop is called again under {} and starts with another {} than before; it must begin anew: make "
+          "the model, the optimizer and the batches inside the loop",
+          pass.recipe.name, (i < first_.size() ? first_ : pass.start)[i].first);
+    }
+  }
+
+ private:
+  const amp::Recipe& recipe_;
+  std::vector<std::pair<std::string, Tensor>> first_;
+};
+
+// again: it ran under its own recipe. If it throws now, its model mostly is the one that the first pass made half.
+void call(const std::function<void(Collector&)>& loop, Collector::Impl& pass, bool again) {
+  Collector collector(pass);
+  if (!again) return loop(collector);
+  try {
+    loop(collector);
+  } catch (const Error& e) {
+    throwf(
+        "explain: the loop is called again under {} and throws \"{}\"; it must begin anew: make the model, the "
+        "optimizer and the batches inside the loop",
+        pass.recipe.name, e.what());
+  }
+}
+
 class Explanation {
  public:
   Explanation(const amp::Recipe& recipe, const std::function<void(Collector&)>& loop, const ExplainOptions& options)
-      : recipe_(recipe), loop_(loop), options_(options) {}
+      : recipe_(recipe), loop_(loop), options_(options), start_(recipe) {}
 
   Explained run() {
     made_.recipe = recipe_.name;
@@ -206,11 +276,11 @@ class Explanation {
       Intervention intervention(pass.exact);
       std::optional<ObserverScope> scope;
       if (!pass.exact.empty()) scope.emplace(intervention);
-      Collector collector(pass);
-      loop_(collector);
+      call(loop_, pass, made_.runs > 0 && !pass.edited);
     }
     ++made_.runs;
     if (pass.losses.empty() && !pass.gradients) throw_error("explain: the loop made no step with its Collector");
+    start_.check(pass);
     for (std::int64_t i = 0; replays && i < std::min(pass.steps(), steps()); ++i) {
       const double here = pass.losses[static_cast<std::size_t>(i)];
       const double before = made_.losses[static_cast<std::size_t>(i)];
@@ -313,6 +383,7 @@ class Explanation {
   ExplainOptions options_;
   RandomKey key_ = default_generator().state();
   Collector::Impl whole_;
+  FirstStart start_;
   Explained made_;
   int trials_ = 0;
 };
@@ -324,6 +395,7 @@ const amp::Recipe& Collector::recipe() const { return impl_.recipe; }
 bool Collector::step(amp::RecipeRun& run, const std::function<Tensor()>& loss) {
   Impl& pass = impl_;
   const std::int64_t step = pass.steps();
+  if (pass.start.empty()) pass.start = copies_of(run.model());
   if (pass.check_gradients) {
     if (!pass.gradients) pass.gradients = inspect::check_gradients(run.model(), loss);
     return false;
@@ -355,8 +427,12 @@ std::optional<Finding> finding_of(const GradientCheck& check) {
   Finding f{.cause = Cause::wrong_gradient, .phase = Phase::backward, .site = parameter->name};
   f.precision = false;
   f.severity = 3;
-  const std::string along = fmt::format("along the gradient of {} the loss changes by {:.3g} per unit, not by {:.3g}",
-                                        parameter->name, parameter->measured, parameter->predicted);
+  const bool is_zero = parameter->predicted == 0;
+  const std::string along =
+      is_zero ? fmt::format("the gradient of {} is 0, and along a random direction the loss changes by {:.3g} per unit",
+                            parameter->name, parameter->measured)
+              : fmt::format("along the gradient of {} the loss changes by {:.3g} per unit, not by {:.3g}",
+                            parameter->name, parameter->measured, parameter->predicted);
   f.sentence = along + "; the fault lies after it in forward";
   if (const GradientSlope* function = check.wrong_function()) {
     f.op = function->name;

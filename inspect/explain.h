@@ -57,7 +57,8 @@ struct Explained {
 };
 
 // Runs the loop with the recipe, with fp32, once more to the steps in question, and up to options.trials times to weigh
-// the findings. Error if the loop makes no step, or if a replay has other losses.
+// the findings. Error if the loop makes no step, if it starts with other parameters or buffers than before, or if a
+// replay has other losses.
 Explained explain(const amp::Recipe& recipe, const std::function<void(Collector&)>& loop, ExplainOptions options = {});
 
 std::string to_string(const Explained& explained);

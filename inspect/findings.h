@@ -38,6 +38,9 @@ inline constexpr double kManyVanish = 0.25;
 inline constexpr double kMostArrives = 0.75;
 inline constexpr double kSlow = 1e-6;
 inline constexpr double kFast = 0.5;
+// Powers of two that a loss scale leaves between the largest gradient of a step and the end of the format: gradients of
+// other steps are larger.
+inline constexpr double kRoomBits = 4;
 
 // The row with the largest positive badness in the given steps, its step before, its badness behind; a null step if
 // there is none.

@@ -360,6 +360,17 @@ Found of_nonfinite(const ObservedStep& s, const Evidence& e) {
   return from->nonfinite_inputs ? rules.of_reader(*from) : rules.of_maker(*from);
 }
 
+// By how many powers of two a loss scale changes that leaves room above fp32's largest gradient of the first step. 0:
+// none was observed.
+static int bits_of_room(const Evidence& e) {
+  double largest = 0;
+  if (e.first_in_fp32)
+    for (const LedgerRow& r : e.first_in_fp32->ledger.rows())
+      if (r.phase == Phase::backward && r.finite()) largest = std::max(largest, r.numbers.largest);
+  const double end = format_of(e.recipe->dtype).max();
+  return largest > 0 ? static_cast<int>(std::floor(std::log2(end / largest / e.last_scale) - kRoomBits)) : 0;
+}
+
 Found of_skips(const Evidence& e) {
   if (!e.skip || share(e.skipped, e.steps) < kManySkipped) return {};
   Found f = of_nonfinite(*e.skip, e);
@@ -371,8 +382,8 @@ Found of_skips(const Evidence& e) {
                             dynamic ? "dynamic" : "static", scale_text(e.last_scale),
                             grows ? fmt::format(", which grew {} times", e.growths) : "", f->sentence);
   f->cures.clear();
-  if (!dynamic)
-    for (const int bits : {4, 8, 16}) f->cures.push_back(cures::static_scale(*e.recipe, -bits));
+  const int bits = dynamic ? 0 : bits_of_room(e);
+  if (bits < 0) f->cures.push_back(cures::static_scale(*e.recipe, bits));
   f->cures.insert(f->cures.end(), {cures::dynamic_scale(*e.recipe), cures::bf16(*e.recipe)});
   return f;
 }

@@ -34,6 +34,20 @@ double step_of(DType dtype) { return dtype == DType::f64 ? 1e-6 : 3e-3; }
 double epsilon_of(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x1p-24; }
 
 double size_of(const Tensor& t) { return t.defined() ? std::sqrt(sum(square(t.to(DType::f64))).item()) : 0; }
+double size_of(const std::vector<Tensor>& all) {
+  double squares = 0;
+  for (const Tensor& t : all) squares += std::pow(size_of(t), 2);
+  return std::sqrt(squares);
+}
+
+// Normal numbers in place of floating tensors; undefined in place of others.
+std::vector<Tensor> random_like(const std::vector<Tensor>& all, Generator& random) {
+  std::vector<Tensor> made;
+  for (const Tensor& t : all)
+    made.push_back(t.defined() && t.is_floating() ? randn(t.sizes(), {.dtype = t.dtype(), .device = t.device()}, random)
+                                                  : Tensor());
+  return made;
+}
 
 // Sets the measured slope and the judgement. value_at(h): the value after a move by h along the gradient.
 void judge(GradientSlope& slope, const std::function<double(double)>& value_at, double step, double epsilon,
@@ -113,24 +127,21 @@ GradientSlope slope_of(const FunctionCall& call) {
   };
   const std::vector<Tensor> y = outputs_at(call.inputs);
   Generator random(7);
-  std::vector<Tensor> weights;
-  for (const Tensor& t : y)
-    weights.push_back(t.is_floating() ? randn(t.sizes(), {.dtype = t.dtype(), .device = t.device()}, random)
-                                      : Tensor());
+  const std::vector<Tensor> weights = random_like(y, random);
   const std::vector<Tensor> gradients = call.function->backward(weights);
-  double squares = 0;
   double sizes = 0;
-  for (std::size_t i = 0; i < std::min(gradients.size(), call.inputs.size()); ++i) {
-    if (!gradients[i].defined()) continue;
-    squares += std::pow(size_of(gradients[i]), 2);
-    sizes += std::pow(size_of(call.inputs[i]), 2);
-  }
-  slope.predicted = std::sqrt(squares);
-  if (!(slope.predicted > 0) || !std::isfinite(slope.predicted)) return slope;
+  for (std::size_t i = 0; i < std::min(gradients.size(), call.inputs.size()); ++i)
+    if (gradients[i].defined()) sizes += std::pow(size_of(call.inputs[i]), 2);
+  slope.predicted = size_of(gradients);
+  if (!std::isfinite(slope.predicted)) return slope;
+  // Where the backward gives zeros alone, any direction must be level.
+  const std::vector<Tensor> along = slope.predicted > 0 ? gradients : random_like(gradients, random);
+  const double length = size_of(along);
+  if (!(length > 0)) return slope;
   const auto value_at = [&](double h) {
     std::vector<Tensor> moved = call.inputs;
     for (std::size_t i = 0; i < std::min(gradients.size(), moved.size()); ++i)
-      if (gradients[i].defined()) moved[i] = moved[i] + gradients[i].to(moved[i].dtype()) * (h / slope.predicted);
+      if (along[i].defined()) moved[i] = moved[i] + along[i].to(moved[i].dtype()) * (h / length);
     const std::vector<Tensor> at = outputs_at(moved);
     double value = 0;
     for (std::size_t i = 0; i < std::min(at.size(), weights.size()); ++i)
@@ -158,7 +169,9 @@ GradientSlope slope_of(const std::string& name, const Tensor& parameter, const T
   GradientSlope slope{.name = name, .predicted = size_of(gradient)};
   const Moved moved(parameter);
   const Tensor& before = moved.before;
-  const Tensor direction = gradient.to(before.dtype()) / slope.predicted;
+  Generator random(7);
+  const Tensor along = slope.predicted > 0 ? gradient : random_like({gradient}, random)[0];
+  const Tensor direction = along.to(before.dtype()) / size_of(along);
   const auto value_at = [&](double h) {
     parameter.detach().copy_(before + direction * h);
     return loss();
@@ -198,8 +211,7 @@ GradientCheck check_gradients(nn::Module& model, const std::function<Tensor()>& 
   const std::vector<Tensor> gradients = autograd::grad({value}, leaves, {}, {.allow_unused = true});
   value = {};
   const Unseen unseen;
-  double all = 0;
-  for (const Tensor& g : gradients) all += std::pow(size_of(g), 2);
+  const double all = size_of(gradients);
   const auto loss_now = [&] {
     restored.again();
     return loss().item();
@@ -207,7 +219,9 @@ GradientCheck check_gradients(nn::Module& model, const std::function<Tensor()>& 
   GradientCheck check;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const double size = size_of(gradients[i]);
-    if (!(size > kOfGradient * std::sqrt(all)) || !std::isfinite(size)) continue;
+    // A gradient of 0 is judged, small ones are not; without a gradient nothing is said of the slope.
+    const bool is_zero = gradients[i].defined() && gradients[i].numel() > 0 && size == 0;
+    if (!(is_zero || size > kOfGradient * all) || !std::isfinite(size)) continue;
     check.parameters.push_back(slope_of(parameters[i].first, parameters[i].second, gradients[i], loss_now));
   }
   if (!check.any_wrong()) return check;

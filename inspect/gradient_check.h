@@ -24,7 +24,9 @@ struct GradientSlope {
   std::string name = {};  // a parameter, or the name of a user's function
   std::string site = {};  // of a function: the layer, or the line of its call
   double predicted = 0;   // the size of the gradient g: the slope of the loss along it
-  double measured = 0;    // (loss(w + h g / |g|) - loss(w - h g / |g|)) / 2h; of a function <u, f(x)> with random u
+  // (loss(w + h g / |g|) - loss(w - h g / |g|)) / 2h, with a random direction in place of a g of zeros; of a function
+  // <u, f(x)> with random u.
+  double measured = 0;
   SlopeJudgement judgement = SlopeJudgement::unknown;
 };
 
@@ -38,7 +40,8 @@ struct GradientCheck {
 
 // Runs a forward and a backward, and five more forwards for each parameter, of 32 evenly spaced ones at most.
 // A parameter's gradient is wrong if its slope differs by more than a factor of 2 or in sign; a function's, if by more
-// than 10%. Parameters, gradients, buffers and the default generator are restored.
+// than 10%. A gradient of zeros is wrong if the loss has a slope in a random direction. A parameter without a gradient
+// is not judged. Parameters, gradients, buffers and the default generator are restored.
 GradientCheck check_gradients(nn::Module& model, const std::function<Tensor()>& loss);
 
 std::string to_string(const GradientCheck& check);

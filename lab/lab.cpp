@@ -209,7 +209,7 @@ class Comparison {
     std::vector<std::string> explained;  // their checkpoints
     for (Unexplained& u : unexplained_) {
       Result& r = (*u.among)[u.index];
-      if (stopped_ || !baseline(results_, references_, r) || (fails(r) && !explain_one(r, u)))
+      if (stopped_ || !baseline(results_, references_, r) || (has_to_explain(r, u.evidence) && !explain_one(r, u)))
         later.push_back(std::move(u));
       else if (!u.checkpoint.empty()) explained.push_back(u.checkpoint);
     }

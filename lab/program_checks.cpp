@@ -310,7 +310,39 @@ class Checks {
   ProgramChecks found_;
 };
 
+// The parameters whose gradient was 0 in every observed step: updates without weight decay are 0.
+std::vector<std::string> without_gradient(const std::vector<inspect::Update>& updates) {
+  using inspect::UpdatePart;
+  const auto is_part_of = [&updates](const std::string& parameter, UpdatePart part) {
+    return std::ranges::any_of(updates,
+                               [&](const inspect::Update& u) { return u.part == part && u.parameter == parameter; });
+  };
+  std::vector<std::string> names;
+  for (const inspect::Update& u : updates) {
+    const bool decays = is_part_of(u.parameter, UpdatePart::gradient_step);
+    if (u.part == (decays ? UpdatePart::gradient_step : UpdatePart::whole) && u.elements > 0 && u.intended == 0)
+      names.push_back(u.parameter);
+  }
+  return names;
+}
+
 }  // namespace
+
+bool may_lose_gradients(const std::vector<inspect::Update>& updates) { return !without_gradient(updates).empty(); }
+
+std::optional<inspect::Finding> lost_gradient(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
+                                              const Options& options, const std::vector<inspect::Update>& updates) {
+  const std::vector<std::string> names = without_gradient(updates);
+  if (names.empty()) return {};
+  std::optional<inspect::GradientCheck> check = checked_gradients(make_model, data, seed, options, true);
+  if (!check) check = checked_gradients(make_model, data, seed, options, false);
+  if (!check) return {};
+  // Only what is 0: of a run that learns nothing else is said.
+  std::erase_if(check->parameters, [&names](const inspect::GradientSlope& s) {
+    return s.predicted != 0 || std::ranges::find(names, s.name) == names.end();
+  });
+  return inspect::finding_of(*check);
+}
 
 ProgramChecks check_program(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
                             const Options& options, const Result& run, const std::vector<inspect::Update>& updates) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,5 +29,13 @@ struct ProgramChecks {
 // options.explain_steps so many. updates: of the run's sampled steps.
 ProgramChecks check_program(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
                             const Options& options, const Result& run, const std::vector<inspect::Update>& updates);
+
+// A net can learn with the rest of its parameters where the gradients of some are lost.
+// True if a parameter's updates without weight decay are 0 in all sampled steps, which nominates.
+bool may_lose_gradients(const std::vector<inspect::Update>& updates);
+// The wrong gradient of such a parameter: it is 0, and differences of the loss are not. None if the loss is level, as
+// behind dead units, and for parameters that the loss does not reach.
+std::optional<inspect::Finding> lost_gradient(const MakeModel& make_model, const LabData& data, std::uint64_t seed,
+                                              const Options& options, const std::vector<inspect::Update>& updates);
 
 }  // namespace gradual::lab

@@ -85,16 +85,19 @@ void explain_shared(const MakeModel& make_model, const LabData& data, const std:
     const Result* done = finished_run(results, r.recipe, r.seed, options, data);
     const Result* fp32 = done ? baseline(results, {}, *done) : nullptr;
     if (!claim.held() || !fp32 || !fs::exists(r.checkpoint)) continue;
-    if (fails(*done)) {
+    if (fails(*done) || done->recipe == "fp32") {
       Run run(make_model, data, r.recipe, r.seed, options);
       run.load(r.checkpoint);
       run.train("", {.recipe = r.recipe});  // it has ended
       Result explained = *done;
       if (r.seed == 0) run.observe_errors(explained);  // as in compare(), where the evidence is of later steps
-      auto found = explain(make_model, data, r.recipe, r.seed, options, *done, fp32, run.evidence());
-      if (!found) return;
-      explained.findings = std::move(*found);
-      save_result(r, explained);
+      inspect::Evidence evidence = run.evidence();
+      if (has_to_explain(*done, evidence)) {
+        auto found = explain(make_model, data, r.recipe, r.seed, options, *done, fp32, std::move(evidence));
+        if (!found) return;
+        explained.findings = std::move(*found);
+        save_result(r, explained);
+      }
     }
     fs::remove(r.checkpoint);
   }

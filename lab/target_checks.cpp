@@ -12,8 +12,9 @@ namespace gradual::lab {
 namespace {
 
 constexpr std::int64_t kMostSamples = 1024;
-constexpr double kDeviations = 4;  // above chance
-constexpr double kCloser = 0.75;   // of the squared difference of random pairs
+constexpr double kDeviations = 4;     // above chance
+constexpr double kCloser = 0.75;      // of the squared difference of random pairs
+constexpr std::int64_t kContext = 3;  // tokens up to a position that tell its target
 constexpr std::uint64_t kSeed = 0x7eac;
 
 // [n, width] of f32: tokens as they are.
@@ -34,6 +35,28 @@ std::vector<std::int64_t> nearest_rows(const Tensor& rows) {
     for (std::int64_t k = 0; k < n; ++k)
       if (k != i && distance[static_cast<std::size_t>(i * n + k)] < distance[static_cast<std::size_t>(i * n + best)])
         best = k;
+    nearest.push_back(best);
+  }
+  return nearest;
+}
+
+// The same of rows of tokens: the nearest one has the most equal tokens from the end on.
+std::vector<std::int64_t> nearest_contexts(const std::vector<std::int64_t>& tokens) {
+  const auto n = static_cast<std::int64_t>(tokens.size()) / kContext;
+  const auto token = [&tokens](std::int64_t row, std::int64_t back) {
+    return tokens[static_cast<std::size_t>((row + 1) * kContext - 1 - back)];
+  };
+  std::vector<std::int64_t> nearest;
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::int64_t best = i == 0 ? 1 : 0;
+    std::int64_t most = -1;
+    for (std::int64_t k = 0; k < n; ++k) {
+      std::int64_t equal = 0;
+      while (equal < kContext && token(i, equal) == token(k, equal)) ++equal;
+      if (k == i || equal <= most) continue;
+      best = k;
+      most = equal;
+    }
     nearest.push_back(best);
   }
   return nearest;
@@ -63,6 +86,35 @@ NearestTargets of_numbers(const Tensor& targets, const std::vector<std::int64_t>
   t.random = 2 * mean(var(y, {0})).item();
   t.tells = t.nearest < kCloser * t.random;
   return t;
+}
+
+// A target at each position of sequences: positions are the samples. A token is told by those before it too.
+NearestTargets of_positions(const Tensor& inputs, const Tensor& targets) {
+  const std::int64_t length = targets.size(1);
+  const std::int64_t all = targets.numel();
+  const std::int64_t n = std::min(all, kMostSamples);
+  std::vector<std::int64_t> places;
+  for (std::int64_t i = 0; i < n; ++i) places.push_back(i * all / n);
+  const std::vector<std::int64_t> every = targets.to(DType::i64).to_vector<std::int64_t>();
+  std::vector<std::int64_t> classes;
+  for (const std::int64_t place : places) classes.push_back(every[static_cast<std::size_t>(place)]);
+  if (inputs.is_floating()) {
+    const Tensor rows = flat(inputs.reshape({all, inputs.numel() / all}));
+    return of_classes(classes, nearest_rows(index_select(rows, 0, from_data(places, {n}, {.dtype = DType::i64}))));
+  }
+  const std::vector<std::int64_t> tokens = inputs.to(DType::i64).to_vector<std::int64_t>();
+  std::vector<std::int64_t> contexts;
+  for (const std::int64_t place : places)
+    for (std::int64_t back = kContext - 1; back >= 0; --back)
+      contexts.push_back(place % length >= back ? tokens[static_cast<std::size_t>(place - back)] : -1);
+  return of_classes(classes, nearest_contexts(contexts));
+}
+
+// Whether each position of the inputs' sequences has a target.
+bool has_positions(const data::Dataset& d) {
+  const bool tokens = !d.inputs.is_floating() && d.inputs.sizes() == d.targets.sizes();
+  const bool rows = d.inputs.is_floating() && d.inputs.dim() == 3 && d.inputs.size(1) == d.targets.size(1);
+  return d.targets.dim() == 2 && d.targets.numel() > 1 && (tokens || rows);
 }
 
 // For each sample the class whose tokens it has most often; tokens are taken modulo the classes.
@@ -121,7 +173,9 @@ data::Split taught_split(data::Split split) {
 
 std::optional<NearestTargets> nearest_targets(const data::Dataset& train) {
   const bool classes = !train.targets.is_floating();
-  if (!train.fields.empty() || train.size() < 2 || (classes && train.targets.dim() != 1)) return {};
+  if (!train.fields.empty() || train.size() < 2) return {};
+  if (classes && has_positions(train)) return of_positions(train.inputs, train.targets);
+  if (classes && train.targets.dim() != 1) return {};
   const std::int64_t n = std::min(train.size(), kMostSamples);
   std::vector<std::int64_t> rows;
   for (std::int64_t i = 0; i < n; ++i) rows.push_back(i * train.size() / n);

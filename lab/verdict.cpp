@@ -192,6 +192,8 @@ Verdict verdict(const Results& results, const Results& references, const Result&
   if (own) return failed(r, *own);
   if (learned_nothing(r, *base) || !answer.accuracy) return failed(r, {.kind = VerdictKind::no_learning});
   if (is_worse(answer.outcome.kind)) return failed(r, answer.outcome);
+  // fp32 knows its training data by heart and tells nothing of others: to match it is no success.
+  if (!beats_constant(*base)) return where_fp32_fails(r, *base, own);
   Verdict compared{answer.outcome};
   compared.notes = answer.notes;
   return compared;
@@ -216,10 +218,23 @@ Finding unknown(std::string sentence, bool precision = true) {
   return {.cause = inspect::Cause::unknown, .sentence = std::move(sentence), .precision = precision};
 }
 
-// Whether no experiment is needed to blame the program: NaN in the data, a function that makes NaN, a dead layer.
+// Whether no experiment is needed to blame the program: NaN in the data, a function that makes NaN, a dead layer. A
+// backward that gives 0 is compared with differences of the loss.
 bool is_certain(const std::vector<inspect::Finding>& found) {
   using enum inspect::Cause;
-  return !found.empty() && (found[0].cause == data || found[0].cause == bug || found[0].cause == dead_units);
+  if (found.empty()) return false;
+  const bool in_forward = found[0].cause == bug && found[0].phase == Phase::forward;
+  return in_forward || found[0].cause == data || found[0].cause == dead_units;
+}
+
+// An answer that says neither worse nor better, without anything beside it.
+bool is_open(const Verdict& v) { return v.kind == VerdictKind::undecided && v.notes.empty(); }
+
+// What a run of fp32 shows of the program: it holds under every recipe.
+std::vector<Finding> of_program(const Result& fp32) {
+  std::vector<Finding> found = fp32.findings;
+  std::erase_if(found, [](const Finding& f) { return f.precision || f.cause == inspect::Cause::unknown; });
+  return found;
 }
 
 // The same data, loaded at most once for this seed: replays and trials of a run share them.
@@ -273,10 +288,15 @@ void judge(std::vector<Result>& results, const std::vector<Result>& references, 
     r.verdict = verdict(results, references, r, answer);
   }
   for (Result& r : results) {
-    if (!r.verdict.fails() && r.verdict.kind != VerdictKind::interrupted) r.findings.clear();
+    const Result* base = baseline(results, references, r);
+    // A run that does not fail has what fp32's run shows of the program, and nothing else.
+    if (!r.verdict.fails() && r.verdict.kind != VerdictKind::interrupted)
+      r.findings = base ? of_program(*base) : std::vector<Finding>{};
+    // What is not certain to be worse needs no finding without evidence.
+    if (is_open(r.verdict))
+      std::erase_if(r.findings, [](const Finding& f) { return f.cause == inspect::Cause::unknown; });
     if (r.verdict.kind != VerdictKind::not_precision) continue;
     std::erase_if(r.findings, [](const Finding& f) { return f.precision; });
-    const Result* base = baseline(results, references, r);
     // Experiments explain fp32's run, and this one if it fails in the same way.
     const bool same = base && r.status == base->status && !base->findings.empty();
     if (base && (same || r.findings.empty())) r.findings = base->findings;
@@ -284,6 +304,14 @@ void judge(std::vector<Result>& results, const std::vector<Result>& references, 
 }
 
 bool fails(const Result& r) { return r.verdict.fails(); }
+
+bool is_alarm(const Result& r) {
+  return (fails(r) && !(is_open(r.verdict) && r.findings.empty())) || !r.findings.empty();
+}
+
+bool has_to_explain(const Result& r, const inspect::Evidence& evidence) {
+  return fails(r) || (is_baseline(r) && r.seed == 0 && may_lose_gradients(evidence.updates));
+}
 
 std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& given,
                                             const amp::Recipe& recipe, std::uint64_t seed, const Options& options,
@@ -293,6 +321,10 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   quiet.progress = {};
   quiet.trace.clear();
   quiet.profile.clear();
+  if (!fails(result)) {
+    const std::optional<inspect::Finding> lost = lost_gradient(make_model, data, seed, quiet, e.updates);
+    return lost ? std::vector<Finding>{from(*lost, recipe)} : std::vector<Finding>{};
+  }
   bool stopped = false;
   const auto observed = [&](const amp::Recipe& r, std::int64_t first, std::int64_t last, bool evaluate = false) {
     auto seen = Run(make_model, data, r, seed, quiet).replay(first, last, evaluate);

@@ -228,8 +228,8 @@ Score diagnose(const Instance& i) {
   const bool blames_recipe = result.verdict.kind != lab::VerdictKind::not_precision;
   score.verdict_right = lab::fails(result) && blames_recipe == (i.group == Group::failure);
   if (i.group == Group::healthy) {
-    score.verdict_right = !lab::fails(result);
-    score.false_alarm = lab::fails(result) || !result.findings.empty();
+    score.false_alarm = lab::is_alarm(result);
+    score.verdict_right = !score.false_alarm;
   }
   std::vector<Answer> answers;
   for (const lab::Finding& f : result.findings) answers.push_back(answer_of(f));

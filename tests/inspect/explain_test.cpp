@@ -130,3 +130,37 @@ TEST_CASE("a loop that does not begin anew, or makes no step, is an Error that s
   CHECK_THROWS_WITH_AS(inspect::explain(amp::recipe("amp-bf16"), [](inspect::Collector&) {}),
                        doctest::Contains("made no step"), Error);
 }
+
+// A model that is trained on from one pass to the next learns in both: no loss of a replay tells.
+TEST_CASE("a loop that goes on with the parameters of the pass before is an Error that names one") {
+  for (const char* recipe : {"tf32", "amp-bf16", "fp8-current"}) {
+    manual_seed(0);
+    const auto m = lab::make_mlp(64, 10);
+    const auto goes_on = [&](inspect::Collector& c) {
+      amp::RecipeRun run(c.recipe(), *m, optim::SGDOptions{.lr = 0.1});
+      data::DataLoader loader(train(), {.batch = 64, .shuffle = true});
+      for (const data::Batch& b : loader)
+        if (!c.step(run, [&] { return cross_entropy((*m)(b.inputs), b.targets); })) return;
+    };
+    CHECK_THROWS_WITH_AS(inspect::explain(amp::recipe(recipe), goes_on),
+                         doctest::Contains("called again under fp32 and starts with another"), Error);
+  }
+}
+
+TEST_CASE("a loop whose model stays half from the pass before is told to make it anew") {
+  for (const char* recipe : {"fp16-pure", "bf16-pure", "bf16-master"}) {
+    const auto m = lab::make_mlp(64, 10);
+    const auto goes_on = [&](inspect::Collector& c) {
+      amp::RecipeRun run(c.recipe(), *m, optim::SGDOptions{.lr = 0.1});
+      const data::Batch b = data::take(train(), {0, 1, 2, 3});
+      c.step(run, [&] { return cross_entropy((*m)(b.inputs), b.targets); });
+    };
+    CHECK_THROWS_WITH_AS(inspect::explain(amp::recipe(recipe), goes_on),
+                         doctest::Contains("make the model, the optimizer and the batches inside the loop"), Error);
+  }
+}
+
+TEST_CASE("a loop that begins anew is taken, whatever its recipe keeps of the weights") {
+  for (const char* recipe : {"fp16-pure", "bf16-pure", "fp8-current", "pure:e4m3"})
+    CHECK_NOTHROW(explained(recipe, {}, 1));
+}

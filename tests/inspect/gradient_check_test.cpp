@@ -93,6 +93,21 @@ TEST_CASE("a backward with a wrong sign, a wrong factor or of another function i
     }
 }
 
+TEST_CASE("a backward of zeros is wrong where the loss has a slope, and right where it has none") {
+  const auto zeros = [](const Tensor&, const Tensor& dy) { return dy * 0; };
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const auto lost = checked(squared, zeros, dtype);
+    REQUIRE(lost.any_wrong());
+    CHECK(lost.wrong_parameter()->predicted == 0);
+    REQUIRE(lost.wrong_function());
+    CHECK(lost.wrong_function()->name == "tested");
+  }
+  const auto steps = [](const Tensor& x) { return gt(x, 0.5).to(x.dtype()); };
+  CHECK_FALSE(checked(steps, zeros, DType::f64).any_wrong());
+  const auto dead = [](const Tensor& x) { return relu(x - 1e6); };
+  CHECK_FALSE(checked(dead, zeros, DType::f64).any_wrong());
+}
+
 TEST_CASE("a straight-through estimator is not wrong: its function has no slope") {
   const auto check = checked([](const Tensor& x) { return gt(x, 0.5).to(x.dtype()); },
                              [](const Tensor&, const Tensor& dy) { return dy * 1; }, DType::f64);

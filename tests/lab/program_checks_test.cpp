@@ -4,6 +4,7 @@
 #include <gradual/lab/lab.h>
 #include <gradual/lab/odd_samples.h>
 #include <gradual/lab/target_checks.h>
+#include <gradual/lab/verdict.h>
 
 #include <algorithm>
 #include <functional>
@@ -57,6 +58,18 @@ struct WithFunction : nn::Module {
   }
 };
 
+// The function between both layers: what comes after it learns, whatever its gradient is.
+struct FunctionBetween : nn::Module {
+  double slope;
+  nn::Linear& in = register_module("in", nn::Linear(64, 64));
+  nn::Linear& out = register_module("out", nn::Linear(64, 10));
+  explicit FunctionBetween(double own) : slope(own) {}
+  Tensor forward(const Tensor& x) override {
+    const Tensor h = relu(in(x.reshape({x.size(0), 64})));
+    return out(apply(std::make_shared<Doubled>(slope), {h})[0]);
+  }
+};
+
 lab::Options options(const std::string& optimizer, double lr, int epochs = 3) {
   lab::Options o;
   o.optimizer = optimizer;
@@ -98,6 +111,33 @@ TEST_CASE("fp32 fails: the backward of a user's function has the wrong sign") {
   CHECK(f.site.starts_with("program_checks_test.cpp:"));
 }
 
+TEST_CASE("fp32 fails: a backward that gives 0 is a wrong gradient, not only zeros") {
+  const lab::MakeModel lost = [] { return std::make_shared<WithFunction>(0.0); };
+  const lab::Finding f = only_finding(lost, digits(), options("adamw", 0), Cause::wrong_gradient);
+  CHECK(f.op == "doubled");
+}
+
+TEST_CASE("fp32 learns without the gradients that a function lost: they are named, for every recipe") {
+  for (const char* optimizer : {"adamw", "sgd"}) {
+    const lab::MakeModel lost = [] { return std::make_shared<FunctionBetween>(0.0); };
+    const auto results =
+        lab::compare(lost, digits(), {amp::recipe("fp32"), amp::recipe("tf32")}, "", options(optimizer, 0));
+    CHECK(results[0].verdict.kind == lab::VerdictKind::baseline);
+    CHECK_FALSE(results[0].verdict.own);
+    for (const lab::Result& r : results) {
+      REQUIRE(r.findings.size() == 1);
+      CHECK(r.findings[0].cause == Cause::wrong_gradient);
+      CHECK(r.findings[0].op == "doubled");
+      CHECK_FALSE(r.findings[0].precision);
+      CHECK(r.findings[0].sentence.find("is 0, and along a random direction") != std::string::npos);
+    }
+    CHECK(lab::is_alarm(results[1]));
+    const lab::MakeModel right = [] { return std::make_shared<FunctionBetween>(2.0); };
+    for (const lab::Result& r : lab::compare(right, digits(), {amp::recipe("fp32")}, "", options(optimizer, 0)))
+      CHECK(r.findings.empty());
+  }
+}
+
 TEST_CASE("fp32 fails: one row of the data") {
   const lab::Finding f = only_finding(test::mlp, with_row(17, 1e6), options("sgd", 0), Cause::broken_sample);
   CHECK(f.site == "sample 17");
@@ -122,6 +162,13 @@ TEST_CASE("fp32 fails: shuffled labels") {
 TEST_CASE("fp32 fails: shuffled labels that it knows by heart") {
   const auto results = lab::compare(test::mlp, shuffled(), {amp::recipe("fp32")}, "", options("adamw", 0, 12));
   CHECK(to_string(results[0].verdict) == "baseline, no learning");
+  REQUIRE(!results[0].findings.empty());
+  CHECK(results[0].findings[0].cause == Cause::labels);
+}
+
+TEST_CASE("where fp32 knows shuffled labels by heart, so does a recipe: it is no comparison of two that learn") {
+  const auto results = lab::compare(test::mlp, shuffled(), {amp::recipe("amp-bf16")}, "", options("adamw", 0, 12));
+  CHECK(results[0].verdict.kind == lab::VerdictKind::not_precision);
   REQUIRE(!results[0].findings.empty());
   CHECK(results[0].findings[0].cause == Cause::labels);
 }
@@ -189,6 +236,24 @@ TEST_CASE("the nearest sample tells the label of a digit, and not a shuffled one
   const auto regression = lab::nearest_targets(lab::data_for("regression").load(0).train);
   REQUIRE(regression);
   CHECK(regression->tells);
+}
+
+TEST_CASE("the tokens before it tell a target of a sequence, and not a shuffled one") {
+  const std::string sentence =
+      "the quick brown fox jumps over the lazy dog and the small cat sleeps under the old tree. ";
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += sentence;
+  data::Dataset train = data::make_text_dataset(text, {.context = 16}).train;
+  const auto given = lab::nearest_targets(train);
+  REQUIRE(given);
+  CHECK(given->tells);
+  CHECK(given->nearest > 0.8);
+  Generator generator(3);
+  const std::int64_t n = train.targets.numel();
+  train.targets = index_select(train.targets.reshape({n}), 0, randperm(n, generator)).reshape(train.targets.sizes());
+  const auto mixed = lab::nearest_targets(train);
+  REQUIRE(mixed);
+  CHECK_FALSE(mixed->tells);
 }
 
 TEST_CASE("targets that are a random function of the inputs exist for images, numbers and tokens") {

@@ -142,6 +142,47 @@ TEST_CASE("a match names skipped steps, losses that were not finite, a rise, a s
   CHECK(to_string(failed).ends_with("but 1 of 3 seeds failed"));
 }
 
+TEST_CASE("an answer that is open has no finding of unknown cause, and is no alarm; others keep theirs") {
+  const auto found = [](inspect::Cause cause) { return lab::Finding{.cause = cause, .sentence = "s"}; };
+  std::vector<lab::Result> results = {run("fp32", 0, 0.95), run("open", 0, 0.93), run("worse", 0, 0.7)};
+  for (lab::Result& r : results)
+    if (r.recipe != "fp32") r.findings = {found(inspect::Cause::unknown), found(inspect::Cause::format_range)};
+  // A loss that is higher by more than the margin, by more than samples explain: it looks worse.
+  results[1].test_loss = 0.4;
+  lab::judge(results);
+  CHECK(results[1].verdict.kind == lab::VerdictKind::undecided);
+  CHECK(std::ranges::none_of(results[1].findings,
+                             [](const lab::Finding& f) { return f.cause == inspect::Cause::unknown; }));
+  CHECK(results[1].findings.empty() == !lab::is_alarm(results[1]));
+  CHECK(results[2].verdict.kind == lab::VerdictKind::worse);
+  REQUIRE(results[2].findings.size() == 2);
+  CHECK(results[2].findings[0].cause == inspect::Cause::unknown);
+  CHECK(lab::is_alarm(results[2]));
+  results[1].findings.clear();
+  lab::judge(results);
+  CHECK_FALSE(lab::is_alarm(results[1]));
+}
+
+TEST_CASE("to match an fp32 that is no better than a constant answer is no success; to be worse is still worse") {
+  std::vector<lab::Result> results = {run("fp32", 0, 0.5), run("same", 0, 0.5), run("worse", 0, 0.3)};
+  for (lab::Result& r : results) r.constant_metric = 0.5;
+  const auto all = verdicts(results);
+  CHECK(all[0] == "baseline, no learning");
+  CHECK(all[1] == "not precision: fp32 does the same");
+  CHECK(all[2].starts_with("worse by 20.0"));
+}
+
+TEST_CASE("a run that learns where fp32 fails has what fp32's run shows of the program, and nothing of precision") {
+  std::vector<lab::Result> results = {diverged("fp32", 0, {2.3, 2, kNaN}), run("a", 0, 0.95)};
+  results[0].findings = {{.cause = inspect::Cause::arithmetic, .sentence = "a log of 0"}};
+  results[0].findings[0].precision = false;
+  results[1].findings = {{.cause = inspect::Cause::clipping, .sentence = "s"}};
+  lab::judge(results);
+  CHECK(results[1].verdict.kind == lab::VerdictKind::matches);
+  REQUIRE(results[1].findings.size() == 1);
+  CHECK(results[1].findings[0].cause == inspect::Cause::arithmetic);
+}
+
 TEST_CASE("a run diverges at the step from which on no loss is finite") {
   const auto all =
       verdicts({run("fp32", 0, 0.95), diverged("a", 0, {kNaN, 2.3, kNaN}), diverged("b", 0, {2.3, kNaN, 1})});
