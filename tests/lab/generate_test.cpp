@@ -125,8 +125,6 @@ TEST_CASE("generation: an 8-bit cache moves log-probabilities, and fewer bits mo
   CHECK(moved_by("fp32") <= bound(DType::f32));
   const double by_fp16 = moved_by("fp16");
   const double by_e4m3 = moved_by("e4m3fn");
-  MESSAGE("log-probabilities moved by fp16 ", by_fp16, ", int8 ", moved_by("int8"), ", e4m3fn ", by_e4m3, ", bound ",
-          bound(DType::f32));
   CHECK(by_e4m3 > 10 * by_fp16);
   CHECK(by_e4m3 > bound(DType::f32));
   CHECK(moved_by("e2m1") > by_e4m3);
