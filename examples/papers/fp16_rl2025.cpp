@@ -1,9 +1,9 @@
 // Defeating the Training-Inference Mismatch via FP16 (Qi et al. 2025, arXiv 2510.26788).
 //
 // In reinforcement learning one engine samples and another one trains: the weights are the same, the rounding is not.
-// f16 has 8 times bf16's precision, so log-probabilities differ 8 times less, and the KL divergence is 64 times smaller.
-// Here a small GPT is rewarded for right sums of two numbers. The sampler computes everything in 16 bits with a cache of
-// keys and values, the learner under autocast. A cache in 4 bits shows a mismatch far beyond bf16's.
+// f16 has 8 times bf16's precision: log-probabilities differ 8 times less, and the KL divergence is 64 times smaller.
+// Here a small GPT is rewarded for right sums of two numbers. The sampler computes all in 16 bits with a cache of keys
+// and values, the learner under autocast. A cache in 4 bits shows a mismatch far beyond bf16's.
 #include <gradual/data/text.h>
 #include <gradual/lab/generate.h>
 
