@@ -63,6 +63,7 @@
 #include "nn/embedding.h"
 #include "nn/flatten.h"
 #include "nn/init.h"
+#include "nn/key_value_cache.h"
 #include "nn/linear.h"
 #include "nn/loss.h"
 #include "nn/module.h"

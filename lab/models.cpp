@@ -6,48 +6,17 @@
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "../nn/activation.h"
-#include "../nn/attention.h"
 #include "../nn/conv.h"
-#include "../nn/embedding.h"
 #include "../nn/flatten.h"
 #include "../nn/linear.h"
 #include "../nn/norm.h"
 #include "../nn/pool.h"
 #include "../nn/sequential.h"
 #include "../pt2/module.h"
+#include "gpt.h"
 
 namespace gradual::lab {
 namespace {
-
-struct Gpt : nn::Module {
-  explicit Gpt(const GptOptions& o)
-      : options(o),
-        tokens(register_module("tokens", nn::Embedding(o.vocabulary, o.width))),
-        positions(register_module("positions", nn::Embedding(o.context, o.width))),
-        blocks(register_module("blocks", nn::Sequential())),
-        norm(register_module("norm", nn::LayerNorm(o.width))),
-        head(register_module("head", nn::Linear(o.width, o.outputs ? o.outputs : o.vocabulary, {.bias = false}))) {
-    for (std::int64_t i = 0; i < o.layers; ++i)
-      blocks.push_back(nn::TransformerBlock(o.width, o.heads, {.causal = true}));
-    // Small embeddings, as GPT-2 draws them: a residual stream that starts at 1 trains slowly.
-    const auto scale_down = [](const Tensor& t) { t.detach().mul_(0.02); };
-    scale_down(tokens.weight);
-    scale_down(positions.weight);
-  }
-  Tensor forward(const Tensor& x) override {
-    const std::int64_t length = x.size(1);
-    if (length > options.context) throwf("gpt: a sequence of {} tokens, the context is {}", length, options.context);
-    const Tensor at = arange(0, static_cast<double>(length), 1, {.dtype = DType::i64, .device = x.device()});
-    return head(norm(blocks(tokens(x) + positions(at))));
-  }
-
-  GptOptions options;
-  nn::Embedding& tokens;
-  nn::Embedding& positions;
-  nn::Sequential& blocks;
-  nn::LayerNorm& norm;
-  nn::Linear& head;
-};
 
 std::string sizes_of(const data::Dataset& d) { return to_string(d.inputs.sizes()); }
 

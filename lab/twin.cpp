@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "../core/support/generator.h"
 #include "../core/support/throwf.h"
 #include "../data/data_loader.h"
+#include "gpt.h"
 #include "studied_step.h"
 
 namespace gradual::lab {
@@ -64,14 +66,18 @@ void check_finite(const double* logits, std::int64_t classes, std::int64_t row, 
 class Comparison {
  public:
   Comparison(const LabData& data, const TwinOptions& options)
-      : split_(data.load(options.study.seed)), device_(options.study.device), samples_(options.samples) {}
+      : split_(data.load(options.study.seed)),
+        device_(options.study.device),
+        samples_(options.samples),
+        cache_(options.cache) {}
 
   void run(TwinSide& learner, TwinSide& sampler, Twins& twins) const {
     const auto batch_of = [this](const std::vector<std::int64_t>& chosen) { return data::take(split_.test, chosen); };
     data::DataLoader loader(std::min(samples_, split_.test.size()), batch_of,
                             {.batch = 64, .device = device_, .prefetch = false});
     data::Batch batch;
-    while (loader.next(batch)) add(logits(learner, batch), logits(sampler, batch), counted(batch.targets), twins);
+    const auto of_sampler = [&] { return cache_ ? cached_logits(sampler, batch, *cache_) : logits(sampler, batch); };
+    while (loader.next(batch)) add(logits(learner, batch), of_sampler(), counted(batch.targets), twins);
   }
 
  private:
@@ -79,6 +85,19 @@ class Comparison {
     side.model->eval();
     const auto output = [&] { return outputs_of(*side.model, batch, true).all[0]; };
     return side.run->evaluate(output).to(Device::cpu()).to(DType::f64).contiguous();
+  }
+  // A token at a time, as generation reads them.
+  static Tensor cached_logits(TwinSide& side, const data::Batch& batch, const Quantizer& cache) {
+    auto& gpt = dynamic_cast<Gpt&>(*side.model);
+    gpt.eval();
+    nn::KeyValueCaches caches = gpt.empty_caches(cache);
+    std::vector<Tensor> all;
+    for (std::int64_t t = 0; t < batch.inputs.size(1); ++t) {
+      const Tensor token = batch.inputs.narrow(1, t, 1);
+      const auto output = [&] { return gpt(token, caches); };
+      all.push_back(side.run->evaluate(output).to(Device::cpu()).to(DType::f64));
+    }
+    return cat(all, 1);
   }
   // 1 where a target counts: class -100 is ignored.
   static Tensor counted(const Tensor& targets) {
@@ -107,6 +126,7 @@ class Comparison {
   data::Split split_;
   Device device_;
   std::int64_t samples_;
+  std::optional<Quantizer> cache_;
 };
 
 std::string positions_table(const Twins& twins) {
@@ -181,11 +201,14 @@ Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& 
   if (objective.loss.name != "cross_entropy")
     throwf("twins: the loss is '{}'; only with cross_entropy a model gives probabilities of classes",
            objective.loss.name);
+  if (const auto model = make_model(); options.cache && !dynamic_cast<Gpt*>(model.get()))
+    throwf("twins: a model {} has no cache of keys and values; the lab's gpt has", model->kind());
   if (options.samples < 1) throwf("twins: {} samples; at least 1 is allowed", options.samples);
   Study trained(make_model, data, learner, options.study);
   TwinSide a(learner, make_model, options.study, trained);
   TwinSide b(sampler, make_model, options.study, trained);
   Twins twins{.learner = learner.name, .sampler = sampler.name, .data = data.name, .step = options.study.step};
+  if (options.cache) twins.cache = describe(*options.cache);
   Comparison(data, options).run(a, b, twins);
   // A step moves running statistics and histories of amaxes, so it comes last.
   if (options.layers) {
@@ -202,15 +225,17 @@ Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& 
 std::string to_string(const Twins& twins) {
   const TwinChoices& all = twins.all;
   std::string text = fmt::format(
-      "learner {}, before step {}; sampler {}\n"
+      "learner {}, before step {}; sampler {}{}\n"
       "{} choices of the test data of {}\n\n"
       "KL(sampler || learner)              {:.3e} nats per choice\n"
       "another class is the most likely    {:.2f}% of the choices\n"
       "a probability differs by at most    {:.3e}\n"
       "importance weights of the draws     {:.4g} to {:.4g} (p from {})\n"
       "effective draws                     {:.3f}% per choice\n",
-      twins.learner, twins.step, twins.sampler, all.count, twins.data, all.mean_kl(), 100 * all.changed_share(),
-      all.largest, std::exp(all.smallest_log), std::exp(all.largest_log), kDrawn, 100 * all.effective_share());
+      twins.learner, twins.step, twins.sampler,
+      twins.cache.empty() ? "" : fmt::format("\nthe sampler's cache: {}", twins.cache), all.count, twins.data,
+      all.mean_kl(), 100 * all.changed_share(), all.largest, std::exp(all.smallest_log), std::exp(all.largest_log),
+      kDrawn, 100 * all.effective_share());
   if (!twins.positions.empty()) text += positions_table(twins);
   if (!twins.layers.empty()) text += layers_table(twins);
   return text;

@@ -10,10 +10,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "../amp/recipe.h"
+#include "../core/quantize/quantizer.h"
 #include "../core/tensor/tensor.h"
 #include "../inspect/diff.h"
 #include "models.h"
@@ -47,11 +49,15 @@ TwinChoices compare_choices(const Tensor& learner, const Tensor& sampler, const 
 struct TwinOptions {
   StudyOptions study = {};     // the training, which stops before its step
   std::int64_t samples = 512;  // of the test data, at most
-  bool layers = true;          // also which layers make the losses of a training batch differ; needs a shadow of both
+  // The sampler reads a token at a time with a cache of keys and values in this format; none: all tokens at once. For
+  // the lab's gpt. The table of layers is without a cache.
+  std::optional<Quantizer> cache = {};
+  bool layers = true;  // also which layers make the losses of a training batch differ; needs a shadow of both
 };
 
 struct Twins {
   std::string learner, sampler, data;
+  std::string cache = {};  // the sampler's, in words; "": none
   std::int64_t step = 0;
   TwinChoices all = {};
   std::vector<TwinChoices> positions = {};  // of sequences: of each position; else empty

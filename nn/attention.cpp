@@ -19,6 +19,14 @@ MultiheadAttention::MultiheadAttention(std::int64_t embed_dim, std::int64_t head
   if (o.bias) init::constant_(out_proj.bias, 0);
 }
 
+// Of queries that are the last of the keys: each attends to its own key and those before.
+static Tensor causal_mask(std::int64_t queries, std::int64_t keys, Device device) {
+  const auto numbers = [&](std::int64_t from) {
+    return arange(static_cast<double>(from), static_cast<double>(keys), 1, {.dtype = DType::i64, .device = device});
+  };
+  return ge(numbers(keys - queries).reshape({-1, 1}), numbers(0));
+}
+
 Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const Tensor& value,
                                    const AttentionCall& how) {
   for (const Tensor* t : {&query, &key, &value})
@@ -38,11 +46,20 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
     return transpose(reshape(projected, sizes), -3, -2);
   };
   const Tensor q = heads_of(query, 0);
-  const Tensor k = heads_of(key, 1);
-  const Tensor v = heads_of(value, 2);
-  const Tensor mask = how.mask.defined() && how.mask.dim() == 3 ? unsqueeze(how.mask, 1) : how.mask;
+  KeyValues seen = {heads_of(key, 1), heads_of(value, 2)};
+  Tensor mask = how.mask.defined() && how.mask.dim() == 3 ? unsqueeze(how.mask, 1) : how.mask;
+  bool causal = how.causal;
+  if (how.cache) {
+    if (!one || !how.causal || how.mask.defined())
+      throw_error("MultiheadAttention: a cache is for causal self-attention without a mask");
+    seen = how.cache->append(seen);
+    const std::int64_t queries = q.size(-2);
+    causal = seen.keys.size(-2) == queries;
+    if (!causal && queries > 1) mask = causal_mask(queries, seen.keys.size(-2), q.device());
+  }
   const double dropout = training() ? options_.dropout : 0;
-  const Tensor heads = scaled_dot_product_attention(q, k, v, mask, {.causal = how.causal, .dropout = dropout});
+  const Tensor heads =
+      scaled_dot_product_attention(q, seen.keys, seen.values, mask, {.causal = causal, .dropout = dropout});
   return out_proj(flatten(transpose(heads, -3, -2), -2, -1));
 }
 
@@ -71,9 +88,9 @@ static Tensor add_dropped(Dropout& layer, const Operand& x, const Tensor& residu
   return y.defined() ? y : residual + layer(*x.tensor);
 }
 
-Tensor TransformerBlock::forward(const Tensor& x, const Tensor& mask) {
+Tensor TransformerBlock::forward(const Tensor& x, const AttentionCall& how) {
   const Tensor normed = norm1(x);
-  const Tensor y = add_dropped(dropout1, self_attn(normed, normed, normed, {.mask = mask, .causal = causal_}), x);
+  const Tensor y = add_dropped(dropout1, self_attn(normed, normed, normed, how), x);
   return add_dropped(dropout2, linear2(dropout(gelu_after(linear1, norm2(y), gelu_))), y);
 }
 

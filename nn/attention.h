@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dropout.h"
+#include "key_value_cache.h"
 #include "linear.h"
 #include "norm.h"
 
@@ -15,9 +16,11 @@ struct MultiheadAttentionOptions {
 
 // The mask of one call. mask broadcasts to [N, heads, L, S] ([N, L, S]: the same for all heads). bool: true if the
 // query may attend. Floating: added to the scores (-Inf for all keys gives 0). causal: query i attends to keys 0 to i.
+// cache: of the tokens before; keeps those of this call too. For causal self-attention without a mask.
 struct AttentionCall {
   Tensor mask = {};
   bool causal = false;
+  KeyValueCache* cache = nullptr;
 };
 
 // Vaswani et al. 2017; batch first. query [.., L, E], key and value [.., S, E] -> [.., L, E].
@@ -62,8 +65,16 @@ class TransformerBlock : public Layer {
  public:
   TransformerBlock(std::int64_t embed_dim, std::int64_t heads, TransformerBlockOptions options = {});
   Tensor forward(const Tensor& x) override { return forward(x, Tensor()); }
-  Tensor forward(const Tensor& x, const Tensor& mask);  // the mask of AttentionCall
+  Tensor forward(const Tensor& x, const Tensor& mask) {  // the mask of AttentionCall
+    return forward(x, {.mask = mask, .causal = causal_});
+  }
+  // x are tokens that follow those in the cache. Error if the block is not causal.
+  Tensor forward(const Tensor& x, KeyValueCache& cache) { return forward(x, {.causal = causal_, .cache = &cache}); }
   using Module::operator();
+  Tensor operator()(const Tensor& x, KeyValueCache& cache, SourceLocation loc = SourceLocation::current()) {
+    const ModuleCall call(*this, loc);
+    return call.leave(x, forward(x, cache));
+  }
   Tensor operator()(const Tensor& x, const Tensor& mask, SourceLocation loc = SourceLocation::current()) {
     const ModuleCall call(*this, loc);
     return call.leave(x, forward(x, mask));
@@ -79,6 +90,8 @@ class TransformerBlock : public Layer {
   Dropout& dropout2;
 
  private:
+  Tensor forward(const Tensor& x, const AttentionCall& how);
+
   bool causal_;
   Gelu gelu_;
 };

@@ -3,6 +3,7 @@
 #include <gradual/core/files/atomic_file.h>
 #include <gradual/core/support/error.h>
 #include <gradual/lab/twin.h>
+#include <gradual/nn/key_value_cache.h>
 
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@ int twin_command(int argc, char** argv) {
   TwinOptions options;
   std::vector<std::string> names;
   std::string csv;
+  std::string cache;
   OptionParser app(
       "Trains with the first recipe, and gives the test data to the trained weights under both: how far the\n"
       "probabilities of a sampler or server with the second recipe are from the learner's, by position of a sequence\n"
@@ -32,6 +34,10 @@ int twin_command(int argc, char** argv) {
       .expected(-1);
   a.declare(app);
   app.add_option("--samples", options.samples, "samples of the test data, at most").capture_default_str();
+  app.add_option(
+      "--cache", cache,
+      "format of the sampler's cache of keys and values, for --model gpt: up to 8 bits with a scale for each "
+      "token of a head; without it the sampler reads whole sequences");
   bool without_layers = false;
   app.add_flag("--no-layers", without_layers, "without the table of layers, which needs a shadow of a step");
   app.add_option("--csv", csv, "write a line per position to this file");
@@ -48,6 +54,7 @@ int twin_command(int argc, char** argv) {
   const MakeModel make = a.make_model(app);
   options.study = a.options;
   options.layers = !without_layers;
+  if (!cache.empty()) options.cache = nn::cache_quantizer(cache);
   const Twins twins = twin(make, a.task(), learner, sampler, options);
   say_text(to_string(twins), wide);
   if (!csv.empty()) write_file_atomically(csv, to_csv(twins));
