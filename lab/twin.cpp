@@ -60,18 +60,27 @@ void check_finite(const double* logits, std::int64_t classes, std::int64_t row, 
     throwf("twins: row {} of the {}'s logits is not finite, so it has no probabilities", row, side);
 }
 
+std::optional<SplitScope> scope_of(const std::optional<Split>& split, nn::Module& model) {
+  return split ? std::optional<SplitScope>(std::in_place, *split, model) : std::nullopt;
+}
+
 // The test data's choices under both recipes.
 class Comparison {
  public:
   Comparison(const LabData& data, const TwinOptions& options)
       : split_(data.load(options.study.seed)), device_(options.study.device), samples_(options.samples) {}
 
-  void run(TwinSide& learner, TwinSide& sampler, Twins& twins) const {
+  void run(TwinSide& learner, TwinSide& sampler, const std::optional<Split>& split, Twins& twins) const {
     const auto batch_of = [this](const std::vector<std::int64_t>& chosen) { return data::take(split_.test, chosen); };
     data::DataLoader loader(std::min(samples_, split_.test.size()), batch_of,
                             {.batch = 64, .device = device_, .prefetch = false});
     data::Batch batch;
-    while (loader.next(batch)) add(logits(learner, batch), logits(sampler, batch), counted(batch.targets), twins);
+    while (loader.next(batch)) {
+      const Tensor learned = logits(learner, batch);
+      const std::optional<SplitScope> in_parts = scope_of(split, *sampler.model);
+      add(learned, logits(sampler, batch), counted(batch.targets), twins);
+      if (in_parts) in_parts->check_used();
+    }
   }
 
  private:
@@ -181,16 +190,19 @@ Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& 
   if (objective.loss.name != "cross_entropy")
     throwf("twins: the loss is '{}'; only with cross_entropy a model gives probabilities of classes",
            objective.loss.name);
+  if (options.split) check_valid(*options.split, sampler.quantization);
   if (options.samples < 1) throwf("twins: {} samples; at least 1 is allowed", options.samples);
   Study trained(make_model, data, learner, options.study);
   TwinSide a(learner, make_model, options.study, trained);
   TwinSide b(sampler, make_model, options.study, trained);
   Twins twins{.learner = learner.name, .sampler = sampler.name, .data = data.name, .step = options.study.step};
-  Comparison(data, options).run(a, b, twins);
+  if (options.split) twins.split = describe(*options.split);
+  Comparison(data, options).run(a, b, options.split, twins);
   // A step moves running statistics and histories of amaxes, so it comes last.
   if (options.layers) {
     for (TwinSide* side : {&a, &b}) {
       side->model->train();
+      const std::optional<SplitScope> in_parts = scope_of(side == &b ? options.split : std::nullopt, *side->model);
       side->observe_loss(options.study, trained);
     }
     twins.layers = inspect::ShadowDiff(*a.shadow, *b.shadow).contributions();
@@ -202,14 +214,15 @@ Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& 
 std::string to_string(const Twins& twins) {
   const TwinChoices& all = twins.all;
   std::string text = fmt::format(
-      "learner {}, before step {}; sampler {}\n"
+      "learner {}, before step {}; sampler {}{}\n"
       "{} choices of the test data of {}\n\n"
       "KL(sampler || learner)              {:.3e} nats per choice\n"
       "another class is the most likely    {:.2f}% of the choices\n"
       "a probability differs by at most    {:.3e}\n"
       "importance weights of the draws     {:.4g} to {:.4g} (p from {})\n"
       "effective draws                     {:.3f}% per choice\n",
-      twins.learner, twins.step, twins.sampler, all.count, twins.data, all.mean_kl(), 100 * all.changed_share(),
+      twins.learner, twins.step, twins.sampler,
+      twins.split.empty() ? "" : "\nsplit of the sampler: " + twins.split, all.count, twins.data, all.mean_kl(), 100 * all.changed_share(),
       all.largest, std::exp(all.smallest_log), std::exp(all.largest_log), kDrawn, 100 * all.effective_share());
   if (!twins.positions.empty()) text += positions_table(twins);
   if (!twins.layers.empty()) text += layers_table(twins);

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "../core/tensor/tensor.h"
 #include "../inspect/diff.h"
 #include "models.h"
+#include "split.h"
 #include "study.h"
 #include "tasks.h"
 
@@ -47,11 +49,13 @@ TwinChoices compare_choices(const Tensor& learner, const Tensor& sampler, const 
 struct TwinOptions {
   StudyOptions study = {};     // the training, which stops before its step
   std::int64_t samples = 512;  // of the test data, at most
+  std::optional<Split> split = {};  // of the sampler's model
   bool layers = true;          // also which layers make the losses of a training batch differ; needs a shadow of both
 };
 
 struct Twins {
   std::string learner, sampler, data;
+  std::string split = {};  // of the sampler (describe(Split)); empty: none
   std::int64_t step = 0;
   TwinChoices all = {};
   std::vector<TwinChoices> positions = {};  // of sequences: of each position; else empty
