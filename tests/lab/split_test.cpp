@@ -19,9 +19,9 @@ namespace {
 constexpr lab::SplitKind kKinds[] = {lab::SplitKind::columns, lab::SplitKind::rows, lab::SplitKind::heads,
                                      lab::SplitKind::sequence};
 
-// 16 classes, 8 heads and 8 tokens: all that parts divide.
-std::shared_ptr<nn::Module> gpt(std::int64_t layers) {
-  return lab::make_gpt({.vocabulary = 16, .context = 8, .outputs = 16, .width = 64, .heads = 8, .layers = layers});
+// 128 classes, 8 heads and 8 tokens: all that parts divide.
+std::shared_ptr<nn::Module> gpt() {
+  return lab::make_gpt({.vocabulary = 16, .context = 8, .outputs = 128, .width = 64, .heads = 8});
 }
 
 struct Numbers {
@@ -32,8 +32,10 @@ struct Numbers {
 // Of a GPT whose sums are f64, so that their order does not matter.
 Numbers numbers(const amp::Recipe& recipe, const std::optional<lab::Split>& split) {
   default_generator().manual_seed(3);
-  const std::shared_ptr<nn::Module> model = gpt(2);
-  const Tensor tokens = reshape(arange(0, 32, 1, {.dtype = DType::i64}), {4, 8}) % 16;
+  const std::shared_ptr<nn::Module> model = gpt();
+  std::vector<std::int64_t> drawn;
+  for (std::int64_t i = 0; i < 32; ++i) drawn.push_back(7 * i % 16);
+  const Tensor tokens = from_data(drawn, {4, 8});
   amp::RecipeRun run(recipe, *model, optim::AdamWOptions{});
   const AccumulatorScope exact(accumulator("f64"));
   std::optional<lab::SplitScope> scope;
@@ -41,7 +43,7 @@ Numbers numbers(const amp::Recipe& recipe, const std::optional<lab::Split>& spli
   Numbers n;
   const Tensor loss = run.forward([&] {
     n.logits = (*model)(tokens);
-    return cross_entropy(n.logits.reshape({32, 16}), reshape(tokens, {32}));
+    return cross_entropy(n.logits.reshape({32, 128}), reshape(tokens, {32}));
   });
   run.backward(loss);
   for (const auto& [name, parameter] : model->named_parameters()) n.gradients.push_back(parameter.grad().clone());
@@ -71,7 +73,7 @@ TEST_CASE("splits: a single part has the bits of the model without a split") {
   for (const char* recipe : {"fp32", "amp-bf16", "fp8-current"}) {
     const Numbers whole = numbers(amp::recipe(recipe), std::nullopt);
     for (const lab::SplitKind kind : kKinds) {
-      CAPTURE(recipe);
+      CAPTURE(std::string(recipe));
       CAPTURE(to_string(kind));
       const Numbers one = numbers(amp::recipe(recipe), lab::Split{.kind = kind, .exchange = amp::exchange_from_name("bf16")});
       CHECK(distance(one.logits, whole.logits) == 0);
@@ -84,10 +86,14 @@ TEST_CASE("splits: columns with agreed scales and f64 sums have the bits of the 
   for (const char* recipe : {"fp32", "amp-bf16", "fp8-current", "fp8-delayed", "mxfp8", "nvfp4"}) {
     const Numbers whole = numbers(amp::recipe(recipe), std::nullopt);
     for (const int parts : {2, 4, 8}) {
-      CAPTURE(recipe);
-      CAPTURE(parts);
-      for (const lab::SplitKind kind : {lab::SplitKind::columns, lab::SplitKind::sequence})
-        CHECK(distance(numbers(amp::recipe(recipe), lab::Split{.kind = kind, .parts = parts}).logits, whole.logits) == 0);
+      if (std::string(recipe) == "nvfp4" && parts == 8) continue;  // 8 rows of a weight are no whole tile of 16
+      for (const lab::SplitKind kind : {lab::SplitKind::columns, lab::SplitKind::sequence}) {
+        CAPTURE(std::string(recipe));
+        CAPTURE(parts);
+        CAPTURE(to_string(kind));
+        const Numbers split = numbers(amp::recipe(recipe), lab::Split{.kind = kind, .parts = parts});
+        CHECK(distance(split.logits, whole.logits) == 0);
+      }
     }
   }
 }
@@ -104,17 +110,18 @@ TEST_CASE("splits: own scales of a tensor differ from agreed ones") {
 }
 
 TEST_CASE("splits: gradients are those of the model, up to the sums that the split takes apart") {
-  for (const char* recipe : {"fp32", "fp8-current", "nvfp4"}) {
+  // FP8: one sum on the other side of a rounding boundary moves what comes after it.
+  const std::pair<const char*, double> cases[] = {{"fp32", 1e-5}, {"fp8-current", 0.2}};
+  for (const auto& [recipe, allowed] : cases) {
     const amp::Recipe used = amp::recipe(recipe);
     const Numbers whole = numbers(used, std::nullopt);
     for (const lab::SplitKind kind : kKinds)
       for (const int parts : {2, 8}) {
-        CAPTURE(recipe);
+        CAPTURE(std::string(recipe));
         CAPTURE(to_string(kind));
         CAPTURE(parts);
         const double apart = largest_distance(whole, numbers(used, lab::Split{.kind = kind, .parts = parts}));
-        MESSAGE(recipe << " " << to_string(kind) << " " << parts << " " << apart);
-        CHECK(apart < (std::string(recipe) == "fp32" ? 1e-5 : 0.5));
+        CHECK(apart < allowed);
       }
   }
 }
@@ -168,7 +175,7 @@ TEST_CASE("splits: a GPT of 4 layers in 1, 2, 4 and 8 parts is within the bound 
     for (const lab::SplitKind kind : kKinds)
       for (const int parts : {1, 2, 4, 8}) {
         if (kind == lab::SplitKind::sequence && length % parts != 0) continue;
-        CAPTURE(recipe);
+        CAPTURE(std::string(recipe));
         CAPTURE(to_string(kind));
         CAPTURE(parts);
         const StateDict values = lab::values_under({.kind = kind, .parts = parts}, make, data, used, early());
