@@ -183,11 +183,12 @@ Tensor multiplied(OpId op, TensorRefs inputs, const ProductOperand& a, const Ten
 Tensor amax_of_whole(const ProductOperand& o, const ProductOperand& other, bool transforms) {
   const std::shared_ptr<WholeOperands>& whole = whole_operands();
   if (!whole || stays(o)) return {};
-  if (is_any<TensorRange>(o.quantizer->scaling) || o.quantizer->center)
+  const bool range = is_any<TensorRange>(o.quantizer->scaling);
+  if (!range && !is_any<TensorScale, DelayedScale, Nvfp4Blocks>(o.quantizer->scaling)) return {};
+  if (range || o.quantizer->center)
     throw_error(
         "parts of an operand agree on an amax: not on a range with a zero point, and not on a mean; let each part have "
         "its own scales");
-  if (!is_any<TensorScale, DelayedScale, Nvfp4Blocks>(o.quantizer->scaling)) return {};
   const Tensor& all = o.role == Role::activation ? whole->x : o.role == Role::weight ? whole->weight : whole->dy;
   if (!all.defined()) return {};
   if (!transforms) return absmax_tensor(all);
