@@ -11,6 +11,7 @@
 #include "../core/ops/operand_policy.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
+#include "outside_amp.h"
 #include "rewrite.h"
 
 namespace gradual::amp {
@@ -150,6 +151,7 @@ struct Region final : Interceptor, OperandPolicy, std::enable_shared_from_this<R
   AutocastOptions options;
   std::shared_ptr<Interceptor> outer;
   std::shared_ptr<CastCache> cache;
+  std::shared_ptr<OutsideAmp> outside;  // what is installed over it, if anything
 
   Outputs call_in(DType dtype, const std::string& cause, const OpCall& call) const {
     const auto n = static_cast<std::size_t>(call.inputs.size());
@@ -170,24 +172,48 @@ struct Region final : Interceptor, OperandPolicy, std::enable_shared_from_this<R
   }
 };
 
+DType OutsideAmp::operand_dtype(OpId like, const Tensor& x) const {
+  const auto* policy = dynamic_cast<const OperandPolicy*>(amp.get());
+  return policy ? policy->operand_dtype(like, x) : x.dtype();
+}
+
+namespace {
+
+const OutsideAmp* outside_amp() { return dynamic_cast<const OutsideAmp*>(chain().amp); }
+
+Interceptor* innermost_amp() {
+  const OutsideAmp* outside = outside_amp();
+  return outside ? outside->amp.get() : chain().amp;
+}
+
+// The stage to install for a region: that of what lies outside, which the region keeps until its Autocast ends.
+Interceptor* installed_over(const std::shared_ptr<Region>& region) {
+  if (!outside_amp()) return region.get();
+  region->outside = outside_amp()->over(region);
+  return region->outside.get();
+}
+
+}  // namespace
+
 Autocast::Autocast(const AutocastOptions& options)
-    : region_(std::make_shared<Region>(options, chain().amp)),
+    : region_(std::make_shared<Region>(options, innermost_amp())),
       exceptions_(std::uncaught_exceptions()),
-      stage_(chain().amp, region_.get()) {}
+      stage_(chain().amp, installed_over(region_)) {}
 
 Autocast::~Autocast() {
+  const std::shared_ptr<OutsideAmp> installed = std::move(region_->outside);  // it holds the region
   if (region_->parent()) return;
   region_->cache->close();
   if (region_->options.at_end && std::uncaught_exceptions() == exceptions_) region_->options.at_end();
 }
 
 const AutocastOptions* current_autocast() {
-  const auto* region = dynamic_cast<const Region*>(chain().amp);
+  const auto* region = dynamic_cast<const Region*>(innermost_amp());
   return region ? &region->options : nullptr;
 }
 
 std::optional<DType> autocast_dtype(Device device) {
-  const auto* region = dynamic_cast<const Region*>(chain().amp);
+  const auto* region = dynamic_cast<const Region*>(innermost_amp());
   while (region && !region->covers(device)) region = region->parent();
   return region && region->options.enabled ? std::optional(region->dtype_on(device)) : std::nullopt;
 }

@@ -19,6 +19,7 @@
 #include "../core/support/throwf.h"
 #include "cast_stats.h"
 #include "recipe.h"
+#include "whole_operands.h"
 
 namespace gradual::amp {
 namespace {
@@ -177,15 +178,36 @@ Tensor multiplied(OpId op, TensorRefs inputs, const ProductOperand& a, const Ten
   return scaled(scaled(dispatch1(op, inputs, {}, here), scale_a), scale_b);
 }
 
+// absmax_tensor() of the operand of which this one is a part, as it is rounded. Undefined: it is whole, or its scales
+// are not of a tensor.
+Tensor amax_of_whole(const ProductOperand& o, const ProductOperand& other, bool transforms) {
+  const std::shared_ptr<WholeOperands>& whole = whole_operands();
+  if (!whole || stays(o)) return {};
+  const bool range = is_any<TensorRange>(o.quantizer->scaling);
+  if (!range && !is_any<TensorScale, DelayedScale, Nvfp4Blocks>(o.quantizer->scaling)) return {};
+  if (range || o.quantizer->center)
+    throw_error(
+        "parts of an operand agree on an amax: not on a range with a zero point, and not on a mean; let each part have "
+        "its own scales");
+  const Tensor& all = o.role == Role::activation ? whole->x : o.role == Role::weight ? whole->weight : whole->dy;
+  if (!all.defined()) return {};
+  if (!transforms) return absmax_tensor(all);
+  const bool wgrad = o.role != Role::weight && other.role != Role::weight;
+  const bool along_first = wgrad || (o.role == Role::weight && other.role == Role::error);
+  return absmax_tensor(transformed(all.reshape({-1, all.size(-1)}), along_first ? 0 : -1, o.quantizer->hadamard));
+}
+
 // Both operands of a product, transformed if their quantizers say so, and rounded along the contracted axes.
 std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, const ProductOperand& a, int axis_a,
                                                        const ProductOperand& b, int axis_b, Site& site) {
   const bool transforms = a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard;
-  const auto operand = [&](const ProductOperand& o, int axis) {
-    return rounded(o, transforms ? transformed(*o.tensor, axis, o.quantizer->hadamard) : *o.tensor, axis, site);
+  const auto operand = [&](const ProductOperand& o, const ProductOperand& other, int axis) {
+    const Tensor& t = *o.tensor;
+    return rounded(o, transforms ? transformed(t, axis, o.quantizer->hadamard) : t, axis, site,
+                   {.amax = amax_of_whole(o, other, transforms)});
   };
-  QuantizedOperand x = operand(a, axis_a);
-  QuantizedOperand w = operand(b, axis_b);
+  QuantizedOperand x = operand(a, b, axis_a);
+  QuantizedOperand w = operand(b, a, axis_b);
   save_codes(q, a, x);
   save_codes(q, b, w);
   return {std::move(x), std::move(w)};
@@ -495,11 +517,16 @@ Outputs in_high_precision(const OpCall& call) {
 
 Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call) {
   RewriteContext& context = rewrite_context();
-  if (!context.data) context.data = std::shared_ptr<void>(&state.site(call[1]), [](void*) {});  // the state owns it
+  if (!context.data) {
+    const Tensor& weight = whole_operands() ? whole_operands()->weight : call[1];
+    context.data = std::shared_ptr<void>(&state.site(weight), [](void*) {});  // the state owns it
+  }
   Site& site = *static_cast<Site*>(context.data.get());
   if (!site.quantization || call[0].dtype() == DType::f64 || call[1].dtype() == DType::f64)
     return in_high_precision(call);
   const Quantization& q = *site.quantization;
+  if (whole_operands() && q.requantize)
+    throw_error("requantize: codes of a part with the scale of the whole are not kept; let parts have their own scales");
   const StageScope exact(chain().results, nullptr);  // the rewritten op's own result is rounded
   // Evaluation draws nothing for backward; a checkpointed segment does, although it is not recorded at first.
   if (context.recorded || in_checkpoint())

@@ -8,6 +8,7 @@
 #include "../core/ops/ops.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
+#include "whole_operands.h"
 
 namespace gradual::amp {
 namespace {
@@ -23,6 +24,7 @@ struct Backward {
   std::vector<Known> known;
   std::shared_ptr<void> data;
   std::optional<RandomKey> key;
+  std::shared_ptr<WholeOperands> whole;
   // depth: 2 in the backward of a backward
   std::uint32_t depth = 1;
   std::uint32_t drawn = 0;
@@ -39,6 +41,7 @@ struct Backward {
   }
 };
 thread_local Backward* current_backward = nullptr;
+thread_local std::shared_ptr<WholeOperands> current_whole;
 
 // SplitMix64's output function (Steele et al. 2014).
 std::uint64_t mixed(std::uint64_t z) {
@@ -54,6 +57,7 @@ struct Rewritten final : Function, Interceptor {
     const Backward* outer = current_backward;
     context_.gradient = outer != nullptr;
     context_.recorded = outer || grad_enabled();
+    whole_ = outer ? outer->whole : current_whole;
     if (outer) {
       context_.data = outer->data;
       depth_ = outer->depth + 1;
@@ -89,7 +93,11 @@ struct Rewritten final : Function, Interceptor {
   // The op's own rule, with its contractions rewritten too.
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
     const std::vector<Tensor>& kept = saved();
-    Backward here{.known = {}, .data = context_.data, .key = context_.backward_key, .depth = depth_};
+    Backward here{.known = {},
+                  .data = context_.data,
+                  .key = context_.backward_key,
+                  .whole = whole_,
+                  .depth = depth_};
     if (grads[0].defined()) here.know(grads[0], Role::error, {});
     for (std::size_t i = 0; i < kept.size(); ++i) {
       Tensor operand = kept[i];
@@ -153,6 +161,7 @@ struct Rewritten final : Function, Interceptor {
   Ref<Node> node_;  // the exact op's node, which its rule runs on
   Replaced replaced_;
   RewriteContext context_;
+  std::shared_ptr<WholeOperands> whole_;
   Backward* outer_ = nullptr;  // while forward runs
   std::uint32_t depth_ = 1;    // of Gradual's own backward
   std::vector<Role> roles_;
@@ -185,6 +194,11 @@ void save_as_codes(int input, QuantizedTensor codes, bool again) {
   r.codes_.at(static_cast<std::size_t>(input)) = std::move(codes);
   r.again_.at(static_cast<std::size_t>(input)) = again;
 }
+
+WholeOperandsScope::WholeOperandsScope(std::shared_ptr<WholeOperands> whole)
+    : before_(std::exchange(current_whole, std::move(whole))) {}
+const std::shared_ptr<WholeOperands>& whole_operands() { return running("whole_operands").whole_; }
+WholeOperandsScope::~WholeOperandsScope() { current_whole = std::move(before_); }
 
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call) {
   std::vector<Tensor> inputs;

@@ -80,6 +80,9 @@ void RecordedOps::after(const OpCall& call, const gradual::Outputs& out, const C
   }
   for (int i = 0; i < call.inputs.size(); ++i)
     if (call[i].defined() && call[i].numel() > 0) versions_[amp::storage_id(call[i])] = version_of(call[i]);
+  if (op.parameter.empty()) return;
+  for (int i = 0; i < call.inputs.size(); ++i)
+    op.inputs_after.push_back(call[i].defined() && call[i].is_floating() ? inspect::f64_of(call[i]) : Tensor());
 }
 
 void RecordedOps::quantized(const QuantizerCall&) {

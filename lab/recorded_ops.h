@@ -46,7 +46,9 @@ struct RecordedOp {
   // Numbers that storages have before the op: at their first use, and where something other than an op wrote them.
   std::vector<std::pair<std::uint64_t, Tensor>> starts;
   std::array<Tensor, kMaxOutputs> given;  // what the program computed: f64, of floating outputs
-  std::string parameter;                  // of an optimizer's op: the parameter's name
+  // Of an optimizer's op: the parameter's name, and its inputs after the op (f64 of floating ones, by their numbers).
+  std::string parameter;
+  std::vector<Tensor> inputs_after;
 
   const RecordedTensor& input(std::size_t i) const { return inputs.at(i); }
 };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,7 @@ struct Place {
   ToleratedKind kind = ToleratedKind::activation;
   RecordedTensor tensor;
   int output = -1;             // of the op; -1: it is an input, which the op has read or written
+  std::size_t input = 0;       // of the op, then
   RecordedTensor before = {};  // of an update: the parameter
 };
 
@@ -71,13 +73,20 @@ class Places {
  private:
   static std::vector<Place> of_update(const RecordedOp& op) {
     const bool master = op.inputs[inspect::kMaster].defined();
-    const RecordedTensor& weight = op.inputs[master ? inspect::kMaster : inspect::kWeight];
-    return {{"grad:" + op.parameter, ToleratedKind::parameter_gradient, op.inputs[inspect::kGradient]},
-            {"after:" + op.parameter, ToleratedKind::update, weight, -1, weight}};
+    const std::size_t written = master ? inspect::kMaster : inspect::kWeight;
+    const RecordedTensor& weight = op.inputs[written];
+    return {{"grad:" + op.parameter, ToleratedKind::parameter_gradient, op.inputs[inspect::kGradient], -1,
+             inspect::kGradient},
+            {"after:" + op.parameter, ToleratedKind::update, weight, -1, written, weight}};
   }
 
   std::map<std::string, int> counts_;
 };
+
+// What the program had there, f64.
+const Tensor& given_at(const Place& place, const RecordedOp& op) {
+  return place.output >= 0 ? op.given[static_cast<std::size_t>(place.output)] : op.inputs_after[place.input];
+}
 
 double largest(const Tensor& t) { return t.numel() == 0 ? 0 : max(abs(t)).item(); }
 
@@ -109,6 +118,14 @@ double lambda_for(const std::vector<RecordedOp>& ops) {
 }
 
 enum Model : std::uint8_t { kAlways, kProbable, kOfNorms };
+
+// The largest difference.
+double compare(Tolerated& t, const Tensor& values) {
+  const Tensor difference = apart(reshape(values, t.sizes), t.reference);
+  t.worst = std::max(t.worst, worst_of(difference, t.always));
+  t.worst_probably = std::max(t.worst_probably, worst_of(difference, t.probably));
+  return largest(difference);
+}
 
 // --- the reference, its bounds, and samples --------------------------------------------------------------------------
 
@@ -161,16 +178,9 @@ class Analysis {
       const auto output = static_cast<std::size_t>(place.output);
       const Tensor& local = replay.local_error(output);
       if (local.defined()) t.local = largest(local);
-      t.own = compare(t, op.given[output]);
     }
+    t.own = compare(t, given_at(place, op));
     rows_.push_back(std::move(t));
-  }
-
-  static double compare(Tolerated& t, const Tensor& values) {
-    const Tensor difference = apart(reshape(values, t.sizes), t.reference);
-    t.worst = std::max(t.worst, worst_of(difference, t.always));
-    t.worst_probably = std::max(t.worst_probably, worst_of(difference, t.probably));
-    return largest(difference);
   }
 
   void sample(int order) {
@@ -191,6 +201,37 @@ class Analysis {
   const ToleranceOptions& options_;
   double lambda_;
   std::vector<Tolerated> rows_;
+};
+
+// Records a step under a split as if it were whole: of ops in parts the whole results, no casts, nothing of backward.
+class SplitStep final : public Observer, public SplitWatcher {
+ public:
+  explicit SplitStep(RecordedOps& ops) : ops_(ops) {}
+
+  void before(const OpCall& call, const CallRecord& record) override {
+    if (counts(call)) ops_.before(call, record);
+  }
+  void after(const OpCall& call, const gradual::Outputs& out, const CallRecord& record) override {
+    if (counts(call)) ops_.after(call, out, record);
+  }
+  void begins() override { ++inside_; }
+  void ends(const OpCall& call, const gradual::Outputs& whole) override {
+    --inside_;
+    if (op_info(call.op).kind == OpKind::Composite) return;
+    CallRecord record;
+    record.context = context();
+    record.op = call.op;
+    ops_.before(call, record);
+    ops_.after(call, whole, record);
+  }
+
+ private:
+  bool counts(const OpCall& call) const {
+    return inside_ == 0 && context().phase != Phase::backward && call.op != OpId::cast;
+  }
+
+  RecordedOps& ops_;
+  int inside_ = 0;
 };
 
 Tensor in_f32_rounded_up(const Tensor& t) {
@@ -224,6 +265,29 @@ void check_sums(const RecordedOp& op) {
 void check(const ToleranceOptions& options) {
   if (options.orders < 1) throwf("tolerance: {} orders; at least 1 is needed", options.orders);
   if (options.parts < 0) throwf("tolerance: {} parts of a sum; at least 0 are allowed", options.parts);
+}
+
+// A study holds the default generator: it ends here.
+std::unique_ptr<RecordedOps> recorded_step(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
+                                           const StudyOptions& options) {
+  Study study(make_model, data, recipe, options);
+  auto ops = std::make_unique<RecordedOps>(study.model());
+  double loss = 0;
+  {
+    const UnfusedScope parts;
+    const ObserverScope scope(*ops);
+    loss = study.step().loss.item();
+  }
+  if (!std::isfinite(loss))
+    throwf("tolerance: the loss of {} at step {} is {}; an earlier --step has tolerances", recipe.name, options.step,
+           std::isnan(loss) ? std::fabs(loss) : loss);
+  return ops;
+}
+
+void compare_split(Tolerances& t, const StateDict& values) {
+  const inspect::Unseen unseen;
+  for (Tolerated& one : t.tensors)
+    if (values.contains(one.name)) one.split = compare(one, inspect::f64_of(values.tensor(one.name)));
 }
 
 }  // namespace
@@ -276,21 +340,13 @@ Tolerances tolerance(const MakeModel& make_model, const LabData& data, const amp
         "tolerance: recipe '{}' quantises operands or results, for which there are no bounds yet; fp32, tf32, "
         "amp-bf16, amp-fp16 and others without quantizers have",
         recipe.name);
-  Study study(make_model, data, recipe, options.study);
-  RecordedOps ops(study.model());
-  double loss = 0;
-  {
-    const UnfusedScope parts;
-    const ObserverScope scope(ops);
-    loss = study.step().loss.item();
-  }
-  if (!std::isfinite(loss))
-    throwf("tolerance: the loss of {} at step {} is {}; an earlier --step has tolerances", recipe.name,
-           options.study.step, std::isnan(loss) ? std::fabs(loss) : loss);
-  Tolerances t = tolerance_of(ops, options);
+  if (options.split) check_valid(*options.split, recipe.quantization);
+  Tolerances t = tolerance_of(*recorded_step(make_model, data, recipe, options.study), options);
   t.recipe = recipe.name;
   t.data = data.name;
   t.step = options.study.step;
+  if (options.split) compare_split(t, values_under(*options.split, make_model, data, recipe, options.study));
+  if (options.split) t.split = describe(*options.split);
   return t;
 }
 
@@ -299,8 +355,24 @@ StateDict values_of(const RecordedOps& ops) {
   Places places;
   for (const RecordedOp& op : ops.all())
     for (const Place& place : places.of(op))
-      if (place.output >= 0) values.set(place.name, op.given[static_cast<std::size_t>(place.output)]);
+      values.set(place.name, given_at(place, op));
   return values;
+}
+
+StateDict values_under(const Split& split, const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
+                       const StudyOptions& options) {
+  check_valid(split, recipe.quantization);
+  Study study(make_model, data, recipe, options);
+  RecordedOps ops(study.model());
+  SplitStep step(ops);
+  {
+    const UnfusedScope parts;
+    const SplitScope scope(split, study.model(), &step);
+    const ObserverScope observed(step);
+    study.step();
+    scope.check_used();
+  }
+  return values_of(ops);
 }
 
 StateDict golden_of(const Tolerances& t) {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "../core/files/state_dict.h"
 #include "models.h"
 #include "recorded_ops.h"
+#include "split.h"
 #include "study.h"
 #include "tasks.h"
 
@@ -44,8 +46,9 @@ struct Tolerated {
   double tolerance = 0;  // of `probably`
   double of_norms = 0;   // theory that knows only the norms of operands; 0: not asked for
   double sampled = 0;    // what sampled orders differ by
-  double own = 0;        // what the result of Gradual's own op differs by; 0 of parameters' gradients and updates
-  // A difference of an element over `always` and over `probably`, the largest of samples and own step.
+  double own = 0;        // what Gradual's own step differs by
+  std::optional<double> split = {};  // what the step under the split differs by; none: it was not compared
+  // A difference of an element over `always` and over `probably`, the largest of samples, own step and split.
   double worst = 0;
   double worst_probably = 0;
 };
@@ -64,6 +67,7 @@ struct Tolerances {
   std::int64_t step = 0;
   int orders = 0;
   double lambda = 0;  // of the tolerances: all elements are within with a probability of 99%
+  std::string split = {};  // what was emulated (describe(Split)); empty: nothing
   std::vector<Tolerated> tensors = {};
 
   // The tensors of `values`, by their names here, that are not within `probably`, in the order of `values`. Error for a
@@ -78,6 +82,7 @@ struct ToleranceOptions {
   int orders = 16;        // sampled
   int parts = 0;          // of each sum of products in a sampled order: 1, 2, 4, 8 ..; 0: 1, 2, 4 or 8 at random
   bool of_norms = false;  // also what theory says that knows only norms
+  std::optional<Split> split = {};  // the step under it is compared, too
 };
 
 // Trains with the recipe up to a step, and takes that step. Error for recipes that quantise operands or results, for
@@ -88,6 +93,10 @@ Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options 
 
 // The values of a recorded step by their names in Tolerances.
 StateDict values_of(const RecordedOps& ops);
+// The values of the step under a split: activations but casts, gradients of parameters, and parameters after the
+// update. What is inside of a split op has no value; gradients of activations have none. Error as for SplitScope.
+StateDict values_under(const Split& split, const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
+                       const StudyOptions& study = {});
 
 // The table; all: with the gradients of activations and casts.
 std::string to_string(const Tolerances& t, bool all = false);

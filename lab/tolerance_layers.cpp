@@ -76,14 +76,22 @@ Errors of_log_softmax(const ExactOp& exact, const ErrorModel&, const Operands& i
   return {add(log_probabilities(exact.x[0], in.error(0), sums_of(exact)).error, in.element_least())};
 }
 
+// exp(log p) for a logarithm with this error. However large that is, each implementation has a probability: the largest
+// logit is subtracted from all, and a sum that has 1 among its terms is at least 1.
+Tensor probability_error(const Tensor& p, const Tensor& log_error, double unit) {
+  constexpr double kFunction = 8;
+  const Tensor carried = mul(p, expm1(add(log_error, kFunction * unit)));
+  const Tensor most = add(maximum(p, sub(1, p)), kFunction * unit);
+  return where(isfinite(carried), minimum(carried, most), most);
+}
+
 // dy - exp(y) G with G the row's sum of dy.
 Errors of_log_softmax_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
-  constexpr double kFunction = 8;
   check_last(exact.op);
   const double u = exact.units.sum;
   const Tensor& g = exact.x[0];
   const Tensor p = exp(exact.x[1]);
-  const Tensor p_error = add(mul(p, expm1(add(in.error(1), kFunction * u))), in.element_least());
+  const Tensor p_error = add(probability_error(p, in.error(1), u), in.element_least());
   const Tensor total = abs(sum(g, {-1}, true));
   const Tensor wide = sum(add(abs(g), in.error(0)), {-1}, true);
   const Tensor total_error = add(sum(in.error(0), {-1}, true), mul(wide, gamma(length(g, -1), exact.units)));
@@ -228,7 +236,6 @@ Errors of_cross_entropy(const ExactOp& exact, const ErrorModel&, const Operands&
 
 // dy (exp(log p) - target).
 Errors of_cross_entropy_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
-  constexpr double kFunction = 8;
   const auto& a = exact.op.attrs.get<CrossEntropyAttrs>();
   const double u = exact.units.sum;
   const Counted c = counted(exact.x[2], a);
@@ -240,7 +247,7 @@ Errors of_cross_entropy_backward(const ExactOp& exact, const ErrorModel&, const 
   const Tensor g = of_rows(abs(exact.x[0]));
   const Tensor g_error = of_rows(in.error(0));
   const Tensor p = exp(exact.x[1]);
-  const Tensor p_error = add(mul(p, expm1(add(in.error(1), kFunction * u))), in.element_least());
+  const Tensor p_error = add(probability_error(p, in.error(1), u), in.element_least());
   // |p - target|, which is at most 1; not to be had from a gradient of 0.
   const Tensor away = where(gt(g, 0), div(abs(exact.y[0]), where(gt(g, 0), g, 1)), 1);
   Tensor error = mul(add(g, g_error), p_error);

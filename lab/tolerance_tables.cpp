@@ -34,15 +34,19 @@ std::string over(double bound, double sampled) {
   return fmt::format("{:.3g}", bound / sampled);
 }
 
+std::string of_split(const Tolerated& t) { return t.split ? number(*t.split) : "-"; }
+
 }  // namespace
 
 std::string to_string(const Tolerances& t, bool all) {
   std::string text;
   if (!t.recipe.empty()) text = fmt::format("{}, step {} of {}\n", t.recipe, t.step, t.data);
   text +=
-      fmt::format("{} sampled orders; likely: lambda {:.1f}, 99% for all elements together\n\n", t.orders, t.lambda);
-  text += fmt::format("{:<25} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest of an element", "size", "bound", "alone",
-                      "likely", "sampled", "ratio");
+      fmt::format("{} sampled orders; likely: lambda {:.1f}, 99% for all elements together\n", t.orders, t.lambda);
+  if (!t.split.empty()) text += fmt::format("split: {}\n", t.split);
+  const bool split = !t.split.empty();
+  text += fmt::format("\n{:<25} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest of an element", "size", "bound",
+                      split ? "split" : "alone", "likely", "sampled", "ratio");
   std::size_t hidden = 0;
   std::size_t outside = 0;
   std::size_t unlikely = 0;
@@ -54,7 +58,7 @@ std::string to_string(const Tolerances& t, bool all) {
       continue;
     }
     text += fmt::format("{:<25} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}{}\n", shortened(one.name, 25), number(one.size),
-                        number(one.bound), number(one.local), number(one.tolerance), number(one.sampled),
+                        number(one.bound), split ? of_split(one) : number(one.local), number(one.tolerance), number(one.sampled),
                         over(one.tolerance, one.sampled),
                         one.worst > 1            ? " !"
                         : one.worst_probably > 1 ? " ?"
@@ -65,9 +69,11 @@ std::string to_string(const Tolerances& t, bool all) {
                       t.median_ratio(&Tolerated::bound), t.median_ratio(&Tolerated::tolerance));
   if (const double norms = t.median_ratio(&Tolerated::of_norms); norms > 0)
     text += fmt::format("median of theory of norms / sampled: {:.3g}\n", norms);
-  if (outside > 0) text += fmt::format("{} tensors are outside of the bound in a sampled order (!)\n", outside);
+  const char* const where = split ? "in a sampled order or under the split" : "in a sampled order";
+  if (outside > 0) text += fmt::format("{} tensors are outside of the bound {} (!)\n", outside, where);
+  else if (split) text += "every sampled order, this program's own step and the split are within the bound\n";
   else text += "every sampled order and the results of this program's ops are within the bound\n";
-  if (unlikely > 0) text += fmt::format("{} tensors are outside of what is likely in a sampled order (?)\n", unlikely);
+  if (unlikely > 0) text += fmt::format("{} tensors are outside of what is likely {} (?)\n", unlikely, where);
   return text;
 }
 
@@ -86,9 +92,11 @@ std::string to_json(const Tolerances& t) {
                        {"bound", one.bound},
                        {"alone", one.local},
                        {"sampled", one.sampled}});
+    if (one.split) tensors.back()["split"] = *one.split;
   }
-  const Json all{{"recipe", t.recipe}, {"data", t.data},     {"step", t.step},
+  Json all{{"recipe", t.recipe}, {"data", t.data},     {"step", t.step},
                  {"orders", t.orders}, {"lambda", t.lambda}, {"tensors", std::move(tensors)}};
+  if (!t.split.empty()) all["split"] = t.split;
   return all.dump(1) + "\n";
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "../core/support/error.h"
 #include "../core/support/generator.h"
 #include "../core/support/throwf.h"
 #include "../data/data_loader.h"
@@ -62,6 +63,10 @@ void check_finite(const double* logits, std::int64_t classes, std::int64_t row, 
     throwf("twins: row {} of the {}'s logits is not finite, so it has no probabilities", row, side);
 }
 
+std::optional<SplitScope> scope_of(const std::optional<Split>& split, nn::Module& model) {
+  return split ? std::optional<SplitScope>(std::in_place, *split, model) : std::nullopt;
+}
+
 // The test data's choices under both recipes.
 class Comparison {
  public:
@@ -71,13 +76,18 @@ class Comparison {
         samples_(options.samples),
         cache_(options.cache) {}
 
-  void run(TwinSide& learner, TwinSide& sampler, Twins& twins) const {
+  void run(TwinSide& learner, TwinSide& sampler, const std::optional<Split>& split, Twins& twins) const {
     const auto batch_of = [this](const std::vector<std::int64_t>& chosen) { return data::take(split_.test, chosen); };
     data::DataLoader loader(std::min(samples_, split_.test.size()), batch_of,
                             {.batch = 64, .device = device_, .prefetch = false});
     data::Batch batch;
     const auto of_sampler = [&] { return cache_ ? cached_logits(sampler, batch, *cache_) : logits(sampler, batch); };
-    while (loader.next(batch)) add(logits(learner, batch), of_sampler(), counted(batch.targets), twins);
+    while (loader.next(batch)) {
+      const Tensor learned = logits(learner, batch);
+      const std::optional<SplitScope> in_parts = scope_of(split, *sampler.model);
+      add(learned, of_sampler(), counted(batch.targets), twins);
+      if (in_parts) in_parts->check_used();
+    }
   }
 
  private:
@@ -203,17 +213,22 @@ Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& 
            objective.loss.name);
   if (const auto model = make_model(); options.cache && !dynamic_cast<Gpt*>(model.get()))
     throwf("twins: a model {} has no cache of keys and values; the lab's gpt has", model->kind());
+  if (options.cache && options.split)
+    throw_error("twins: a cache and a split of the sampler are given; one of them is allowed");
+  if (options.split) check_valid(*options.split, sampler.quantization);
   if (options.samples < 1) throwf("twins: {} samples; at least 1 is allowed", options.samples);
   Study trained(make_model, data, learner, options.study);
   TwinSide a(learner, make_model, options.study, trained);
   TwinSide b(sampler, make_model, options.study, trained);
   Twins twins{.learner = learner.name, .sampler = sampler.name, .data = data.name, .step = options.study.step};
   if (options.cache) twins.cache = describe(*options.cache);
-  Comparison(data, options).run(a, b, twins);
+  if (options.split) twins.split = describe(*options.split);
+  Comparison(data, options).run(a, b, options.split, twins);
   // A step moves running statistics and histories of amaxes, so it comes last.
   if (options.layers) {
     for (TwinSide* side : {&a, &b}) {
       side->model->train();
+      const std::optional<SplitScope> in_parts = scope_of(side == &b ? options.split : std::nullopt, *side->model);
       side->observe_loss(options.study, trained);
     }
     twins.layers = inspect::ShadowDiff(*a.shadow, *b.shadow).contributions();
@@ -225,7 +240,7 @@ Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& 
 std::string to_string(const Twins& twins) {
   const TwinChoices& all = twins.all;
   std::string text = fmt::format(
-      "learner {}, before step {}; sampler {}{}\n"
+      "learner {}, before step {}; sampler {}{}{}\n"
       "{} choices of the test data of {}\n\n"
       "KL(sampler || learner)              {:.3e} nats per choice\n"
       "another class is the most likely    {:.2f}% of the choices\n"
@@ -233,7 +248,8 @@ std::string to_string(const Twins& twins) {
       "importance weights of the draws     {:.4g} to {:.4g} (p from {})\n"
       "effective draws                     {:.3f}% per choice\n",
       twins.learner, twins.step, twins.sampler,
-      twins.cache.empty() ? "" : fmt::format("\nthe sampler's cache: {}", twins.cache), all.count, twins.data,
+      twins.cache.empty() ? "" : fmt::format("\nthe sampler's cache: {}", twins.cache),
+      twins.split.empty() ? "" : fmt::format("\nsplit of the sampler: {}", twins.split), all.count, twins.data,
       all.mean_kl(), 100 * all.changed_share(), all.largest, std::exp(all.smallest_log), std::exp(all.largest_log),
       kDrawn, 100 * all.effective_share());
   if (!twins.positions.empty()) text += positions_table(twins);

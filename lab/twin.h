@@ -19,6 +19,7 @@
 #include "../core/tensor/tensor.h"
 #include "../inspect/diff.h"
 #include "models.h"
+#include "split.h"
 #include "study.h"
 #include "tasks.h"
 
@@ -52,12 +53,14 @@ struct TwinOptions {
   // The sampler reads a token at a time with a cache of keys and values in this format; none: all tokens at once. For
   // the lab's gpt. The table of layers is without a cache.
   std::optional<Quantizer> cache = {};
+  std::optional<Split> split = {};  // of the sampler's model; not with a cache
   bool layers = true;  // also which layers make the losses of a training batch differ; needs a shadow of both
 };
 
 struct Twins {
   std::string learner, sampler, data;
   std::string cache = {};  // the sampler's, in words; "": none
+  std::string split = {};  // of the sampler (describe(Split)); empty: none
   std::int64_t step = 0;
   TwinChoices all = {};
   std::vector<TwinChoices> positions = {};  // of sequences: of each position; else empty

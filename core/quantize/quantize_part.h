@@ -10,7 +10,9 @@ namespace gradual {
 struct PartOf {
   std::int64_t first_element = 0;  // the number of the part's first element, for random words; on a GPU 0
   bool same_layout = false;        // on the CPU the values lie in memory as x does; else the axis is last
-  Tensor amax = {};  // absmax_tensor() of all, for a scale of the tensor over blocks; undefined: the part's
+  // absmax_tensor() of all, for scales of the tensor: current, delayed (it is staged) and over blocks. Undefined: the
+  // part's.
+  Tensor amax = {};
 };
 // quantize_operand() of a part. Scales per row and per block are those of the part's own rows: tiles are whole.
 QuantizedOperand quantize_part(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options,

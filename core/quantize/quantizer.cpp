@@ -188,41 +188,45 @@ Tensor whole_scale(const Rows& x, const Tensor& amax, const ScaleSpec& spec) {
 }
 
 // The scales of a tensor, by kind. Kinds of rows and blocks have theirs found in the pass.
-void set_scales(const NoScale&, const Rows&, const QuantizeOptions&, Grid&) {}
-void set_scales(const FixedScale& kind, const Rows&, const QuantizeOptions&, Grid& g) {
+// The amax of all, or x's if that is undefined.
+double amax_or_own(const Rows& x, const Tensor& amax) { return amax.defined() ? amax.item<double>() : amax_of(x.x); }
+Tensor amax_tensor_or_own(const Rows& x, const Tensor& amax) { return amax.defined() ? amax : absmax_tensor(x.x); }
+
+void set_scales(const NoScale&, const Rows&, const QuantizeOptions&, const Tensor&, Grid&) {}
+void set_scales(const FixedScale& kind, const Rows&, const QuantizeOptions&, const Tensor&, Grid& g) {
   g.one = inverted(static_cast<float>(kind.value));
 }
-void set_scales(const TensorScale&, const Rows& x, const QuantizeOptions&, Grid& g) {
-  if (on_gpu(x)) g.whole = whole_scale(x, absmax_tensor(x.x), g.spec);
-  else g.one = current_scale(amax_of(x.x), g.spec);
+void set_scales(const TensorScale&, const Rows& x, const QuantizeOptions&, const Tensor& amax, Grid& g) {
+  if (on_gpu(x)) g.whole = whole_scale(x, amax_tensor_or_own(x, amax), g.spec);
+  else g.one = current_scale(amax_or_own(x, amax), g.spec);
 }
-void set_scales(const TensorRange&, const Rows& x, const QuantizeOptions&, Grid& g) {
+void set_scales(const TensorRange&, const Rows& x, const QuantizeOptions&, const Tensor&, Grid& g) {
   g.one = range_of(x.x).scale(g.spec);
 }
-void set_scales(const DelayedScale& kind, const Rows& x, const QuantizeOptions& o, Grid& g) {
+void set_scales(const DelayedScale& kind, const Rows& x, const QuantizeOptions& o, const Tensor& amax, Grid& g) {
   if (!o.history)
     throw_error("quantize: delayed scaling needs the history of a tensor's amaxes (QuantizeOptions::history)");
   const bool stages = stages_amax(o.use);
   if (on_gpu(x)) {
     const Device device = x.x.device();
     g.whole = empty({2}, {.device = device});
-    device::delayed_scale(o.history->on_device(device, kind.history), stages ? absmax_tensor(x.x) : Tensor(), o.use,
-                          g.whole);
+    device::delayed_scale(o.history->on_device(device, kind.history),
+                          stages ? amax_tensor_or_own(x, amax) : Tensor(), o.use, g.whole);
     o.history->is_staged = o.history->is_staged || stages;
     return;
   }
   o.history->on_host();
   if (keeps_scale(o.use)) o.history->used = o.history->scale;
   g.one = inverted(o.use == QuantizeFor::later_use ? o.history->used : o.history->scale);
-  if (stages) o.history->stage(amax_of(x.x));
+  if (stages) o.history->stage(amax_or_own(x, amax));
 }
 void set_tensor_scale(const Rows& x, const Tensor& amax, Grid& g) {
-  if (on_gpu(x)) g.whole = whole_scale(x, amax.defined() ? amax : absmax_tensor(x.x), g.spec);
-  else set_global(g.spec, nvfp4_global(amax.defined() ? amax.item<double>() : amax_of(x.x), g.spec));
+  if (on_gpu(x)) g.whole = whole_scale(x, amax_tensor_or_own(x, amax), g.spec);
+  else set_global(g.spec, nvfp4_global(amax_or_own(x, amax), g.spec));
 }
 template <class Kind>
   requires(Kind::kUnit != ScaleUnit::tensor)
-void set_scales(const Kind&, const Rows&, const QuantizeOptions&, Grid&) {}
+void set_scales(const Kind&, const Rows&, const QuantizeOptions&, const Tensor&, Grid&) {}
 
 // The shape of the blocks.
 template <class Kind> void set_blocks(const Kind& kind, const Rows& x, Grid& g) {
@@ -255,7 +259,7 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o, cons
         if constexpr (Kind::kUnit == ScaleUnit::row) g.block_rows = 1;
         if constexpr (Kind::kUnit == ScaleUnit::block) set_blocks(kind, x, g);
         if constexpr (std::is_same_v<Kind, Nvfp4Blocks>) set_tensor_scale(x, part.amax, g);
-        else set_scales(kind, x, o, g);
+        else set_scales(kind, x, o, part.amax, g);
       },
       q.scaling);
   return g;

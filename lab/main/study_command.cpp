@@ -41,6 +41,31 @@ MakeModel StudyArguments::make_model(const OptionParser& app) {
   return TaskArguments::make_model(train, all.model);
 }
 
+void SplitArguments::declare(OptionParser& app) {
+  app.add_option("--split", split_,
+                 "emulate N parts: columns=N (output features of linear layers), rows=N (input features), heads=N (of "
+                 "attention) or sequence=N (tokens)");
+  app.add_option("--split-scales", scales_,
+                 "the scale of a tensor: agreed (from the amax of all parts) or own (from the part's)")
+      .capture_default_str();
+  app.add_option("--exchange", exchange_, "what partial sums are rounded to before they are added up: f32, bf16/ring ..")
+      .capture_default_str();
+  app.add_option("--split-except", except_, "modules that every part has whole: head,blocks.0");
+}
+
+std::optional<Split> SplitArguments::read(const OptionParser& app) const {
+  if (split_.empty()) {
+    for (const char* option : {"--split-scales", "--exchange", "--split-except"})
+      if (app.count(option) > 0) throw_error(fmt::format("{} goes with --split", option));
+    return std::nullopt;
+  }
+  Split split = split_from_name(split_);
+  split.scales = split_scales_from_name(scales_);
+  split.exchange = amp::exchange_from_name(exchange_);
+  if (!except_.empty()) split.except = split_names(except_);
+  return split;
+}
+
 FolderRecipes::FolderRecipes(const std::string& folder) : folder_(folder) {
   if (!folder.empty()) results_ = load_results(folder);
 }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <gradual/lab/result.h>
+#include <gradual/lab/split.h>
 #include <gradual/lab/study.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,19 @@ struct StudyArguments : TaskArguments {
   void check(const OptionParser& app);
   // Of --model, or of the data. A step that the command line does not name is one that the training has.
   MakeModel make_model(const OptionParser& app);
+};
+
+// --split and what belongs to it.
+struct SplitArguments {
+  void declare(OptionParser& app);
+  // None without --split. Error for the other options without it.
+  std::optional<Split> read(const OptionParser& app) const;
+
+ private:
+  std::string split_;
+  std::string scales_ = "agreed";
+  std::string exchange_ = "f32";
+  std::string except_;
 };
 
 // The options and the recipes of a folder of results, for commands that look at a step of one of its runs.

@@ -16,6 +16,7 @@ namespace gradual::lab {
 
 int tolerance_command(int argc, char** argv) {
   StudyArguments study;
+  SplitArguments split;
   ToleranceOptions options;
   std::string folder;
   std::string recipe = "fp32";
@@ -29,6 +30,7 @@ int tolerance_command(int argc, char** argv) {
   app.add_option("folder", folder, kFolderHelp);
   app.add_option("--recipe", recipe, "a name, FILE.json or FILE.json:NAME").capture_default_str();
   study.declare(app);
+  split.declare(app);
   app.add_option("--orders", options.orders, "orders to sample").capture_default_str();
   app.add_option("--parts", options.parts,
                  "split each sum of products into so many parts that are added in order; 0: 1, 2, 4 or 8 at random")
@@ -50,6 +52,7 @@ int tolerance_command(int argc, char** argv) {
   const amp::Recipe chosen = from.one("--recipe", recipe);
   const MakeModel make = study.make_model(app);
   options.study = study.options;
+  options.split = split.read(app);
   const Tolerances found = tolerance(make, study.task(), chosen, options);
   say_text(to_string(found, all), wide);
   if (!json.empty()) write_file_atomically(json, to_json(found));

@@ -19,6 +19,7 @@ namespace gradual::lab {
 int twin_command(int argc, char** argv) {
   StudyArguments a;
   a.last_step = true;
+  SplitArguments split;
   TwinOptions options;
   std::vector<std::string> names;
   std::string csv;
@@ -33,6 +34,7 @@ int twin_command(int argc, char** argv) {
                  "folder of results that has them, if any")
       .expected(-1);
   a.declare(app);
+  split.declare(app);
   app.add_option("--samples", options.samples, "samples of the test data, at most").capture_default_str();
   app.add_option(
       "--cache", cache,
@@ -53,6 +55,7 @@ int twin_command(int argc, char** argv) {
   const amp::Recipe sampler = from.one("the sampler's recipe", names.back());
   const MakeModel make = a.make_model(app);
   options.study = a.options;
+  options.split = split.read(app);
   options.layers = !without_layers;
   if (!cache.empty()) options.cache = nn::cache_quantizer(cache);
   const Twins twins = twin(make, a.task(), learner, sampler, options);

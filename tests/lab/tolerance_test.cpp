@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 using namespace gradual;
@@ -32,24 +33,30 @@ lab::Tolerances tolerance_of(const Family& f, int orders, int parts = 0) {
                         {.study = early(), .orders = orders, .parts = parts});
 }
 
-void check_holds(const lab::Tolerances& t) {
+// Errors never cancel in the bound. In a GPT they grow beyond f32 on the way back through the last norm and the blocks:
+// these gradients alone may have no bound.
+bool may_be_infinite(const std::string& name, std::string_view model) {
+  if (model != "gpt") return false;
+  if (name == "backward:norm.layer_norm_backward") return true;  // of its input
+  const std::string_view below_the_head[] = {"blocks.", "tokens.", "positions.", "sum"};
+  return std::ranges::any_of(below_the_head, [&](std::string_view start) {
+    return name.starts_with("backward:" + std::string(start)) || name.starts_with("grad:" + std::string(start));
+  });
+}
+
+void check_holds(const lab::Tolerances& t, std::string_view model = "") {
   int differ = 0;
   for (const lab::Tolerated& one : t.tensors) {
     CAPTURE(one.name);
     CHECK(one.worst <= 1);
     CHECK(one.worst_probably <= 1);
     CHECK(one.sampled <= one.bound);
+    CHECK(one.own <= one.bound);
+    if (!may_be_infinite(one.name, model)) CHECK(std::isfinite(one.bound));
     CHECK(std::isfinite(one.local));
     differ += one.sampled > 0 ? 1 : 0;
   }
   CHECK(differ > 5);
-}
-
-void check_forward_is_finite(const lab::Tolerances& t) {
-  for (const lab::Tolerated& one : t.tensors) {
-    CAPTURE(one.name);
-    if (one.kind == lab::ToleratedKind::activation) CHECK(std::isfinite(one.bound));
-  }
 }
 
 // The tolerances of the ops of `run`.
@@ -113,11 +120,9 @@ TEST_CASE("tolerance: bounds hold for sampled orders of each family of models") 
                              {"digits", "cnn", "fp32"},   {"digits", "cnn", "amp-bf16"},
                              {"addition", "gpt", "fp32"}, {"addition", "gpt", "amp-bf16"}};
   for (const Family& f : families) {
-    CAPTURE(f.model);
-    CAPTURE(f.recipe);
-    const lab::Tolerances t = tolerance_of(f, 3);
-    check_holds(t);
-    if (std::string(f.model) != "gpt") check_forward_is_finite(t);
+    CAPTURE(std::string(f.model));
+    CAPTURE(std::string(f.recipe));
+    check_holds(tolerance_of(f, 3), f.model);
   }
 }
 
@@ -159,6 +164,32 @@ TEST_CASE("tolerance: gradients of a batch on 1, 2, 4 and 8 ranks are within it"
   StateDict summed;  // not averaged over two ranks
   for (const StateDict::Entry& one : all[1]) summed.set(one.name, all[1].tensor(one.name) * 2.0);
   CHECK(t.exceeded(summed).size() == all[1].size());
+}
+
+TEST_CASE("tolerance: the own step's gradients and updates are compared, and one that no op explains exceeds the bound") {
+  const auto step_of = [](bool doubled) {
+    lab::Study study(net({}), lab::data_for("digits"), amp::recipe("fp32"), early(0));
+    lab::RecordedOps ops(study.model());
+    {
+      const UnfusedScope parts;
+      const ObserverScope scope(ops);
+      study.run().backward(study.run().forward([&] { return study.loss(); }));
+      // As a fault of a kernel does it: no op and no version tell of it.
+      Tensor bias = study.model().named_parameters()[1].second.grad();
+      if (doubled)
+        for (std::int64_t i = 0; i < bias.numel(); ++i) bias.data<float>()[i] *= 2;
+      study.run().update();
+    }
+    return lab::tolerance_of(ops, {.orders = 1});
+  };
+  const lab::Tolerances right = step_of(false);
+  check_holds(right);
+  CHECK(named(right, "grad:fc.weight").own > 0);
+  CHECK(named(right, "after:fc.weight").own > 0);
+  const lab::Tolerances wrong = step_of(true);
+  CHECK(named(wrong, "grad:fc.weight").worst <= 1);
+  CHECK(named(wrong, "grad:fc.bias").worst > 1);
+  CHECK(named(wrong, "grad:fc.bias").own > named(wrong, "grad:fc.bias").bound);
 }
 
 TEST_CASE("tolerance: bounds hold for every accumulator, and one of few bits allows more") {

@@ -1,0 +1,32 @@
+// The operands of a product of which an op computes a part, as a rank of a tensor-parallel or sequence-parallel group
+// does. Scales of a tensor then follow from the amax of the whole, on which ranks agree.
+#pragma once
+
+#include <memory>
+
+#include "../core/support/scoped.h"
+#include "../core/tensor/tensor.h"
+
+namespace gradual::amp {
+
+struct WholeOperands {
+  Tensor x;       // [.., in]
+  Tensor weight;  // [out, in], a view of the parameter
+  Tensor dy;      // [.., out], from the time that backward has it
+};
+
+// While it lives, rewritten ops of this thread (rewrite.h), and the contractions of their backward, are parts of these
+// operands.
+class WholeOperandsScope : Pinned {
+ public:
+  explicit WholeOperandsScope(std::shared_ptr<WholeOperands> whole);
+  ~WholeOperandsScope();
+
+ private:
+  std::shared_ptr<WholeOperands> before_;
+};
+
+// Inside a rewrite: the operands of which its call is a part; null: its operands are whole.
+const std::shared_ptr<WholeOperands>& whole_operands();
+
+}  // namespace gradual::amp

@@ -1,0 +1,96 @@
+// Tensor-parallel and sequence-parallel splits of a model, emulated in one process: for the numbers they are groupings
+// of sums, and places where amaxes are found.
+//
+//   const Split split{.kind = SplitKind::rows, .parts = 4, .exchange = amp::exchange_from_name("bf16/ring")};
+//   { const SplitScope scope(split, model); run.step([&] { return cross_entropy(model(x), y); }); }
+//
+// Products are taken apart where the program calls them, above Amp, so that casts and quantizers see the parts as ranks
+// do. Models and recipes stay as they are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../amp/exchange.h"
+#include "../amp/quantization.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/fusions.h"
+#include "../core/ops/op.h"
+#include "../nn/module.h"
+
+namespace gradual {
+namespace lab {
+
+// Shoeybi et al. 2019 (columns, rows, heads), Korthikanti et al. 2022 (sequence).
+enum class SplitKind : std::uint8_t {
+  columns,  // each part has some output features of each linear layer. The gradients of its input are summed
+  rows,     // each part has some input features. The partial products of forward are summed
+  heads,    // attention: columns of q, k and v by heads, each part's heads, rows of the output projection
+  sequence  // each part has some tokens of each linear layer and norm. The gradients of parameters are summed
+};
+// Whose amax the one scale of a tensor follows from. Scales of rows and blocks are always those of the part.
+enum class SplitScales : std::uint8_t {
+  agreed,  // that of all parts, by an all-reduce of amaxes, as Transformer Engine does
+  own      // the part's own
+};
+
+struct Split {
+  SplitKind kind = SplitKind::columns;
+  int parts = 1;
+  SplitScales scales = SplitScales::agreed;
+  amp::Exchange exchange = {};           // of partial sums; by default f32
+  std::vector<std::string> except = {};  // modules, by path and with their children, which every part has whole
+};
+
+}  // namespace lab
+
+template <>
+inline constexpr std::string_view kEnumNames<lab::SplitKind>[] = {"columns", "rows", "heads", "sequence"};
+template <> inline constexpr std::string_view kEnumNames<lab::SplitScales>[] = {"agreed", "own"};
+
+namespace lab {
+
+// "columns=4". Error that lists the kinds.
+Split split_from_name(std::string_view text);
+SplitScales split_scales_from_name(std::string_view text);
+// "columns=4, scales agreed, exchange bf16 ..": one line.
+std::string describe(const Split& split);
+// Error for less than one part, for an exchange that is not emulated (split_sum.h), and for scales of their own where
+// the recipe keeps histories of amaxes, which parts do not have.
+void check_valid(const Split& split, const std::optional<amp::Quantization>& quantization);
+
+// Is told each op that is split, before its parts run and with its whole results.
+struct SplitWatcher {
+  virtual ~SplitWatcher() = default;
+  virtual void begins() = 0;
+  virtual void ends(const OpCall& call, const gradual::Outputs& whole) = 0;
+};
+
+// While it lives, ops of this thread's forward passes run in parts: linear, matmul with a matrix, with heads attention
+// of nn::MultiheadAttention, with sequence layer_norm and rms_norm over the last dim. Their gradients follow. Fused ops
+// run as their parts. A single part runs as without a split. Convolutions are not split.
+// An op's result has its usual dtype; partial sums are f32 before the exchange rounds them.
+// Error naming the layer and the size for one that parts do not divide, and for heads without such a module.
+class SplitScope : Pinned {
+ public:
+  SplitScope(const Split& split, nn::Module& model, SplitWatcher* watcher = nullptr);
+  ~SplitScope();
+
+  std::int64_t ops() const;  // split so far
+  void check_used() const;   // Error if none
+
+ private:
+  struct State;
+  class Stage;
+  std::shared_ptr<State> state_;
+  std::shared_ptr<Stage> stage_;
+  UnfusedScope unfused_;
+  std::optional<StageScope> installed_;
+};
+
+}  // namespace lab
+}  // namespace gradual

@@ -1,0 +1,308 @@
+// Emulated splits against a model without one, against products written out by hand, and within the bounds of a step.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/lab/lab.h>
+#include <gradual/lab/split.h>
+#include <gradual/lab/tolerance.h>
+#include <gradual/lab/twin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+using namespace gradual;
+
+namespace {
+
+constexpr lab::SplitKind kKinds[] = {lab::SplitKind::columns, lab::SplitKind::rows, lab::SplitKind::heads,
+                                     lab::SplitKind::sequence};
+
+// 128 classes, 8 heads and 8 tokens: all that parts divide.
+std::shared_ptr<nn::Module> gpt() {
+  return lab::make_gpt({.vocabulary = 16, .context = 8, .outputs = 128, .width = 64, .heads = 8});
+}
+
+struct Numbers {
+  Tensor logits;
+  std::vector<Tensor> gradients;
+};
+
+// Of a GPT whose sums are f64, so that their order does not matter.
+Numbers numbers(const amp::Recipe& recipe, const std::optional<lab::Split>& split) {
+  default_generator().manual_seed(3);
+  const std::shared_ptr<nn::Module> model = gpt();
+  std::vector<std::int64_t> drawn;
+  for (std::int64_t i = 0; i < 32; ++i) drawn.push_back(7 * i % 16);
+  const Tensor tokens = from_data(drawn, {4, 8});
+  amp::RecipeRun run(recipe, *model, optim::AdamWOptions{});
+  const AccumulatorScope exact(accumulator("f64"));
+  std::optional<lab::SplitScope> scope;
+  if (split) scope.emplace(*split, *model);
+  Numbers n;
+  const Tensor loss = run.forward([&] {
+    n.logits = (*model)(tokens);
+    return cross_entropy(n.logits.reshape({32, 128}), reshape(tokens, {32}));
+  });
+  run.backward(loss);
+  for (const auto& [name, parameter] : model->named_parameters()) n.gradients.push_back(parameter.grad().clone());
+  n.logits = n.logits.detach();
+  return n;
+}
+
+double distance(const Tensor& a, const Tensor& b) { return max(abs(a.to(DType::f64) - b.to(DType::f64))).item(); }
+double largest_distance(const Numbers& a, const Numbers& b) {
+  double all = 0;
+  for (std::size_t i = 0; i < a.gradients.size(); ++i)
+    all = std::max(all, distance(a.gradients[i], b.gradients[i]) / max(abs(a.gradients[i])).item());
+  return all;
+}
+
+// x [4, 6] W^T, W [8, 6].
+struct OneLayer {
+  Tensor x = randn({4, 6});
+  nn::Linear layer = nn::Linear(6, 8);
+};
+
+bool has_range_of_tensor(const amp::Recipe& recipe) {
+  if (!recipe.quantization) return false;
+  return std::ranges::any_of(amp::kQuantizerFields, [&](const amp::QuantizerField& field) {
+    const std::optional<Quantizer>& q = (*recipe.quantization).*field.quantizer;
+    return q && is_any<TensorRange>(q->scaling);
+  });
+}
+
+lab::StudyOptions early() { return {.step = 2, .batch = 8, .epochs = 1}; }
+
+}  // namespace
+
+TEST_CASE("splits: a single part has the bits of the model without a split") {
+  for (const char* recipe : {"fp32", "amp-bf16", "fp8-current"}) {
+    const Numbers whole = numbers(amp::recipe(recipe), std::nullopt);
+    for (const lab::SplitKind kind : kKinds) {
+      CAPTURE(std::string(recipe));
+      CAPTURE(to_string(kind));
+      const Numbers one = numbers(amp::recipe(recipe), lab::Split{.kind = kind, .exchange = amp::exchange_from_name("bf16")});
+      CHECK(distance(one.logits, whole.logits) == 0);
+      CHECK(largest_distance(whole, one) == 0);
+    }
+  }
+}
+
+TEST_CASE("splits: columns with agreed scales and f64 sums have the bits of the model in forward") {
+  for (const char* recipe : {"fp32", "amp-bf16", "fp8-current", "fp8-delayed", "mxfp8", "nvfp4"}) {
+    const Numbers whole = numbers(amp::recipe(recipe), std::nullopt);
+    for (const int parts : {2, 4, 8}) {
+      if (std::string(recipe) == "nvfp4" && parts == 8) continue;  // 8 rows of a weight are no whole tile of 16
+      for (const lab::SplitKind kind : {lab::SplitKind::columns, lab::SplitKind::sequence}) {
+        CAPTURE(std::string(recipe));
+        CAPTURE(parts);
+        CAPTURE(to_string(kind));
+        const Numbers split = numbers(amp::recipe(recipe), lab::Split{.kind = kind, .parts = parts});
+        CHECK(distance(split.logits, whole.logits) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("splits: own scales of a tensor differ from agreed ones") {
+  const amp::Recipe recipe = amp::recipe("fp8-current");
+  for (const lab::SplitKind kind : kKinds) {
+    CAPTURE(to_string(kind));
+    lab::Split split{.kind = kind, .parts = 4};
+    const Numbers agreed = numbers(recipe, split);
+    split.scales = lab::SplitScales::own;
+    CHECK(distance(numbers(recipe, split).logits, agreed.logits) > 1e-4);
+  }
+}
+
+TEST_CASE("splits: gradients are those of the model, up to the sums that the split takes apart") {
+  // FP8: one sum on the other side of a rounding boundary moves what comes after it.
+  const std::pair<const char*, double> cases[] = {{"fp32", 1e-5}, {"fp8-current", 0.2}};
+  for (const auto& [recipe, allowed] : cases) {
+    const amp::Recipe used = amp::recipe(recipe);
+    const Numbers whole = numbers(used, std::nullopt);
+    for (const lab::SplitKind kind : kKinds)
+      for (const int parts : {2, 8}) {
+        CAPTURE(std::string(recipe));
+        CAPTURE(to_string(kind));
+        CAPTURE(parts);
+        const double apart = largest_distance(whole, numbers(used, lab::Split{.kind = kind, .parts = parts}));
+        CHECK(apart < allowed);
+      }
+  }
+}
+
+TEST_CASE("splits: every recipe runs in parts") {
+  for (const std::string& name : amp::recipe_names())
+    for (const lab::SplitKind kind : kKinds) {
+      CAPTURE(name);
+      CAPTURE(to_string(kind));
+      const amp::Recipe recipe = amp::recipe(name);
+      lab::Split split{.kind = kind, .parts = 4};
+      if (has_range_of_tensor(recipe)) {
+        CHECK_THROWS_WITH_AS(numbers(recipe, split), doctest::Contains("not on a range with a zero point"), Error);
+        split.scales = lab::SplitScales::own;
+      }
+      CHECK(std::isfinite(max(abs(numbers(recipe, split).logits)).item()));
+    }
+}
+
+TEST_CASE("splits: partial sums of rows are rounded to the exchange's format") {
+  OneLayer one;
+  const auto part = [&](int i) {
+    return matmul(one.x.narrow(1, 3 * i, 3), one.layer.weight.narrow(1, 3 * i, 3).transpose(0, 1));
+  };
+  const auto to_bf16 = [](const Tensor& t) { return t.to(DType::bf16).to(DType::f32); };
+  const auto split_as = [&](const char* exchange) {
+    const lab::SplitScope scope({.kind = lab::SplitKind::rows, .parts = 2, .exchange = amp::exchange_from_name(exchange)},
+                                one.layer);
+    return one.layer(one.x);
+  };
+  const NoGrad off;
+  const Tensor& bias = one.layer.bias;
+  CHECK(distance(split_as("f32"), part(0) + part(1) + bias) == 0);
+  CHECK(distance(split_as("bf16"), to_bf16(to_bf16(part(0)) + to_bf16(part(1))) + bias) == 0);
+  CHECK(distance(split_as("bf16/ring"), to_bf16(to_bf16(part(0)) + part(1)) + bias) == 0);
+  CHECK(distance(split_as("bf16/tree"), to_bf16(part(0) + to_bf16(part(1))) + bias) == 0);
+  CHECK(distance(split_as("bf16/f32-result"), to_bf16(part(0)) + to_bf16(part(1)) + bias) == 0);
+}
+
+TEST_CASE("splits: partial gradients of columns are rounded to the exchange's format") {
+  OneLayer one;
+  one.x.set_requires_grad();
+  const Tensor dy = randn({4, 8});
+  {
+    const lab::SplitScope scope({.kind = lab::SplitKind::columns, .parts = 2, .exchange = amp::exchange_from_name("bf16")},
+                                one.layer);
+    sum(one.layer(one.x) * dy).backward();
+  }
+  const NoGrad off;
+  const auto to_bf16 = [](const Tensor& t) { return t.to(DType::bf16).to(DType::f32); };
+  const auto part = [&](int i) {
+    return to_bf16(matmul(dy.narrow(1, 4 * i, 4).contiguous(), one.layer.weight.narrow(0, 4 * i, 4).contiguous()));
+  };
+  CHECK(distance(one.x.grad(), to_bf16(part(0) + part(1))) == 0);
+}
+
+TEST_CASE("splits: a GPT of 4 layers in 1, 2, 4 and 8 parts is within the bound of tolerance") {
+  const lab::LabData data = lab::data_for("addition");
+  const std::int64_t length = data.load(0).train.inputs.size(1);
+  REQUIRE(length % 8 == 0);
+  const lab::MakeModel make = [&] {
+    return lab::make_gpt({.vocabulary = 16, .context = length, .outputs = 16, .width = 64, .heads = 8, .layers = 4});
+  };
+  for (const char* recipe : {"fp32", "amp-bf16"}) {
+    const amp::Recipe used = amp::recipe(recipe);
+    const lab::Tolerances t = lab::tolerance(make, data, used, {.study = early(), .orders = 1});
+    for (const lab::SplitKind kind : kKinds)
+      for (const int parts : {1, 2, 4, 8}) {
+        CAPTURE(std::string(recipe));
+        CAPTURE(to_string(kind));
+        CAPTURE(parts);
+        const StateDict values = lab::values_under({.kind = kind, .parts = parts}, make, data, used, early());
+        CHECK(values.size() > 100);
+        // Also within what is likely: the bound of deep gradients is infinite.
+        for (const lab::Exceeded& e : t.exceeded(values)) {
+          CAPTURE(e.name);
+          CHECK(e.worst <= 1);
+          CHECK(!e.always);
+        }
+      }
+  }
+}
+
+TEST_CASE("splits: tolerance shows the split, and an exchange in bf16 leaves the bound of f32") {
+  const lab::LabData data = lab::data_for("digits");
+  const lab::MakeModel make = lab::model_for("mlp", data.load(0).train);
+  lab::Split split{.kind = lab::SplitKind::rows, .parts = 4};
+  const auto tolerances = [&] {
+    return lab::tolerance(make, data, amp::recipe("fp32"), {.study = early(), .orders = 1, .split = split});
+  };
+  const lab::Tolerances f32 = tolerances();
+  int compared = 0;
+  for (const lab::Tolerated& one : f32.tensors) {
+    CAPTURE(one.name);
+    CHECK(one.worst <= 1);
+    compared += one.split ? 1 : 0;
+    CHECK(one.split.has_value() == (one.kind != lab::ToleratedKind::gradient));
+  }
+  CHECK(compared == 19);
+  CHECK(lab::to_string(f32).find("split: rows=4; scales agreed; exchange f32\n") != std::string::npos);
+  CHECK(lab::to_string(f32).find("and the split are within the bound") != std::string::npos);
+  CHECK(lab::to_json(f32).find("\"split\"") != std::string::npos);
+  split.exchange = amp::exchange_from_name("bf16");
+  CHECK(lab::to_string(tolerances()).find("outside of the bound in a sampled order or under the split (!)") !=
+        std::string::npos);
+}
+
+TEST_CASE("splits: the sampler of twins may be split, also with the layers' contributions") {
+  const lab::LabData data = lab::data_for("digits");
+  const lab::MakeModel make = lab::model_for("mlp", data.load(0).train);
+  const amp::Recipe fp32 = amp::recipe("fp32");
+  lab::TwinOptions options{.study = {.step = 10, .epochs = 1}, .samples = 64};
+  options.split = lab::Split{.kind = lab::SplitKind::rows, .parts = 2};
+  const lab::Twins sums = lab::twin(make, data, fp32, fp32, options);
+  options.split->exchange = amp::exchange_from_name("bf16");
+  const lab::Twins bf16 = lab::twin(make, data, fp32, fp32, options);
+  CHECK(sums.all.largest < 1e-5);
+  CHECK(bf16.all.largest > 1e-4);
+  CHECK(lab::to_string(bf16).find("split of the sampler: rows=2; scales agreed; exchange bf16, gather") !=
+        std::string::npos);
+  double moved = 0;
+  for (const auto& layer : bf16.layers) moved += std::abs(layer.a - layer.b);
+  CHECK(moved > 1e-6);
+}
+
+TEST_CASE("splits: a region of autocast within the model runs below the split") {
+  OneLayer one;
+  const lab::Split rows{.kind = lab::SplitKind::rows, .parts = 2};
+  const NoGrad off;
+  const lab::SplitScope scope(rows, one.layer);
+  const amp::Autocast region({.dtype = DType::bf16});
+  CHECK(one.layer(one.x).dtype() == DType::bf16);
+  CHECK(scope.ops() == 1);
+  const amp::Autocast none({.enabled = false});
+  CHECK(one.layer(one.x).dtype() == DType::f32);
+  CHECK(scope.ops() == 2);
+}
+
+TEST_CASE("splits: what they cannot do is an Error that names it") {
+  const auto with = [](const lab::Split& split, nn::Module& model, const Tensor& x) {
+    const lab::SplitScope scope(split, model);
+    model(x);
+    scope.check_used();
+  };
+  nn::Sequential model(nn::Linear(6, 9), nn::ReLU(), nn::Linear(9, 4));
+  const Tensor x = randn({4, 6});
+  CHECK_THROWS_WITH_AS(with({.kind = lab::SplitKind::columns, .parts = 2}, model, x),
+                       doctest::Contains("layer '0' (linear): 9 output features are not a multiple of 2"), Error);
+  CHECK_THROWS_WITH_AS(with({.kind = lab::SplitKind::rows, .parts = 2}, model, x),
+                       doctest::Contains("layer '2' (linear): 9 input features are not a multiple of 2"), Error);
+  CHECK_THROWS_WITH_AS(with({.kind = lab::SplitKind::sequence, .parts = 2}, model, x),
+                       doctest::Contains("an input [4, 6] has no tokens"), Error);
+  CHECK_THROWS_WITH_AS(with({.kind = lab::SplitKind::heads, .parts = 2}, model, x),
+                       doctest::Contains("no nn::MultiheadAttention"), Error);
+  CHECK_THROWS_WITH_AS(with({.kind = lab::SplitKind::rows, .parts = 2, .except = {"1", "7"}}, model, x),
+                       doctest::Contains("no module '7'"), Error);
+  CHECK_THROWS_WITH_AS(with({.kind = lab::SplitKind::rows, .parts = 2, .except = {"0", "2"}}, model, x),
+                       doctest::Contains("no op of the model was split"), Error);
+  CHECK_NOTHROW(with({.kind = lab::SplitKind::rows, .parts = 3, .except = {"2"}}, model, x));
+  nn::MultiheadAttention attention(64, 4);
+  CHECK_THROWS_WITH_AS(with({.kind = lab::SplitKind::heads, .parts = 8}, attention, randn({2, 8, 64})),
+                       doctest::Contains("(scaled_dot_product_attention): 4 heads are not a multiple of 8"), Error);
+  CHECK_THROWS_WITH_AS(lab::split_from_name("rwos=2"), doctest::Contains("columns, rows, heads, sequence"), Error);
+  for (const char* text : {"rows", "rows=", "rows=0", "rows=2x"})
+    CHECK_THROWS_WITH_AS(lab::split_from_name(text), doctest::Contains("rows=N with N of at least 1"), Error);
+  CHECK_THROWS_WITH_AS(lab::split_scales_from_name("mine"), doctest::Contains("agreed, own"), Error);
+  const lab::Split own{.kind = lab::SplitKind::rows, .parts = 2, .scales = lab::SplitScales::own};
+  CHECK_THROWS_WITH_AS(lab::check_valid(own, amp::recipe("fp8-delayed").quantization),
+                       doctest::Contains("parts have no histories"), Error);
+  const auto exchanging = [](const char* exchange) {
+    return lab::Split{.kind = lab::SplitKind::rows, .parts = 2, .exchange = amp::exchange_from_name(exchange)};
+  };
+  for (const char* exchange : {"e4m3", "bf16/stochastic", "sign", "bf16/feedback", "bf16/after"})
+    CHECK_THROWS_WITH_AS(lab::check_valid(exchanging(exchange), {}), doctest::Contains("the exchange of a split"), Error);
+}
