@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Counts packed statements in each folder: statements joined by commas, declarations of several initialised names, and
-chained assignments (a = b = c). Fails if a folder has more of any than cmake/dev/packed_lines.txt records. Prints rates per 1,000 lines of code, too.
+chained assignments (a = b = c). Fails if a folder has more of any than cmake/dev/packed_lines.txt records. Prints rates
+per 1,000 lines of code, too.
 
 usage: packed_lines.py [--list FOLDER] [--write]     --list: the places; --write: records the figures where they fell
 """
@@ -16,9 +17,10 @@ ENDINGS = (".cpp", ".h", ".cu", ".cuh", ".js")
 FOLDERS = ("core", "autograd", "nn", "optim", "amp", "data", "cuda", "inspect", "dist", "pt2", "lab", "examples", "tests", "bench")
 KINDS = ("commas", "names", "chains")
 
+# Comments, strings, preprocessor lines, and at last the regular expressions of JavaScript.
 NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|R"(\w+)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`"""
                       r"""|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'|^[ \t]*\#(?:[^\n\\]|\\.|\\\n)*"""
-                      r"""|(?:(?<=[=(,:] )|(?<=\())/(?:\\.|\[[^\]\n]*\]|[^/\n\\])+/""", re.S | re.M)  # the last: of JavaScript
+                      r"""|(?:(?<=[=(,:] )|(?<=\())/(?:\\.|\[[^\]\n]*\]|[^/\n\\])+/""", re.S | re.M)
 TOKEN = re.compile(r"[A-Za-z_$][\w$]*|[0-9][\w.']*|[=!]==|->|=>|::|[-+*/%&|^<>=!]=|&&|\|\||\+\+|--|[^\s]")
 BEFORE_BLOCK = {")", "else", "do", "try", "const", "noexcept", "override", "final", "mutable", ";", "{", "}", "=>", ""}
 CONTROLS = {"if", "for", "while", "switch", "else"}
@@ -264,7 +266,7 @@ def main():
     most = recorded()
     found = {}
     more = []
-    print(f"{'packed statements':<20}{'by commas':>10}{'per 1,000':>10}{'names':>10}{'per 1,000':>10}{'chains':>10}{'per 1,000':>10}")
+    print(f"{'packed statements':<20}" + "".join(f"{kind:>10}{'per 1,000':>10}" for kind in KINDS))
     for folder in FOLDERS:
         most.setdefault(folder, dict.fromkeys(KINDS, 0))  # a new folder has none
         lines, counts = count(folder)
