@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -11,7 +10,7 @@
 #include "../../amp/recipe.h"
 #include "../../core/files/atomic_file.h"
 #include "support.h"
-
+#include "support/files.h"
 #include "support/source_dir.h"
 
 using namespace gradual;
@@ -52,12 +51,13 @@ TEST_CASE("recipes go to JSON and back unchanged") {
   CHECK(back[9].scaling->hysteresis == 3);
   CHECK(to_string(back[9].policy[1].second) == "bf16");
 
-  const std::string path = (std::filesystem::temp_directory_path() / "gradual_recipes.json").string();
+  const ::test::TemporaryFolder folder;
+  const std::string path = folder / "recipes.json";
   amp::save_recipes(path, all);
   CHECK(amp::to_json(amp::load_recipes(path)) == text);
   write_file_atomically(path, "{\"name\": 3}");
   CHECK(message_of([&] { amp::load_recipes(path); }) == path + ": recipe number 1: \"name\" is 3; allowed is a text");
-  std::remove(path.c_str());
+  std::filesystem::remove(path);
   CHECK(message_of([&] { amp::load_recipes(path); }).find(path) != std::string::npos);
 }
 

@@ -3,20 +3,18 @@
 #include <gradual/gradual.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
+#include <string>
+
+#include "support/files.h"
 
 using namespace gradual;
 
 namespace {
 
 struct Folder {
-  Folder() {
-    std::filesystem::remove_all(path);
-    std::filesystem::create_directories(path);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path = (std::filesystem::temp_directory_path() / "gradual_cifar10_test").string();
+  ::test::TemporaryFolder temporary;
+  std::string path = temporary.path();
 
   // `count` records; pixel p of image i is (i + p) % 256, its label i % 10 + shift.
   void write(const std::string& name, int count, int shift = 0, int drop = 0) const {

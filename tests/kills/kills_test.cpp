@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "kill_at.h"
+#include "support/files.h"
 
 using namespace gradual;
 using namespace gradual::test;
@@ -83,13 +84,11 @@ struct OneThread {
   }
 };
 
-// A folder that is removed at the end.
+// A folder that does not exist at first, and is removed at the end.
 struct TestFolder {
-  explicit TestFolder(const std::string& name) : path(fs::temp_directory_path() / ("gradual-kills-" + name)) {
-    fs::remove_all(path);
-  }
-  ~TestFolder() { fs::remove_all(path); }
+  explicit TestFolder(const std::string& name) : path(temporary / name) {}
   std::string text() const { return path.string(); }
+  const ::test::TemporaryFolder temporary;
   const fs::path path;
 };
 

@@ -12,22 +12,22 @@
 #include <string>
 #include <vector>
 
+#include "support/files.h"
+
 namespace gradual::test {
 
 namespace fs = std::filesystem;
 
 struct Folder {
-  explicit Folder(const std::string& name) : path(fs::temp_directory_path() / ("gradual-lab-test-" + name)) {
-    fs::remove_all(path);
-  }
-  ~Folder() { fs::remove_all(path); }
+  explicit Folder(const std::string& name) : path(temporary / name) {}
   std::string read(const std::string& file) const {
     std::ifstream in(path / file);
     std::ostringstream text;
     text << in.rdbuf();
     return text.str();
   }
-  fs::path path;
+  ::test::TemporaryFolder temporary;
+  fs::path path;  // nothing is there at first
 };
 
 inline data::Split small_digits() {

@@ -139,35 +139,36 @@ TEST_CASE("fp32 learns without the gradients that a function lost: they are name
 }
 
 TEST_CASE("fp32 fails: one row of the data") {
-  const lab::Finding f = only_finding(test::mlp, with_row(17, 1e6), options("sgd", 0), Cause::broken_sample);
+  const lab::Finding f = only_finding(gradual::test::mlp, with_row(17, 1e6), options("sgd", 0), Cause::broken_sample);
   CHECK(f.site == "sample 17");
 }
 
 TEST_CASE("fp32 fails: the rate is a thousand times too small, whatever else stands out") {
-  only_finding(test::mlp, digits(), options("adamw", 2e-6), Cause::small_rate);
+  only_finding(gradual::test::mlp, digits(), options("adamw", 2e-6), Cause::small_rate);
   const lab::MakeModel right = [] { return std::make_shared<WithFunction>(2.0); };
   only_finding(right, with_row(17, 30), options("adamw", 2e-6), Cause::small_rate);
 }
 
 TEST_CASE("fp32 fails: the rate is too large") {
-  only_finding(test::mlp, digits(), options("sgd", 2), Cause::learning_rate);
-  only_finding(test::mlp, with_row(17, 30), options("adamw", 0.5), Cause::learning_rate);
+  only_finding(gradual::test::mlp, digits(), options("sgd", 2), Cause::learning_rate);
+  only_finding(gradual::test::mlp, with_row(17, 30), options("adamw", 0.5), Cause::learning_rate);
 }
 
 TEST_CASE("fp32 fails: shuffled labels") {
-  const lab::Finding f = only_finding(test::mlp, shuffled(), options("adamw", 0), Cause::labels);
+  const lab::Finding f = only_finding(gradual::test::mlp, shuffled(), options("adamw", 0), Cause::labels);
   CHECK(f.sentence.find("nearest sample") != std::string::npos);
 }
 
 TEST_CASE("fp32 fails: shuffled labels that it knows by heart") {
-  const auto results = lab::compare(test::mlp, shuffled(), {amp::recipe("fp32")}, "", options("adamw", 0, 12));
+  const auto results = lab::compare(gradual::test::mlp, shuffled(), {amp::recipe("fp32")}, "", options("adamw", 0, 12));
   CHECK(to_string(results[0].verdict) == "baseline, no learning");
   REQUIRE(!results[0].findings.empty());
   CHECK(results[0].findings[0].cause == Cause::labels);
 }
 
 TEST_CASE("where fp32 knows shuffled labels by heart, so does a recipe: it is no comparison of two that learn") {
-  const auto results = lab::compare(test::mlp, shuffled(), {amp::recipe("amp-bf16")}, "", options("adamw", 0, 12));
+  const auto results =
+      lab::compare(gradual::test::mlp, shuffled(), {amp::recipe("amp-bf16")}, "", options("adamw", 0, 12));
   CHECK(results[0].verdict.kind == lab::VerdictKind::not_precision);
   REQUIRE(!results[0].findings.empty());
   CHECK(results[0].findings[0].cause == Cause::labels);
@@ -175,7 +176,7 @@ TEST_CASE("where fp32 knows shuffled labels by heart, so does a recipe: it is no
 
 TEST_CASE("fp32 learns: nothing is said against the program") {
   for (const data::Split& split : {digits(), with_row(17, 30)}) {
-    const auto results = lab::compare(test::mlp, split, {amp::recipe("fp32")}, "", options("adamw", 0));
+    const auto results = lab::compare(gradual::test::mlp, split, {amp::recipe("fp32")}, "", options("adamw", 0));
     CHECK(to_string(results[0].verdict) == "baseline");
     CHECK(results[0].findings.empty());
   }
@@ -194,7 +195,7 @@ TEST_CASE("fp32 fails: a target that is NaN is the data's fault") {
 
 TEST_CASE("a sample that stands out by its inputs, its target or its loss is found; usual ones are not") {
   const lab::Options o = options("sgd", 0, 2);
-  const auto odd = [&](const data::Split& split) { return lab::odd_samples(test::mlp, split, 0, o, {}); };
+  const auto odd = [&](const data::Split& split) { return lab::odd_samples(gradual::test::mlp, split, 0, o, {}); };
   CHECK(odd(digits()).empty());
   const auto one = odd(with_row(100, 1e3));
   REQUIRE(one.size() == 1);
@@ -220,7 +221,7 @@ TEST_CASE("a jump of the loss at the same sample in every epoch names it") {
     }();
     run.curve.loss.push_back(here ? 9 : 1 + 0.01 * static_cast<double>(i % 7));
   }
-  const auto odd = lab::odd_samples(test::mlp, split, 0, o, run);
+  const auto odd = lab::odd_samples(gradual::test::mlp, split, 0, o, run);
   REQUIRE(!odd.empty());
   CHECK(std::ranges::any_of(odd, [](const lab::OddSample& s) { return s.index == 321; }));
 }

@@ -23,11 +23,11 @@ int layers_of(const std::string& text, bool with_kind) {
 }  // namespace
 
 TEST_CASE("study_step, diff_step and xray_step take a model, and show what the commands print") {
-  const lab::LabData data = test::small_digits();
+  const lab::LabData data = gradual::test::small_digits();
   const lab::StudyOptions options{.step = 2, .batch = 32, .epochs = 2};
   double loss = 0;
   {
-    const auto step = lab::study_step(test::mlp, data, amp::recipe("mxfp8"), options);
+    const auto step = lab::study_step(gradual::test::mlp, data, amp::recipe("mxfp8"), options);
     loss = step.loss;
     CHECK(loss > 0);
     REQUIRE(step.sites);
@@ -42,14 +42,14 @@ TEST_CASE("study_step, diff_step and xray_step take a model, and show what the c
     CHECK(layers_of(text, true) > 20);
     CHECK(layers_of(text, false) == 0);
   }
-  CHECK(lab::xray_step(test::mlp, data, amp::recipe("mxfp8"), options).loss == loss);
+  CHECK(lab::xray_step(gradual::test::mlp, data, amp::recipe("mxfp8"), options).loss == loss);
   {
     const amp::Recipe fp32 = amp::recipe("fp32");
-    const auto step = lab::diff_step(test::mlp, data, fp32, amp::recipe("e3m2"), fp32, options);
+    const auto step = lab::diff_step(gradual::test::mlp, data, fp32, amp::recipe("e3m2"), fp32, options);
     CHECK(step.diff().first_departure() != nullptr);
     const auto same = step.diff().to_string("fp32", "e3m2");
     CHECK(same.find("difference") != std::string::npos);
   }
-  CHECK_THROWS_WITH_AS(lab::xray_step(test::mlp, data, amp::recipe("amp-bf16"), options),
+  CHECK_THROWS_WITH_AS(lab::xray_step(gradual::test::mlp, data, amp::recipe("amp-bf16"), options),
                        doctest::Contains("no scales of blocks"), Error);
 }

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "support/files.h"
 #include "support/simulated_runs.h"
 
 using namespace gradual;
@@ -85,8 +86,8 @@ TEST_CASE("all steps skipped is that, whatever the evaluation gives; a rising lo
 }
 
 TEST_CASE("paired samples decide where accuracies alone do not, and the loss counts") {
-  test::Simulation equal({.discordant = 0.002, .spread = 0.02}, 1);
-  test::Simulation costly({.loss_percent = 100, .discordant = 0.002, .spread = 0.02}, 1);
+  gradual::test::Simulation equal({.discordant = 0.002, .spread = 0.02}, 1);
+  gradual::test::Simulation costly({.loss_percent = 100, .discordant = 0.002, .spread = 0.02}, 1);
   std::vector<lab::Result> same;
   std::vector<lab::Result> twice;
   for (int seed = 0; seed < 3; ++seed) {
@@ -100,7 +101,7 @@ TEST_CASE("paired samples decide where accuracies alone do not, and the loss cou
 }
 
 TEST_CASE("a match names skipped steps, losses that were not finite, a rise, a small scale and failed seeds") {
-  test::Simulation equal({.discordant = 0.002, .spread = 0.02}, 1);
+  gradual::test::Simulation equal({.discordant = 0.002, .spread = 0.02}, 1);
   std::vector<lab::Result> results;
   for (int seed = 0; seed < 3; ++seed) equal.add_seed(results);
   const auto judged = [&](auto change) {
@@ -233,8 +234,8 @@ TEST_CASE("without fp32 among the recipes it is trained for the verdicts, and le
 }
 
 TEST_CASE("more seeds are trained until it is decided, of the undecided recipes and fp32 alone") {
-  const std::string folder = (fs::temp_directory_path() / "gradual-verdict-test-3").string();
-  fs::remove_all(folder);
+  const ::test::TemporaryFolder temporary;
+  const std::string folder = temporary / "out";
   const std::vector list = {amp::recipe("fp16-pure"), amp::recipe("e5m2"), amp::recipe("fp32")};
   lab::Options o{.epochs = 1, .seeds = 2, .until = 4};
   const auto seeds_of = [](const std::vector<lab::Result>& results, const std::string& recipe) {
@@ -256,11 +257,11 @@ TEST_CASE("more seeds are trained until it is decided, of the undecided recipes 
   CHECK(steps == 0);
   REQUIRE(again.size() == results.size());
   for (std::size_t i = 0; i < again.size(); ++i) CHECK(to_string(again[i].verdict) == to_string(results[i].verdict));
-  fs::remove_all(folder);
 }
 
 TEST_CASE("a stop while a run is explained leaves it to --resume") {
-  const std::string folder = (fs::temp_directory_path() / "gradual-verdict-test").string();
+  const ::test::TemporaryFolder temporary;
+  const std::string folder = temporary / "out";
   auto list = std::vector{amp::recipe("fp32"), amp::recipe("fp16-master")};
   // diverges after some steps
   list[1].name = "state";
@@ -275,7 +276,6 @@ TEST_CASE("a stop while a run is explained leaves it to --resume") {
   int asked = 0;
   const auto whole = compare("", false, kNever, all);
   REQUIRE(!whole[1].findings.empty());
-  fs::remove_all(folder);
   const auto stopped = compare(folder, false, all - 1, asked = 0);  // in the last replay
   CHECK(to_string(stopped[1].verdict) == "interrupted");
   CHECK(stopped[1].findings.empty());
@@ -286,12 +286,11 @@ TEST_CASE("a stop while a run is explained leaves it to --resume") {
   CHECK(resumed[1].findings[0].sentence == whole[1].findings[0].sentence);
   CHECK(resumed[1].curve.loss.size() == whole[1].curve.loss.size());
   CHECK(!fs::exists(folder + "/checkpoints/state-seed0.safetensors"));
-  fs::remove_all(folder);
 }
 
 TEST_CASE("a stop before fp32 is trained leaves verdicts and findings to --resume") {
-  const std::string folder = (fs::temp_directory_path() / "gradual-verdict-test-2").string();
-  fs::remove_all(folder);
+  const ::test::TemporaryFolder temporary;
+  const std::string folder = temporary / "out";
   const std::vector list = {amp::recipe("amp-bf16"), amp::recipe("fp16-pure")};
   bool stop = false;
   lab::Options o{.epochs = 2};
@@ -315,7 +314,6 @@ TEST_CASE("a stop before fp32 is trained leaves verdicts and findings to --resum
   o.progress = [&steps](const lab::Progress&) { ++steps; };
   CHECK(lab::compare(mlp, digits(), list, folder, o)[1].findings.size() == resumed[1].findings.size());
   CHECK(steps == 0);
-  fs::remove_all(folder);
 }
 
 TEST_CASE("a run that cannot be explained keeps its result") {
