@@ -85,7 +85,8 @@ SplitScales split_scales_from_name(std::string_view text) { return value_named<S
 
 std::string describe(const Split& s) {
   const std::string format = s.exchange.quantizer ? describe(*s.exchange.quantizer) : "f32";
-  std::string text = fmt::format("{}={}; scales {}; exchange {}", to_string(s.kind), s.parts, to_string(s.scales), format);
+  std::string text =
+      fmt::format("{}={}; scales {}; exchange {}", to_string(s.kind), s.parts, to_string(s.scales), format);
   if (s.exchange.quantizer) text += fmt::format(", {}", to_string(s.exchange.algorithm));
   if (!s.except.empty()) text += fmt::format("; {} whole", join(s.except));
   return text;
@@ -220,8 +221,8 @@ class SplitScope::Stage final : public amp::OutsideAmp {
       const std::vector<Tensor> x = copies_of(p.x, parts(), split().exchange);
       std::vector<Tensor> ys;
       for (int i = 0; i < parts(); ++i)
-        ys.push_back(multiply(p, x[static_cast<std::size_t>(i)], features(p.weight, p.out_dim(), i),
-                              features(p.bias, 0, i)));
+        ys.push_back(
+            multiply(p, x[static_cast<std::size_t>(i)], features(p.weight, p.out_dim(), i), features(p.bias, 0, i)));
       if (groups == 1) return cat(ys, -1);
       std::vector<Tensor> ordered;
       const std::int64_t each = out / groups / parts();
@@ -268,7 +269,8 @@ class SplitScope::Stage final : public amp::OutsideAmp {
   }
 
   std::vector<Tensor> copies_or_none(const Tensor& t) const {
-    return t.defined() ? copies_of(t, parts(), split().exchange) : std::vector<Tensor>(static_cast<std::size_t>(parts()));
+    return t.defined() ? copies_of(t, parts(), split().exchange)
+                       : std::vector<Tensor>(static_cast<std::size_t>(parts()));
   }
 
   Outputs norm_of_tokens(const OpCall& call) const {

@@ -221,9 +221,9 @@ std::string to_string(const Twins& twins) {
       "a probability differs by at most    {:.3e}\n"
       "importance weights of the draws     {:.4g} to {:.4g} (p from {})\n"
       "effective draws                     {:.3f}% per choice\n",
-      twins.learner, twins.step, twins.sampler,
-      twins.split.empty() ? "" : "\nsplit of the sampler: " + twins.split, all.count, twins.data, all.mean_kl(), 100 * all.changed_share(),
-      all.largest, std::exp(all.smallest_log), std::exp(all.largest_log), kDrawn, 100 * all.effective_share());
+      twins.learner, twins.step, twins.sampler, twins.split.empty() ? "" : "\nsplit of the sampler: " + twins.split,
+      all.count, twins.data, all.mean_kl(), 100 * all.changed_share(), all.largest, std::exp(all.smallest_log),
+      std::exp(all.largest_log), kDrawn, 100 * all.effective_share());
   if (!twins.positions.empty()) text += positions_table(twins);
   if (!twins.layers.empty()) text += layers_table(twins);
   return text;

@@ -47,10 +47,10 @@ struct TwinChoices {
 TwinChoices compare_choices(const Tensor& learner, const Tensor& sampler, const Tensor& mask = {});
 
 struct TwinOptions {
-  StudyOptions study = {};     // the training, which stops before its step
-  std::int64_t samples = 512;  // of the test data, at most
+  StudyOptions study = {};          // the training, which stops before its step
+  std::int64_t samples = 512;       // of the test data, at most
   std::optional<Split> split = {};  // of the sampler's model
-  bool layers = true;          // also which layers make the losses of a training batch differ; needs a shadow of both
+  bool layers = true;  // also which layers make the losses of a training batch differ; needs a shadow of both
 };
 
 struct Twins {
