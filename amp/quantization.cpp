@@ -526,7 +526,8 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
     return in_high_precision(call);
   const Quantization& q = *site.quantization;
   if (whole_operands() && q.requantize)
-    throw_error("requantize: codes of a part with the scale of the whole are not kept; let parts have their own scales");
+    throw_error(
+        "requantize: codes of a part with the scale of the whole are not kept; let parts have their own scales");
   const StageScope exact(chain().results, nullptr);  // the rewritten op's own result is rounded
   // Evaluation draws nothing for backward; a checkpointed segment does, although it is not recorded at first.
   if (context.recorded || in_checkpoint())

@@ -93,11 +93,7 @@ struct Rewritten final : Function, Interceptor {
   // The op's own rule, with its contractions rewritten too.
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
     const std::vector<Tensor>& kept = saved();
-    Backward here{.known = {},
-                  .data = context_.data,
-                  .key = context_.backward_key,
-                  .whole = whole_,
-                  .depth = depth_};
+    Backward here{.known = {}, .data = context_.data, .key = context_.backward_key, .whole = whole_, .depth = depth_};
     if (grads[0].defined()) here.know(grads[0], Role::error, {});
     for (std::size_t i = 0; i < kept.size(); ++i) {
       Tensor operand = kept[i];

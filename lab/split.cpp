@@ -60,6 +60,174 @@ bool keeps_histories(const amp::Quantization& q) {
   });
 }
 
+// Partial sums of half operands are f32: the operands are rounded as Amp does, and widened.
+Product product_of(const OpCall& call, const amp::OutsideAmp& outside) {
+  Product p{.op = call.op, .x = call[0], .weight = call[1], .where = call.where};
+  if (call.inputs.size() > 2) p.bias = call[2];
+  p.result = promote(outside.operand_dtype(call.op, p.x), outside.operand_dtype(call.op, p.weight));
+  if (!is_half(p.result)) return p;
+  for (Tensor* t : {&p.x, &p.weight, &p.bias})
+    if (t->defined()) *t = cast(cast(*t, p.result), DType::f32);
+  p.below_amp = is_half(outside.operand_dtype(call.op, p.x));
+  return p;
+}
+
+Tensor multiply(const Product& p, const amp::OutsideAmp& outside, const Tensor& x, const Tensor& weight,
+                const Tensor& bias) {
+  const StageScope stage(chain().amp, p.below_amp ? nullptr : outside.amp.get());
+  return p.op == OpId::linear ? linear(x, weight, bias, p.where) : matmul(x, weight, p.where);
+}
+
+// Ops in the parts of a split.
+class Parts {
+ public:
+  // outside: the stage, below which parts run.
+  Parts(const Split& split, const amp::OutsideAmp& outside) : split_(split), outside_(outside) {}
+
+  Outputs in_columns(const OpCall& call) const {
+    const StageScope inside(chain().amp, outside_.amp.get());
+    const Product p = product_of(call, outside_);
+    const std::int64_t in = p.weight.size(p.in_dim());
+    const std::int64_t out = p.weight.size(p.out_dim());
+    // q, k and v of a packed projection are split each.
+    const bool packed = split_.kind == SplitKind::heads && out == 3 * in;
+    const std::int64_t groups = packed ? 3 : 1;
+    check_divides(call, out / groups, "output features");
+    // Those of a part, [groups, each] of them.
+    const auto features = [&](const Tensor& t, int dim, int i) {
+      if (groups == 1 || !t.defined()) return t.defined() ? part(t, dim, i) : t;
+      std::vector<Tensor> all;
+      for (int g = 0; g < groups; ++g) all.push_back(part(narrow(t, dim, g * out / groups, out / groups), dim, i));
+      return cat(all, dim);
+    };
+    return multiplied(p, [&] {
+      const std::vector<Tensor> x = copies_of(p.x, split_.parts, split_.exchange);
+      std::vector<Tensor> ys;
+      for (int i = 0; i < split_.parts; ++i)
+        ys.push_back(multiply(p, outside_, x[static_cast<std::size_t>(i)], features(p.weight, p.out_dim(), i),
+                              features(p.bias, 0, i)));
+      if (groups == 1) return cat(ys, -1);
+      std::vector<Tensor> ordered;
+      const std::int64_t each = out / groups / split_.parts;
+      for (int g = 0; g < groups; ++g)
+        for (const Tensor& y : ys) ordered.push_back(narrow(y, -1, g * each, each));
+      return cat(ordered, -1);
+    });
+  }
+
+  Outputs in_rows(const OpCall& call) const {
+    const StageScope inside(chain().amp, outside_.amp.get());
+    const Product p = product_of(call, outside_);
+    check_divides(call, p.weight.size(p.in_dim()), "input features");
+    return multiplied(p, [&] {
+      std::vector<Tensor> sums;
+      for (int i = 0; i < split_.parts; ++i)
+        sums.push_back(multiply(p, outside_, part(p.x, -1, i), part(p.weight, p.in_dim(), i), {}));
+      const Tensor y = summed(sums, split_.exchange);
+      return p.bias.defined() ? add(y, p.bias) : y;
+    });
+  }
+
+  Outputs product_of_tokens(const OpCall& call) const {
+    const StageScope inside(chain().amp, outside_.amp.get());
+    const Product p = product_of(call, outside_);
+    check_tokens(call);
+    return multiplied(p, [&] {
+      const std::vector<Tensor> weights = copies_of(p.weight, split_.parts, split_.exchange);
+      const std::vector<Tensor> biases = copies_or_none(p.bias);
+      std::vector<Tensor> ys;
+      for (int i = 0; i < split_.parts; ++i) {
+        const auto k = static_cast<std::size_t>(i);
+        ys.push_back(multiply(p, outside_, part(p.x, -2, i), weights[k], biases[k]));
+      }
+      return cat(ys, -2);
+    });
+  }
+
+  Outputs norm_of_tokens(const OpCall& call) const {
+    const StageScope inside(chain().amp, outside_.amp.get());
+    check_tokens(call);
+    if (call.get<NormAttrs>().dims != 1) throwf("{}: it is over more than the last dim", name_of(call));
+    const int tokens = call[0].dim() - 2;
+    std::vector<std::vector<Tensor>> parameters;
+    for (int i = 1; i < call.inputs.size(); ++i) parameters.push_back(copies_or_none(call[i]));
+    std::vector<Tensor> results[kMaxOutputs];
+    for (int i = 0; i < split_.parts; ++i) {
+      std::vector<Tensor> inputs{part(call[0], tokens, i)};
+      for (const std::vector<Tensor>& copies : parameters) inputs.push_back(copies[static_cast<std::size_t>(i)]);
+      const std::vector<const Tensor*> refs = pointers_to(inputs);
+      const Outputs out = dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
+      for (int k = 0; k < kMaxOutputs; ++k)
+        if (out[k].defined()) results[k].push_back(out[k]);
+    }
+    Outputs all;
+    for (int k = 0; k < kMaxOutputs; ++k)
+      if (!results[k].empty()) all[k] = cat(results[k], tokens);
+    return all;
+  }
+
+  Outputs in_heads(const OpCall& call) const {
+    const StageScope inside(chain().amp, outside_.amp.get());
+    check_divides(call, call[0].dim() < 3 ? 1 : call[0].size(-3), "heads");
+    const Tensor& mask = call[3];
+    const bool mask_has_heads = mask.defined() && mask.dim() >= 3 && mask.size(-3) > 1;
+    std::vector<Tensor> ys;
+    for (int i = 0; i < split_.parts; ++i) {
+      std::vector<Tensor> inputs;
+      for (int k = 0; k < 3; ++k) inputs.push_back(part(call[k], -3, i));
+      inputs.push_back(mask_has_heads ? part(mask, -3, i) : mask);
+      const std::vector<const Tensor*> refs = pointers_to(inputs);
+      ys.push_back(dispatch1(call.op, TensorRefs(refs.data(), 4), *call.attrs, call.where));
+    }
+    return {{cat(ys, -3)}};
+  }
+
+ private:
+  std::string name_of(const OpCall& call) const {
+    return fmt::format("split {}={}: layer '{}' ({})", to_string(split_.kind), split_.parts, context().module,
+                       to_string(call.op));
+  }
+  void check_divides(const OpCall& call, std::int64_t size, const char* what) const {
+    if (size % split_.parts != 0) throwf("{}: {} {} are not a multiple of {}", name_of(call), size, what, split_.parts);
+  }
+  // Part i of a dim.
+  Tensor part(const Tensor& t, int dim, int i) const {
+    const std::int64_t each = t.size(dim) / split_.parts;
+    return narrow(t, dim, i * each, each);
+  }
+
+  // Runs f, which multiplies the parts, and gives them the operands of which they are parts.
+  template <class F> Outputs multiplied(const Product& p, const F& f) const {
+    Tensor y;
+    if (split_.scales == SplitScales::own) {
+      y = f();
+    } else {
+      const auto all = std::make_shared<amp::WholeOperands>();
+      all->x = p.x.detach();
+      all->weight = p.weight_by_rows().detach();
+      const amp::WholeOperandsScope scope(all);
+      y = f();
+      if (grad_enabled()) y = gradual::apply(std::make_shared<KeepGradient>(all), {y}).front();
+    }
+    return {{cast(y, p.result)}};
+  }
+
+  void check_tokens(const OpCall& call) const {
+    if (call[0].dim() < 3)
+      throwf("{}: an input {} has no tokens; sequences are [.., tokens, features]", name_of(call),
+             to_string(call[0].sizes()));
+    check_divides(call, call[0].size(-2), "tokens");
+  }
+
+  std::vector<Tensor> copies_or_none(const Tensor& t) const {
+    return t.defined() ? copies_of(t, split_.parts, split_.exchange)
+                       : std::vector<Tensor>(static_cast<std::size_t>(split_.parts));
+  }
+
+  const Split& split_;
+  const amp::OutsideAmp& outside_;
+};
+
 template <class E> E value_named(std::string_view what, std::string_view name) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < std::size(kEnumNames<E>); ++i) {
@@ -85,7 +253,8 @@ SplitScales split_scales_from_name(std::string_view text) { return value_named<S
 
 std::string describe(const Split& s) {
   const std::string format = s.exchange.quantizer ? describe(*s.exchange.quantizer) : "f32";
-  std::string text = fmt::format("{}={}; scales {}; exchange {}", to_string(s.kind), s.parts, to_string(s.scales), format);
+  std::string text =
+      fmt::format("{}={}; scales {}; exchange {}", to_string(s.kind), s.parts, to_string(s.scales), format);
   if (s.exchange.quantizer) text += fmt::format(", {}", to_string(s.exchange.algorithm));
   if (!s.except.empty()) text += fmt::format("; {} whole", join(s.except));
   return text;
@@ -123,16 +292,15 @@ class SplitScope::Stage final : public amp::OutsideAmp {
     ++state_->ops;
     SplitWatcher* const watcher = state_->watcher;
     if (watcher) watcher->begins();
-    const Outputs out = parts() == 1 ? whole(call) : (this->*run)(call);
+    const Outputs out = split().parts == 1 ? whole(call) : (Parts(split(), *this).*run)(call);
     if (watcher) watcher->ends(call, out);
     return out;
   }
 
  private:
-  using InParts = Outputs (Stage::*)(const OpCall& call) const;
+  using InParts = Outputs (Parts::*)(const OpCall& call) const;
 
   const Split& split() const { return state_->split; }
-  int parts() const { return split().parts; }
 
   Outputs whole(const OpCall& call) const { return amp ? amp->call(call) : next_below_amp(call); }
 
@@ -143,170 +311,17 @@ class SplitScope::Stage final : public amp::OutsideAmp {
     const bool product = call.op == OpId::linear || (call.op == OpId::matmul && call[1].dim() == 2);
     const bool norm = call.op == OpId::layer_norm || call.op == OpId::rms_norm;
     switch (split().kind) {
-      case SplitKind::columns: return product ? &Stage::in_columns : nullptr;
-      case SplitKind::rows: return product ? &Stage::in_rows : nullptr;
-      case SplitKind::sequence: return product ? &Stage::product_of_tokens : norm ? &Stage::norm_of_tokens : nullptr;
+      case SplitKind::columns: return product ? &Parts::in_columns : nullptr;
+      case SplitKind::rows: return product ? &Parts::in_rows : nullptr;
+      case SplitKind::sequence: return product ? &Parts::product_of_tokens : norm ? &Parts::norm_of_tokens : nullptr;
       case SplitKind::heads: break;
     }
-    if (call.op == OpId::scaled_dot_product_attention) return &Stage::in_heads;
+    if (call.op == OpId::scaled_dot_product_attention) return &Parts::in_heads;
     if (!product) return nullptr;
-    if (state_->attention.contains(module)) return &Stage::in_columns;
+    if (state_->attention.contains(module)) return &Parts::in_columns;
     const std::size_t dot = module.rfind('.');
     const bool output = dot != std::string_view::npos && module.substr(dot) == ".out_proj";
-    return output && state_->attention.contains(module.substr(0, dot)) ? &Stage::in_rows : nullptr;
-  }
-
-  std::string name_of(const OpCall& call) const {
-    return fmt::format("split {}={}: layer '{}' ({})", to_string(split().kind), parts(), context().module,
-                       to_string(call.op));
-  }
-  void check_divides(const OpCall& call, std::int64_t size, const char* what) const {
-    if (size % parts() != 0) throwf("{}: {} {} are not a multiple of {}", name_of(call), size, what, parts());
-  }
-  // Part i of a dim.
-  Tensor part(const Tensor& t, int dim, int i) const {
-    const std::int64_t each = t.size(dim) / parts();
-    return narrow(t, dim, i * each, each);
-  }
-
-  // Partial sums of half operands are f32: the operands are rounded as Amp does, and widened.
-  Product product_of(const OpCall& call) const {
-    Product p{.op = call.op, .x = call[0], .weight = call[1], .where = call.where};
-    if (call.inputs.size() > 2) p.bias = call[2];
-    p.result = promote(operand_dtype(call.op, p.x), operand_dtype(call.op, p.weight));
-    if (!is_half(p.result)) return p;
-    for (Tensor* t : {&p.x, &p.weight, &p.bias})
-      if (t->defined()) *t = cast(cast(*t, p.result), DType::f32);
-    p.below_amp = is_half(operand_dtype(call.op, p.x));
-    return p;
-  }
-
-  Tensor multiply(const Product& p, const Tensor& x, const Tensor& weight, const Tensor& bias) const {
-    const StageScope stage(chain().amp, p.below_amp ? nullptr : amp.get());
-    return p.op == OpId::linear ? linear(x, weight, bias, p.where) : matmul(x, weight, p.where);
-  }
-
-  // Runs f, which multiplies the parts, and gives them the operands of which they are parts.
-  template <class F> Outputs multiplied(const Product& p, const F& f) const {
-    Tensor y;
-    if (split().scales == SplitScales::own) {
-      y = f();
-    } else {
-      const auto all = std::make_shared<amp::WholeOperands>(p.x.detach(), p.weight_by_rows().detach(), Tensor());
-      const amp::WholeOperandsScope scope(all);
-      y = f();
-      if (grad_enabled()) y = gradual::apply(std::make_shared<KeepGradient>(all), {y}).front();
-    }
-    return {{cast(y, p.result)}};
-  }
-
-  Outputs in_columns(const OpCall& call) const {
-    const StageScope inside(chain().amp, amp.get());
-    const Product p = product_of(call);
-    const std::int64_t in = p.weight.size(p.in_dim());
-    const std::int64_t out = p.weight.size(p.out_dim());
-    // q, k and v of a packed projection are split each.
-    const bool packed = split().kind == SplitKind::heads && out == 3 * in;
-    const std::int64_t groups = packed ? 3 : 1;
-    check_divides(call, out / groups, "output features");
-    // Those of a part, [groups, each] of them.
-    const auto features = [&](const Tensor& t, int dim, int i) {
-      if (groups == 1 || !t.defined()) return t.defined() ? part(t, dim, i) : t;
-      std::vector<Tensor> all;
-      for (int g = 0; g < groups; ++g) all.push_back(part(narrow(t, dim, g * out / groups, out / groups), dim, i));
-      return cat(all, dim);
-    };
-    return multiplied(p, [&] {
-      const std::vector<Tensor> x = copies_of(p.x, parts(), split().exchange);
-      std::vector<Tensor> ys;
-      for (int i = 0; i < parts(); ++i)
-        ys.push_back(multiply(p, x[static_cast<std::size_t>(i)], features(p.weight, p.out_dim(), i),
-                              features(p.bias, 0, i)));
-      if (groups == 1) return cat(ys, -1);
-      std::vector<Tensor> ordered;
-      const std::int64_t each = out / groups / parts();
-      for (int g = 0; g < groups; ++g)
-        for (const Tensor& y : ys) ordered.push_back(narrow(y, -1, g * each, each));
-      return cat(ordered, -1);
-    });
-  }
-
-  Outputs in_rows(const OpCall& call) const {
-    const StageScope inside(chain().amp, amp.get());
-    const Product p = product_of(call);
-    check_divides(call, p.weight.size(p.in_dim()), "input features");
-    return multiplied(p, [&] {
-      std::vector<Tensor> sums;
-      for (int i = 0; i < parts(); ++i)
-        sums.push_back(multiply(p, part(p.x, -1, i), part(p.weight, p.in_dim(), i), {}));
-      const Tensor y = summed(sums, split().exchange);
-      return p.bias.defined() ? add(y, p.bias) : y;
-    });
-  }
-
-  void check_tokens(const OpCall& call) const {
-    if (call[0].dim() < 3)
-      throwf("{}: an input {} has no tokens; sequences are [.., tokens, features]", name_of(call),
-             to_string(call[0].sizes()));
-    check_divides(call, call[0].size(-2), "tokens");
-  }
-
-  Outputs product_of_tokens(const OpCall& call) const {
-    const StageScope inside(chain().amp, amp.get());
-    const Product p = product_of(call);
-    check_tokens(call);
-    return multiplied(p, [&] {
-      const std::vector<Tensor> weights = copies_of(p.weight, parts(), split().exchange);
-      const std::vector<Tensor> biases = copies_or_none(p.bias);
-      std::vector<Tensor> ys;
-      for (int i = 0; i < parts(); ++i) {
-        const auto k = static_cast<std::size_t>(i);
-        ys.push_back(multiply(p, part(p.x, -2, i), weights[k], biases[k]));
-      }
-      return cat(ys, -2);
-    });
-  }
-
-  std::vector<Tensor> copies_or_none(const Tensor& t) const {
-    return t.defined() ? copies_of(t, parts(), split().exchange) : std::vector<Tensor>(static_cast<std::size_t>(parts()));
-  }
-
-  Outputs norm_of_tokens(const OpCall& call) const {
-    const StageScope inside(chain().amp, amp.get());
-    check_tokens(call);
-    if (call.get<NormAttrs>().dims != 1) throwf("{}: it is over more than the last dim", name_of(call));
-    const int tokens = call[0].dim() - 2;
-    std::vector<std::vector<Tensor>> parameters;
-    for (int i = 1; i < call.inputs.size(); ++i) parameters.push_back(copies_or_none(call[i]));
-    std::vector<Tensor> results[kMaxOutputs];
-    for (int i = 0; i < parts(); ++i) {
-      std::vector<Tensor> inputs{part(call[0], tokens, i)};
-      for (const std::vector<Tensor>& copies : parameters) inputs.push_back(copies[static_cast<std::size_t>(i)]);
-      const std::vector<const Tensor*> refs = pointers_to(inputs);
-      const Outputs out = dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
-      for (int k = 0; k < kMaxOutputs; ++k)
-        if (out[k].defined()) results[k].push_back(out[k]);
-    }
-    Outputs all;
-    for (int k = 0; k < kMaxOutputs; ++k)
-      if (!results[k].empty()) all[k] = cat(results[k], tokens);
-    return all;
-  }
-
-  Outputs in_heads(const OpCall& call) const {
-    const StageScope inside(chain().amp, amp.get());
-    check_divides(call, call[0].dim() < 3 ? 1 : call[0].size(-3), "heads");
-    const Tensor& mask = call[3];
-    const bool mask_has_heads = mask.defined() && mask.dim() >= 3 && mask.size(-3) > 1;
-    std::vector<Tensor> ys;
-    for (int i = 0; i < parts(); ++i) {
-      std::vector<Tensor> inputs;
-      for (int k = 0; k < 3; ++k) inputs.push_back(part(call[k], -3, i));
-      inputs.push_back(mask_has_heads ? part(mask, -3, i) : mask);
-      const std::vector<const Tensor*> refs = pointers_to(inputs);
-      ys.push_back(dispatch1(call.op, TensorRefs(refs.data(), 4), *call.attrs, call.where));
-    }
-    return {{cat(ys, -3)}};
+    return output && state_->attention.contains(module.substr(0, dot)) ? &Parts::in_rows : nullptr;
   }
 
   std::shared_ptr<State> state_;

@@ -48,8 +48,7 @@ struct Split {
 
 }  // namespace lab
 
-template <>
-inline constexpr std::string_view kEnumNames<lab::SplitKind>[] = {"columns", "rows", "heads", "sequence"};
+template <> inline constexpr std::string_view kEnumNames<lab::SplitKind>[] = {"columns", "rows", "heads", "sequence"};
 template <> inline constexpr std::string_view kEnumNames<lab::SplitScales>[] = {"agreed", "own"};
 
 namespace lab {

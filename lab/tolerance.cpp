@@ -354,8 +354,7 @@ StateDict values_of(const RecordedOps& ops) {
   StateDict values;
   Places places;
   for (const RecordedOp& op : ops.all())
-    for (const Place& place : places.of(op))
-      values.set(place.name, given_at(place, op));
+    for (const Place& place : places.of(op)) values.set(place.name, given_at(place, op));
   return values;
 }
 

@@ -42,11 +42,11 @@ struct Tolerated {
   Tensor probably;   // of each element: where errors of sums are as Higham and Mary say; at most `always`
   double size = 0;   // the largest magnitude; of an update what it adds to the parameter
   double bound = 0;
-  double local = 0;      // the bound of the op alone, with inputs as the reference has them
-  double tolerance = 0;  // of `probably`
-  double of_norms = 0;   // theory that knows only the norms of operands; 0: not asked for
-  double sampled = 0;    // what sampled orders differ by
-  double own = 0;        // what Gradual's own step differs by
+  double local = 0;                  // the bound of the op alone, with inputs as the reference has them
+  double tolerance = 0;              // of `probably`
+  double of_norms = 0;               // theory that knows only the norms of operands; 0: not asked for
+  double sampled = 0;                // what sampled orders differ by
+  double own = 0;                    // what Gradual's own step differs by
   std::optional<double> split = {};  // what the step under the split differs by; none: it was not compared
   // A difference of an element over `always` and over `probably`, the largest of samples, own step and split.
   double worst = 0;
@@ -66,7 +66,7 @@ struct Tolerances {
   std::string data = {};
   std::int64_t step = 0;
   int orders = 0;
-  double lambda = 0;  // of the tolerances: all elements are within with a probability of 99%
+  double lambda = 0;       // of the tolerances: all elements are within with a probability of 99%
   std::string split = {};  // what was emulated (describe(Split)); empty: nothing
   std::vector<Tolerated> tensors = {};
 

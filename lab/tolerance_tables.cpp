@@ -18,6 +18,8 @@ bool shown(const Tolerated& t, bool all) {
   return t.kind != ToleratedKind::gradient && !cast;
 }
 
+constexpr std::size_t kNameWidth = 23;  // a mark ends a line of 78 columns
+
 // "grad:..fc1.weight"
 std::string shortened(const std::string& name, std::size_t most) {
   if (name.size() <= most) return name;
@@ -41,11 +43,10 @@ std::string of_split(const Tolerated& t) { return t.split ? number(*t.split) : "
 std::string to_string(const Tolerances& t, bool all) {
   std::string text;
   if (!t.recipe.empty()) text = fmt::format("{}, step {} of {}\n", t.recipe, t.step, t.data);
-  text +=
-      fmt::format("{} sampled orders; likely: lambda {:.1f}, 99% for all elements together\n", t.orders, t.lambda);
+  text += fmt::format("{} sampled orders; likely: lambda {:.1f}, 99% for all elements together\n", t.orders, t.lambda);
   if (!t.split.empty()) text += fmt::format("split: {}\n", t.split);
   const bool split = !t.split.empty();
-  text += fmt::format("\n{:<25} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest of an element", "size", "bound",
+  text += fmt::format("\n{:<23} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest of an element", "size", "bound",
                       split ? "split" : "alone", "likely", "sampled", "ratio");
   std::size_t hidden = 0;
   std::size_t outside = 0;
@@ -57,9 +58,9 @@ std::string to_string(const Tolerances& t, bool all) {
       ++hidden;
       continue;
     }
-    text += fmt::format("{:<25} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}{}\n", shortened(one.name, 25), number(one.size),
-                        number(one.bound), split ? of_split(one) : number(one.local), number(one.tolerance), number(one.sampled),
-                        over(one.tolerance, one.sampled),
+    text += fmt::format("{:<23} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}{}\n", shortened(one.name, kNameWidth),
+                        number(one.size), number(one.bound), split ? of_split(one) : number(one.local),
+                        number(one.tolerance), number(one.sampled), over(one.tolerance, one.sampled),
                         one.worst > 1            ? " !"
                         : one.worst_probably > 1 ? " ?"
                                                  : "");
@@ -95,7 +96,7 @@ std::string to_json(const Tolerances& t) {
     if (one.split) tensors.back()["split"] = *one.split;
   }
   Json all{{"recipe", t.recipe}, {"data", t.data},     {"step", t.step},
-                 {"orders", t.orders}, {"lambda", t.lambda}, {"tensors", std::move(tensors)}};
+           {"orders", t.orders}, {"lambda", t.lambda}, {"tensors", std::move(tensors)}};
   if (!t.split.empty()) all["split"] = t.split;
   return all.dump(1) + "\n";
 }

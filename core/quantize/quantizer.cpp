@@ -210,8 +210,8 @@ void set_scales(const DelayedScale& kind, const Rows& x, const QuantizeOptions& 
   if (on_gpu(x)) {
     const Device device = x.x.device();
     g.whole = empty({2}, {.device = device});
-    device::delayed_scale(o.history->on_device(device, kind.history),
-                          stages ? amax_tensor_or_own(x, amax) : Tensor(), o.use, g.whole);
+    device::delayed_scale(o.history->on_device(device, kind.history), stages ? amax_tensor_or_own(x, amax) : Tensor(),
+                          o.use, g.whole);
     o.history->is_staged = o.history->is_staged || stages;
     return;
   }

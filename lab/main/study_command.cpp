@@ -48,7 +48,8 @@ void SplitArguments::declare(OptionParser& app) {
   app.add_option("--split-scales", scales_,
                  "the scale of a tensor: agreed (from the amax of all parts) or own (from the part's)")
       .capture_default_str();
-  app.add_option("--exchange", exchange_, "what partial sums are rounded to before they are added up: f32, bf16/ring ..")
+  app.add_option("--exchange", exchange_,
+                 "what partial sums are rounded to before they are added up: f32, bf16/ring ..")
       .capture_default_str();
   app.add_option("--split-except", except_, "modules that every part has whole: head,blocks.0");
 }

@@ -35,7 +35,8 @@ struct Step {
   }
   StateDict parameters() const {
     StateDict all;
-    for (const auto& [name, parameter] : model->named_parameters()) all.set("after:" + name, parameter.detach().clone());
+    for (const auto& [name, parameter] : model->named_parameters())
+      all.set("after:" + name, parameter.detach().clone());
     return all;
   }
 

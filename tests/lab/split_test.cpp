@@ -84,7 +84,8 @@ TEST_CASE("splits: a single part has the bits of the model without a split") {
     for (const lab::SplitKind kind : kKinds) {
       CAPTURE(std::string(recipe));
       CAPTURE(to_string(kind));
-      const Numbers one = numbers(amp::recipe(recipe), lab::Split{.kind = kind, .exchange = amp::exchange_from_name("bf16")});
+      const Numbers one =
+          numbers(amp::recipe(recipe), lab::Split{.kind = kind, .exchange = amp::exchange_from_name("bf16")});
       CHECK(distance(one.logits, whole.logits) == 0);
       CHECK(largest_distance(whole, one) == 0);
     }
@@ -157,8 +158,8 @@ TEST_CASE("splits: partial sums of rows are rounded to the exchange's format") {
   };
   const auto to_bf16 = [](const Tensor& t) { return t.to(DType::bf16).to(DType::f32); };
   const auto split_as = [&](const char* exchange) {
-    const lab::SplitScope scope({.kind = lab::SplitKind::rows, .parts = 2, .exchange = amp::exchange_from_name(exchange)},
-                                one.layer);
+    const lab::SplitScope scope(
+        {.kind = lab::SplitKind::rows, .parts = 2, .exchange = amp::exchange_from_name(exchange)}, one.layer);
     return one.layer(one.x);
   };
   const NoGrad off;
@@ -175,8 +176,8 @@ TEST_CASE("splits: partial gradients of columns are rounded to the exchange's fo
   one.x.set_requires_grad();
   const Tensor dy = randn({4, 8});
   {
-    const lab::SplitScope scope({.kind = lab::SplitKind::columns, .parts = 2, .exchange = amp::exchange_from_name("bf16")},
-                                one.layer);
+    const lab::SplitScope scope(
+        {.kind = lab::SplitKind::columns, .parts = 2, .exchange = amp::exchange_from_name("bf16")}, one.layer);
     sum(one.layer(one.x) * dy).backward();
   }
   const NoGrad off;
@@ -304,5 +305,6 @@ TEST_CASE("splits: what they cannot do is an Error that names it") {
     return lab::Split{.kind = lab::SplitKind::rows, .parts = 2, .exchange = amp::exchange_from_name(exchange)};
   };
   for (const char* exchange : {"e4m3", "bf16/stochastic", "sign", "bf16/feedback", "bf16/after"})
-    CHECK_THROWS_WITH_AS(lab::check_valid(exchanging(exchange), {}), doctest::Contains("the exchange of a split"), Error);
+    CHECK_THROWS_WITH_AS(lab::check_valid(exchanging(exchange), {}), doctest::Contains("the exchange of a split"),
+                         Error);
 }

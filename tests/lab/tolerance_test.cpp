@@ -166,7 +166,8 @@ TEST_CASE("tolerance: gradients of a batch on 1, 2, 4 and 8 ranks are within it"
   CHECK(t.exceeded(summed).size() == all[1].size());
 }
 
-TEST_CASE("tolerance: the own step's gradients and updates are compared, and one that no op explains exceeds the bound") {
+TEST_CASE(
+    "tolerance: the own step's gradients and updates are compared, and one that no op explains exceeds the bound") {
   const auto step_of = [](bool doubled) {
     lab::Study study(net({}), lab::data_for("digits"), amp::recipe("fp32"), early(0));
     lab::RecordedOps ops(study.model());
