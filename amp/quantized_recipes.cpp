@@ -112,6 +112,21 @@ Quantization centered(Quantization q) {
   return q;
 }
 
+// Quartet II (Panferov et al. 2026): forward to nearest with 4 or 6, backward unbiased by MS-EDEN after a random rotation
+// of 128. Theirs rounds x and W again from forward's codes, and takes the amaxes of blocks to 6.07 instead of 6.
+Quantization quartet2() {
+  const Quantizer forward = to_format("e2m1", Nvfp4Blocks{.block = 16, .rule = CodedRule::four_over_six});
+  Quantizer backward = to_format("e2m1", EdenBlocks{});
+  backward.hadamard = 128;
+  backward.signs = HadamardSigns::drawn;
+  return {.forward_x = forward,
+          .forward_w = forward,
+          .dgrad_dy = backward,
+          .dgrad_w = backward,
+          .wgrad_x = backward,
+          .wgrad_dy = backward};
+}
+
 // Attention as a bf16 FlashAttention has it. Sums between blocks are bf16 too, as in the code of "Why Low-Precision
 // Transformer Training Fails" (Qiu and Yao 2025); its cure moves a maximum that occurs more than once.
 Quantization bf16_flash(double beta) {
@@ -181,6 +196,10 @@ std::vector<Recipe> quantized_recipes() {
       full("mxfp4-centered",
            "as mxfp4, without the mean of x over the samples, which is added in f32 (arXiv 2603.10444)",
            centered(mx("e2m1"))),
+      full("quartet2",
+           "forward as nvfp4-4over6, without tiles; backward in e2m1 to nearest after a random rotation of 128, with "
+           "random scales against the bias (MS-EDEN, arXiv 2601.22813)",
+           quartet2()),
       full("bf16-flash", "attention in blocks of 64 keys, its operands and its output in bf16; all else in f32",
            bf16_flash(0)),
       full("bf16-flash-shifted",

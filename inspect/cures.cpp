@@ -180,7 +180,7 @@ Cure wide_scales(Recipe r) {
 Cure smaller_blocks(Recipe r, int size) {
   const auto divide = [size](Quantizer& q) {
     const int block = block_size(q.scaling);
-    if (block > size && block % size == 0 && !is_any<Nvfp4Blocks>(q.scaling)) set_block(q.scaling, size);
+    if (block > size && block % size == 0 && !has_two_levels(q.scaling)) set_block(q.scaling, size);
   };
   return {requantised(std::move(r), divide), fmt::format("blocks of {}", size)};
 }
