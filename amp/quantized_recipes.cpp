@@ -141,6 +141,17 @@ Recipe full(const std::string& name, const std::string& description, Quantizatio
   return {.name = name, .description = description, .quantization = std::move(quantization)};
 }
 
+// ECO (Nikdan et al. 2026).
+Recipe without_masters() {
+  Recipe r =
+      full("eco-fp8",
+           "weights kept in e4m3, one power of two per row, without masters; what rounding them loses goes into the "
+           "momentum (ECO, arXiv 2601.22101); all else in f32",
+           {.weight = to_format("e4m3fn", RowScale{.power_of_two = true})});
+  r.update = optim::LowPrecisionUpdate::eco;
+  return r;
+}
+
 }  // namespace
 
 std::vector<Recipe> quantized_recipes() {
@@ -210,6 +221,7 @@ std::vector<Recipe> quantized_recipes() {
            dynamic_moments(8, 256)),
       full("adam4", "f32, with Adam's moments in dynamic maps of 4 bits, an f32 scale per 128 (torchao)",
            dynamic_moments(4, 128)),
+      without_masters(),
   };
 }
 
