@@ -222,6 +222,8 @@ std::vector<Recipe> quantized_recipes() {
       full("adam4", "f32, with Adam's moments in dynamic maps of 4 bits, an f32 scale per 128 (torchao)",
            dynamic_moments(4, 128)),
       without_masters(),
+      full("unscaled-fp8", "matmul inputs in e4m3, gradients in e5m2, without scales: for unit-scaled models (u-muP)",
+           fp8(NoScale{})),
   };
 }
 

@@ -68,6 +68,7 @@ const std::map<std::string, double> kExpected = {
     {"adam8", 32},
     {"adam4", 32},
     {"eco-fp8", (4 * 32 + 2 * 8.0) / 6},
+    {"unscaled-fp8", 8},
 };
 
 // By the sources that the formats name.

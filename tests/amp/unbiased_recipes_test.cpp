@@ -122,7 +122,7 @@ TEST_CASE("eco-fp8: weights are e4m3, and the momentum takes the difference") {
 }
 
 TEST_CASE("eco-fp8 and quartet2 go on after a resume with the same bits") {
-  for (const char* name : {"eco-fp8", "quartet2"}) {
+  for (const char* name : {"eco-fp8", "quartet2", "unscaled-fp8"}) {
     CAPTURE(name);
     const Tensor x = random({16, 32}, 5);
     const auto steps = [&](amp::RecipeRun& run, nn::Module& model, int n) {
