@@ -112,8 +112,8 @@ Quantization centered(Quantization q) {
   return q;
 }
 
-// Quartet II (Panferov et al. 2026): forward to nearest with 4 or 6, backward unbiased by MS-EDEN after a random rotation
-// of 128. Theirs rounds x and W again from forward's codes, and takes the amaxes of blocks to 6.07 instead of 6.
+// Quartet II (Panferov et al. 2026): forward to nearest with 4 or 6, backward by MS-EDEN after a random rotation of
+// 128. Theirs rounds x and W again from forward's codes, and takes the amaxes of blocks to 6.07 instead of 6.
 Quantization quartet2() {
   const Quantizer forward = to_format("e2m1", Nvfp4Blocks{.block = 16, .rule = CodedRule::four_over_six});
   Quantizer backward = to_format("e2m1", EdenBlocks{});

@@ -1,13 +1,13 @@
-// Unit scaling (Blake et al. 2023, arXiv 2303.11257; u-muP, arXiv 2407.17465; arXiv 2502.05967): numbers have a root mean
-// square of about 1 when training begins: weights, activations, and the gradients of activations. Each op has a fixed
-// factor forward and another one backward. So FP8 needs no scales from amaxes: recipe `unscaled-fp8`.
+// Unit scaling (Blake et al. 2023, arXiv 2303.11257; u-muP, arXiv 2407.17465; arXiv 2502.05967): weights, activations
+// and the gradients of activations have a root mean square of about 1 when training begins. Each op has a fixed factor
+// forward and another one backward. So FP8 needs no scales from amaxes: recipe `unscaled-fp8`.
 //
 //   nn::Sequential model{nn::Flatten(), nn::UnitLinear(64, 256), nn::UnitReLU(), nn::UnitLinear(256, 10)};
 //   loss = nn::unit_cross_entropy(model(x), y);
 //
 // A gradient that has another factor than its value is that of the loss times a constant, which Adam divides out. Where
-// branches add, their factors must be the same (UnitLinearOptions::constrained). The text of u-muP was not read: the
-// factors follow from the variance of a sum of independent numbers.
+// branches add, their factors must be the same (UnitLinearOptions::constrained). These papers were not
+// read: the factors follow from the variance of a sum of independent numbers.
 #pragma once
 
 #include "../core/ops/ops.h"

@@ -7,7 +7,7 @@
 namespace gradual {
 
 // A block's scale first is that of Nvfp4Blocks, and elements are rounded under it. Then the scales of a group are
-// multiplied by <x, x> / <x, Q(x)> of its elements, as in EDEN (Vargaftik et al. 2022, arXiv 2108.08842), and rounded at
+// multiplied by <x, x> / <x, Q(x)> of its elements, as in EDEN (Vargaftik et al. 2022, from memory), and rounded at
 // random to one of the two neighbours in their format. The tensor's scale takes the largest block's to a power of two,
 // 256 in e4m3fn, which leaves room for the factor. A factor that is not finite is 1. CPU only.
 struct EdenBlocks {

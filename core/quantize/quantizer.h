@@ -75,8 +75,8 @@ constexpr bool keeps_scale(QuantizeFor use) {
 
 struct QuantizeOptions {
   int axis = -1;  // the contracted axis, along which rows and blocks lie
-  // The key of stochastic rounding. Elements are numbered with the axis last; random scales have a stream of their own. In a recorded call (cuda::Graph) the key
-  // counts as a draw from the default generator, and each replay advances it.
+  // The key of stochastic rounding. Elements are numbered with the axis last; random scales have a stream of their own.
+  // In a recorded call (cuda::Graph) the key counts as a draw from the default generator, and each replay advances it.
   RandomKey key = {};
   // If not null, in the memory of x's GPU: the stream is key.stream + (*steps << 25), and replays do not advance the
   // key.

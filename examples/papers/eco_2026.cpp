@@ -1,7 +1,8 @@
 // ECO: Quantized Training without Full-Precision Master Weights (Nikdan, Zandieh, Alistarh, Mirrokni 2026, arXiv
 // 2601.22101): what rounding a weight loses goes into its momentum.
 //
-// Weights in FP8 lose every update below half a step. FP32 masters keep them; so does the momentum, which is there anyway.
+// Weights in FP8 lose every update below half a step. FP32 masters keep them; so does the momentum, which is there
+// anyway.
 #include <map>
 
 #include "paper.h"
@@ -14,7 +15,9 @@ constexpr const char* kUsage =
     "ECO 2026: FP8 weights without masters train as with them, if the momentum takes the rounding errors.\n"
     "  eco_2026\n  options: --mnist DIR  --epochs N  --seeds N\n";
 
-Quantizer weights(RoundingMode mode) { return {.format = format("e4m3fn"), .rounding = {mode}, .scaling = RowScale{.power_of_two = true}}; }
+Quantizer weights(RoundingMode mode) {
+  return {.format = format("e4m3fn"), .rounding = {mode}, .scaling = RowScale{.power_of_two = true}};
+}
 
 amp::Recipe without_masters(const char* name, optim::LowPrecisionUpdate update, RoundingMode mode) {
   amp::Recipe r = amp::recipe("eco-fp8");

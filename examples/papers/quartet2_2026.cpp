@@ -1,5 +1,5 @@
-// Quartet II: Accurate LLM Pre-Training in NVFP4 by Improved Unbiased Gradient Estimation (Panferov, Schultheis, Tabesh,
-// Alistarh 2026, arXiv 2601.22813): randomness belongs into the scales of blocks, not into their elements.
+// Quartet II: Accurate LLM Pre-Training in NVFP4 by Improved Unbiased Gradient Estimation (Panferov, Schultheis,
+// Tabesh, Alistarh 2026, arXiv 2601.22813): randomness belongs into the scales of blocks, not into their elements.
 //
 // After a random rotation, elements are rounded to nearest, which errs least. A factor of the scales makes up for what
 // that takes from the size, and the scales alone are rounded at random (MS-EDEN).
