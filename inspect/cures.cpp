@@ -86,10 +86,8 @@ std::vector<Cure> valid(const Recipe& from, const std::vector<Cure>& all) {
 
 Cure masters(Recipe r) {
   const bool half = keeps_half(r);
-  if (half) {
-    r.masters = amp::Masters::per_tensor;
-    r.update = optim::LowPrecisionUpdate::none;
-  }
+  if (half) r.masters = amp::Masters::per_tensor;
+  r.update = optim::LowPrecisionUpdate::none;
   r.optimizer_state = DType::f32;
   r.gradients.reset();
   if (auto& q = r.quantization) {
