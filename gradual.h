@@ -72,6 +72,7 @@
 #include "nn/recurrent.h"
 #include "nn/sequential.h"
 #include "nn/summary.h"
+#include "nn/unit_scaling.h"
 #include "optim/adam.h"
 #include "optim/amsgrad.h"
 #include "optim/clip.h"

@@ -31,7 +31,7 @@ bool of_backward(const AttentionField& field) { return field.name[0] == 'd'; }
 bool draws(const AttentionPrecision& precision, bool backward) {
   for (const AttentionField& field : kAttentionFields) {
     const std::optional<Quantizer>& q = precision.*field.quantizer;
-    if (q && q->rounding.mode == RoundingMode::stochastic && (backward || !of_backward(field))) return true;
+    if (q && is_random(*q) && (backward || !of_backward(field))) return true;
   }
   for (const auto* sums : {&precision.qk_accumulator, &precision.pv_accumulator})
     if (*sums && (*sums)->rounding.mode == RoundingMode::stochastic) return true;
@@ -58,7 +58,7 @@ Tensor rounded_at_site(const AttentionField& field, const AttentionPrecision& pr
   const std::string path = context().module;
   const Scoped site(context().module, intern(path.empty() ? field.name : path + "." + field.name));
   QuantizeOptions options{.axis = axis, .stats = {}};
-  if (quantizer->rounding.mode == RoundingMode::stochastic) options.key = draws.next();
+  if (is_random(*quantizer)) options.key = draws.next();
   const Role role = of_backward(field) ? Role::error : Role::activation;
   if (CastTally* const tally = cast_tally(role, context().module)) {
     options.stats = {&tally->counts, &tally->exponents};

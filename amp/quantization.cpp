@@ -16,7 +16,9 @@
 #include "../core/ops/ops.h"
 #include "../core/quantize/quantize_part.h"
 #include "../core/quantize/quantizer_kernels.h"
+#include "../core/support/philox.h"
 #include "../core/support/throwf.h"
+#include "../core/tensor/device_recording.h"
 #include "cast_stats.h"
 #include "recipe.h"
 #include "whole_operands.h"
@@ -43,7 +45,8 @@ const Quantizer* quantizer_of(const Quantization& q, Role role, Role other) {
   return quantizer ? &*quantizer : nullptr;
 }
 
-bool by_chance(const std::optional<Quantizer>& q) { return q && q->rounding.mode == RoundingMode::stochastic; }
+bool draws_signs(const Quantizer& q) { return q.hadamard && q.signs == HadamardSigns::drawn; }
+bool by_chance(const std::optional<Quantizer>& q) { return q && (is_random(*q) || draws_signs(*q)); }
 // f32 unchanged: nothing to round.
 bool is_identity(const Quantizer& q) {
   return is_any<NoScale>(q.scaling) && q.format == Format::ieee(8, 23) && !q.hadamard && !q.center;
@@ -59,6 +62,7 @@ bool changes_numbers(const Quantizer& q) { return q.hadamard || q.center; }
 Quantizer untransformed(const Quantizer& quantizer, const Quantization& q) {
   Quantizer plain = quantizer;
   plain.hadamard = false;
+  plain.signs = HadamardSigns::fixed;
   plain.center = false;
   plain.overflow = q.overflow.value_or(plain.overflow);
   return plain;
@@ -87,7 +91,7 @@ QuantizeFor use_of(Role role, const QuantizationState& state, bool unrecorded) {
 QuantizeOptions rounding_of(const ProductOperand& o, int axis, Site& site) {
   QuantizeOptions options{.axis = axis, .history = &(site.*kHistories[static_cast<int>(o.role)].second), .stats = {}};
   options.use = o.use;
-  if (o.quantizer->rounding.mode == RoundingMode::stochastic) options.key = rewrite_key();
+  if (is_random(*o.quantizer)) options.key = rewrite_key();
   if (CastTally* const tally = cast_tally(o.role, site.name)) {
     options.stats = {&tally->counts, &tally->exponents};
     options.scaled_exponents = true;
@@ -132,11 +136,22 @@ void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedO
   save_as_codes(o.input, std::move(codes));
 }
 
-// Fixed: the transform is random, but the same in every product and run.
+std::vector<bool> drawn_signs(HadamardSize of) {
+  device::need_no_capture("a Hadamard transform with drawn signs");
+  const RandomKey key = rewrite_key();
+  std::vector<bool> all;
+  for (int i = 0; i < of.size; ++i)
+    all.push_back(philox_word(key.seed, key.stream, static_cast<std::uint64_t>(i)) >> 31 != 0);
+  return all;
+}
+
+// HadamardSigns::fixed: the transform is random, but the same in every product and run.
 constexpr std::uint16_t kSigns = 0x9d2b;
 
-// The elements of a group that the transform of this size negates.
-std::vector<bool> negated(HadamardSize of) {
+// The elements of a group that the transform of a product's operands negates.
+std::vector<bool> negated(const Quantizer& q) {
+  const HadamardSize of = q.hadamard;
+  if (q.signs == HadamardSigns::drawn) return drawn_signs(of);
   std::mt19937 bits(kSigns);
   std::vector<bool> all;
   for (int i = 0; i < of.size; ++i) all.push_back(of.size == 16 ? (kSigns >> i & 1) != 0 : (bits() & 1) != 0);
@@ -144,14 +159,15 @@ std::vector<bool> negated(HadamardSize of) {
 }
 
 // Both operands of a [.., m, k] x [k, n] product that is transformed first, k padded with zeros to whole groups.
-Tensor transformed(const Tensor& t, int axis, HadamardSize of) {
+Tensor transformed(const Tensor& t, int axis, const std::vector<bool>& signs) {
+  const auto size = std::ssize(signs);
   const Tensor last = t.to(DType::f32).transpose(axis, -1).contiguous();
   const std::int64_t k = last.sizes().back();
-  const std::int64_t extra = (of.size - k % of.size) % of.size;
+  const std::int64_t extra = (size - k % size) % size;
   Shape before = Shape::filled(last.dim(), 0);
   Shape after = before;
   after[last.dim() - 1] = extra;
-  return hadamard(extra ? pad(last, before, after) : last, negated(of)).transpose(axis, -1);
+  return hadamard(extra ? pad(last, before, after) : last, signs).transpose(axis, -1);
 }
 
 // In place: y is a product's own result.
@@ -179,32 +195,33 @@ Tensor multiplied(OpId op, TensorRefs inputs, const ProductOperand& a, const Ten
 }
 
 // absmax_tensor() of the operand of which this one is a part, as it is rounded. Undefined: it is whole, or its scales
-// are not of a tensor.
-Tensor amax_of_whole(const ProductOperand& o, const ProductOperand& other, bool transforms) {
+// are not of a tensor. signs: of the transform; empty: none.
+Tensor amax_of_whole(const ProductOperand& o, const ProductOperand& other, const std::vector<bool>& signs) {
   const std::shared_ptr<WholeOperands>& whole = whole_operands();
   if (!whole || stays(o)) return {};
   const bool range = is_any<TensorRange>(o.quantizer->scaling);
-  if (!range && !is_any<TensorScale, DelayedScale, Nvfp4Blocks>(o.quantizer->scaling)) return {};
+  if (!range && !is_any<TensorScale, DelayedScale, Nvfp4Blocks, EdenBlocks>(o.quantizer->scaling)) return {};
   if (range || o.quantizer->center)
     throw_error(
         "parts of an operand agree on an amax: not on a range with a zero point, and not on a mean; let each part have "
         "its own scales");
   const Tensor& all = o.role == Role::activation ? whole->x : o.role == Role::weight ? whole->weight : whole->dy;
   if (!all.defined()) return {};
-  if (!transforms) return absmax_tensor(all);
+  if (signs.empty()) return absmax_tensor(all);
   const bool wgrad = o.role != Role::weight && other.role != Role::weight;
   const bool along_first = wgrad || (o.role == Role::weight && other.role == Role::error);
-  return absmax_tensor(transformed(all.reshape({-1, all.size(-1)}), along_first ? 0 : -1, o.quantizer->hadamard));
+  return absmax_tensor(transformed(all.reshape({-1, all.size(-1)}), along_first ? 0 : -1, signs));
 }
 
 // Both operands of a product, transformed if their quantizers say so, and rounded along the contracted axes.
 std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, const ProductOperand& a, int axis_a,
                                                        const ProductOperand& b, int axis_b, Site& site) {
   const bool transforms = a.quantizer && b.quantizer && a.quantizer->hadamard && b.quantizer->hadamard;
+  const std::vector<bool> signs = transforms ? negated(*a.quantizer) : std::vector<bool>();
   const auto operand = [&](const ProductOperand& o, const ProductOperand& other, int axis) {
     const Tensor& t = *o.tensor;
-    return rounded(o, transforms ? transformed(t, axis, o.quantizer->hadamard) : t, axis, site,
-                   {.amax = amax_of_whole(o, other, transforms)});
+    return rounded(o, transforms ? transformed(t, axis, signs) : t, axis, site,
+                   {.amax = amax_of_whole(o, other, signs)});
   };
   QuantizedOperand x = operand(a, b, axis_a);
   QuantizedOperand w = operand(b, a, axis_b);
@@ -334,16 +351,18 @@ struct ConvSite {
 // Whether an operand's blocks lie within the innermost dim.
 bool lies_within(const Quantizer& q, std::int64_t innermost) {
   if (per_tensor(q.scaling)) return true;
-  return unit_of(q.scaling) == ScaleUnit::block && !has_tiles(q.scaling) && innermost % block_size(q.scaling) == 0;
+  const auto* const eden = std::get_if<EdenBlocks>(&q.scaling);
+  const int together = eden ? eden->group : block_size(q.scaling);
+  return unit_of(q.scaling) == ScaleUnit::block && !has_tiles(q.scaling) && innermost % together == 0;
 }
 
 // The operand with groups of this size along its innermost dim transformed. Zeros fill the last group.
-Tensor transformed_within(const Tensor& t, int dim, std::int64_t groups, HadamardSize of) {
+Tensor transformed_within(const Tensor& t, int dim, std::int64_t groups, const std::vector<bool>& signs) {
   const Tensor last = t.transpose(dim, -1);
   Shape sizes = last.sizes();
   sizes[3] = groups;
   sizes.push_back(t.size(dim) / groups);
-  const Tensor done = transformed(last.reshape(sizes), -1, of);
+  const Tensor done = transformed(last.reshape(sizes), -1, signs);
   sizes.erase(4);
   sizes[3] = groups * done.size(4);
   return done.reshape(sizes).transpose(dim, -1);
@@ -354,7 +373,7 @@ QuantizedOperand rounded_rows(const ProductOperand& o, const Tensor& rows, std::
   const std::int64_t m = rows.size(0) / groups;
   if (!has_tiles(o.quantizer->scaling) || m % block_size(o.quantizer->scaling) == 0) groups = 1;
   const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
-  const Tensor amax = groups > 1 && is_any<Nvfp4Blocks>(plain.scaling) ? absmax_tensor(rows) : Tensor();
+  const Tensor amax = groups > 1 && has_two_levels(plain.scaling) ? absmax_tensor(rows) : Tensor();
   QuantizedOperand all;
   std::vector<Tensor> values;
   for (std::int64_t g = 0; g < groups; ++g) {
@@ -379,7 +398,7 @@ Tensor by_windows(const ConvSite& c, const ProductOperand& o, const Tensor& firs
                   const Tensor& scale) {
   const Quantizer plain = untransformed(*o.quantizer, *c.site.quantization);
   look_at(o, *o.tensor, plain, o.use, c.site);
-  const Tensor amax = is_any<Nvfp4Blocks>(plain.scaling) ? absmax_tensor(*o.tensor) : Tensor();
+  const Tensor amax = has_two_levels(plain.scaling) ? absmax_tensor(*o.tensor) : Tensor();
   const int axis = o.input == 0 ? 1 : 0;
   QuantizeOptions options;
   std::int64_t group = -1;
@@ -421,6 +440,7 @@ QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const Pr
 Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
   const ConvSite c{call, call.get<ConvAttrs>(), conv_axis(call.op), site};
   const bool transforms = !stays(a) && !stays(b) && a.quantizer->hadamard && b.quantizer->hadamard;
+  const std::vector<bool> signs = transforms ? negated(*a.quantizer) : std::vector<bool>();
   Tensor turned[2];
   QuantizedOperand done[2];
   const ProductOperand* by_window = nullptr;
@@ -429,7 +449,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
     // the groups that the dim has
     const bool grouped = call.op == OpId::conv2d_backward_input || (call.op == OpId::conv2d && o->input == 0);
     const std::int64_t groups = grouped ? c.attrs.groups : 1;
-    if (transforms) turned[o->input] = transformed_within(*o->tensor, dim, groups, o->quantizer->hadamard);
+    if (transforms) turned[o->input] = transformed_within(*o->tensor, dim, groups, signs);
     if (transforms) o->tensor = &turned[o->input];
     const bool within = stays(*o) || lies_within(*o->quantizer, o->tensor->size(dim) / groups);
     if (!within && q.requantize && !rewrite_context().gradient)
@@ -597,6 +617,8 @@ void check_valid(const Quantization& q) {
                                const std::optional<Quantizer>& b) {
     if ((a ? a->hadamard : HadamardSize()) != (b ? b->hadamard : HadamardSize()))
       throwf("quantization, {}: the Hadamard transform is of both operands, in one size, or of none", product);
+    if (a && b && a->signs != b->signs)
+      throwf("quantization, {}: the signs of the Hadamard transform are those of both operands", product);
   };
   if (q.requantize && ((q.forward_x && changes_numbers(*q.forward_x)) || (q.forward_w && q.forward_w->hadamard)))
     throw_error("quantization: requantize goes with forward operands that are not transformed nor centered");
@@ -643,6 +665,7 @@ bool hides_nonfinite(const Quantizer& q) {
   const StageScope exact(chain().results, nullptr);
   Quantizer plain = q;
   plain.hadamard = false;
+  plain.signs = HadamardSigns::fixed;
   plain.center = false;
   for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
     const Tensor t = ones({1, 2});

@@ -112,6 +112,21 @@ Quantization centered(Quantization q) {
   return q;
 }
 
+// Quartet II (Panferov et al. 2026): forward to nearest with 4 or 6, backward by MS-EDEN after a random rotation of
+// 128. Theirs rounds x and W again from forward's codes, and takes the amaxes of blocks to 6.07 instead of 6.
+Quantization quartet2() {
+  const Quantizer forward = to_format("e2m1", Nvfp4Blocks{.block = 16, .rule = CodedRule::four_over_six});
+  Quantizer backward = to_format("e2m1", EdenBlocks{});
+  backward.hadamard = 128;
+  backward.signs = HadamardSigns::drawn;
+  return {.forward_x = forward,
+          .forward_w = forward,
+          .dgrad_dy = backward,
+          .dgrad_w = backward,
+          .wgrad_x = backward,
+          .wgrad_dy = backward};
+}
+
 // Attention as a bf16 FlashAttention has it. Sums between blocks are bf16 too, as in the code of "Why Low-Precision
 // Transformer Training Fails" (Qiu and Yao 2025); its cure moves a maximum that occurs more than once.
 Quantization bf16_flash(double beta) {
@@ -124,6 +139,17 @@ Quantization bf16_flash(double beta) {
 
 Recipe full(const std::string& name, const std::string& description, Quantization quantization) {
   return {.name = name, .description = description, .quantization = std::move(quantization)};
+}
+
+// ECO (Nikdan et al. 2026).
+Recipe without_masters() {
+  Recipe r =
+      full("eco-fp8",
+           "weights kept in e4m3, one power of two per row, without masters; what rounding them loses goes into the "
+           "momentum (ECO, arXiv 2601.22101); all else in f32",
+           {.weight = to_format("e4m3fn", RowScale{.power_of_two = true})});
+  r.update = optim::LowPrecisionUpdate::eco;
+  return r;
 }
 
 }  // namespace
@@ -181,6 +207,10 @@ std::vector<Recipe> quantized_recipes() {
       full("mxfp4-centered",
            "as mxfp4, without the mean of x over the samples, which is added in f32 (arXiv 2603.10444)",
            centered(mx("e2m1"))),
+      full("quartet2",
+           "forward as nvfp4-4over6, without tiles; backward in e2m1 to nearest after a random rotation of 128, with "
+           "random scales against the bias (MS-EDEN, arXiv 2601.22813)",
+           quartet2()),
       full("bf16-flash", "attention in blocks of 64 keys, its operands and its output in bf16; all else in f32",
            bf16_flash(0)),
       full("bf16-flash-shifted",
@@ -191,6 +221,9 @@ std::vector<Recipe> quantized_recipes() {
            dynamic_moments(8, 256)),
       full("adam4", "f32, with Adam's moments in dynamic maps of 4 bits, an f32 scale per 128 (torchao)",
            dynamic_moments(4, 128)),
+      without_masters(),
+      full("unscaled-fp8", "matmul inputs in e4m3, gradients in e5m2, without scales: for unit-scaled models (u-muP)",
+           fp8(NoScale{})),
   };
 }
 

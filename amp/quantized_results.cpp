@@ -42,8 +42,7 @@ ResultScope::ResultScope(const std::optional<Quantization>& q)
       stage_(chain().results, rounding_.get()) {}
 
 QuantizeOptions options_for(const Quantizer& q) {
-  const bool draws = q.rounding.mode == RoundingMode::stochastic;
-  return {.key = draws ? default_generator().next() : RandomKey()};
+  return {.key = is_random(q) ? default_generator().next() : RandomKey()};
 }
 
 }  // namespace gradual::amp

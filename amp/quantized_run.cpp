@@ -72,7 +72,10 @@ void quantize_parameters(const QuantizationState& state, const nn::Module& model
       wide.copy_(fake_quantize(wide, *q.master, options_for(*q.master)));
       param.copy_(wide);
     }
+    const bool feeds = q.weight && optimizer.update_options().update == optim::LowPrecisionUpdate::eco;
+    const Tensor before = feeds ? param.clone() : Tensor();
     if (const auto& w = q.weight ? q.weight : q.result) param.copy_(fake_quantize(wide, *w, options_for(*w)));
+    if (feeds) optimizer.feed_back(param, before.to(DType::f32) - param.to(DType::f32));
     optimizer.keep_master(param);
   });
 }

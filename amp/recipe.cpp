@@ -254,10 +254,17 @@ void check_valid(const Recipe& r) {
   refuse_if(r.mode != Mode::full && !is_half(r.dtype),
             fmt::format("modes autocast, half and pure take the dtype f16 or bf16, not {}", to_string(r.dtype)));
   refuse_if(r.update == LowPrecisionUpdate::masters,
-            "update is none, kahan or stochastic; masters have their own field");
-  refuse_if(!low && (masters || update),
+            "update is none, kahan, stochastic or eco; masters have their own field");
+  const bool eco = r.update == LowPrecisionUpdate::eco;
+  const bool rounds_weights = r.quantization && r.quantization->weight;
+  refuse_if(!low && (masters || (update && !eco)),
             "masters, kahan and stochastic updates are for half parameters (modes half and pure); this mode keeps f32 "
             "ones");
+  refuse_if(
+      !low && eco && !rounds_weights,
+      "eco updates are for half parameters (modes half and pure) and for a quantizer of `weight`; there is neither");
+  refuse_if(eco && r.quantization && r.quantization->moment1,
+            "eco updates add to the first moment; leave the quantizer of `moment1` out");
   refuse_if(masters && update, fmt::format("masters and a {} update exclude each other", to_string(r.update)));
   refuse_if(r.optimizer_state != DType::f32 && !is_half(r.optimizer_state),
             fmt::format("optimizer_state is f32, f16 or bf16, not {}", to_string(r.optimizer_state)));

@@ -62,7 +62,7 @@ struct Recipe {
   DType dtype = DType::f32;  // f32 in mode full, f16 or bf16 in the others
   bool tf32 = false;         // contractions round f32 operands to 10 mantissa bits
   Masters masters = Masters::none;
-  optim::LowPrecisionUpdate update = optim::LowPrecisionUpdate::none;  // none, kahan or stochastic: without masters
+  optim::LowPrecisionUpdate update = optim::LowPrecisionUpdate::none;  // without masters
   DType optimizer_state = DType::f32;                                  // of momentum and moments
   // Where the gradients of half tensors add up, those of a parameter over micro-batches too: f32, or storage, their own
   // dtype, to nearest or stochastic. Unset: f32 with masters, else storage, which loses small terms and in f16

@@ -17,7 +17,7 @@ template <> std::vector<Mode> choices() { return {Mode::full, Mode::autocast, Mo
 template <> std::vector<Masters> choices() { return {Masters::none, Masters::per_tensor, Masters::flat}; }
 template <> std::vector<DType> choices() { return {DType::f32, DType::f16, DType::bf16}; }
 template <> std::vector<LowPrecisionUpdate> choices() {
-  return {LowPrecisionUpdate::none, LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic};
+  return {LowPrecisionUpdate::none, LowPrecisionUpdate::kahan, LowPrecisionUpdate::stochastic, LowPrecisionUpdate::eco};
 }
 
 template <> struct Fields<GradScalerOptions> {

@@ -50,13 +50,13 @@ struct Candidate {
 
 // `amax` is that of the tensor.
 std::vector<Candidate> candidates_of(const Quantizer& q, int size, double amax) {
-  const bool nvfp4 = is_any<Nvfp4Blocks>(q.scaling);
+  const bool nvfp4 = has_two_levels(q.scaling);
   Quantizer edited = q;
   set_block(edited.scaling, size);
   std::vector<Candidate> all;
   const auto add = [&](std::string_view name) {
     ScaleSpec spec = detail::scale_spec(edited);
-    if (is_any<Nvfp4Blocks>(edited.scaling)) set_global(spec, detail::nvfp4_global(amax, spec));
+    if (has_two_levels(edited.scaling)) set_global(spec, detail::nvfp4_global(amax, spec));
     all.push_back({{spec}, {.rule = std::string(name), .block = size, .runs = edited == q}});
   };
   if (!rule_of(q.scaling)) {
@@ -225,7 +225,7 @@ bool is_allowed(const Quantizer& q) {
 
 // The quantizer's own name for its scales, where they follow no rule for powers of two.
 std::string own_rule(const Quantizer& q) {
-  if (is_any<Nvfp4Blocks>(q.scaling)) return "nvfp4";
+  if (has_two_levels(q.scaling)) return "nvfp4";
   return of_kind(
       q.scaling, std::string("f32"),
       [](const auto& kind) requires requires { kind.scale_format; } { return to_string(kind.scale_format); });
@@ -468,7 +468,7 @@ Tensor beyond_range(const Tensor& x, const Quantizer& q, int axis, const Tensor&
     });
   } else {
     ScaleSpec spec = detail::scale_spec(q);
-    if (is_any<Nvfp4Blocks>(q.scaling)) set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
+    if (has_two_levels(q.scaling)) set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
     with_blocks(matrix, q, size, [&](const auto& blocks) {
       limits = limits_of(blocks, [&](auto amax) {
         const double most = blocks.limit(detail::scale_of(amax, spec), 1 / spec.global);

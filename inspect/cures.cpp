@@ -86,10 +86,8 @@ std::vector<Cure> valid(const Recipe& from, const std::vector<Cure>& all) {
 
 Cure masters(Recipe r) {
   const bool half = keeps_half(r);
-  if (half) {
-    r.masters = amp::Masters::per_tensor;
-    r.update = optim::LowPrecisionUpdate::none;
-  }
+  if (half) r.masters = amp::Masters::per_tensor;
+  r.update = optim::LowPrecisionUpdate::none;
   r.optimizer_state = DType::f32;
   r.gradients.reset();
   if (auto& q = r.quantization) {
@@ -180,7 +178,7 @@ Cure wide_scales(Recipe r) {
 Cure smaller_blocks(Recipe r, int size) {
   const auto divide = [size](Quantizer& q) {
     const int block = block_size(q.scaling);
-    if (block > size && block % size == 0 && !is_any<Nvfp4Blocks>(q.scaling)) set_block(q.scaling, size);
+    if (block > size && block % size == 0 && !has_two_levels(q.scaling)) set_block(q.scaling, size);
   };
   return {requantised(std::move(r), divide), fmt::format("blocks of {}", size)};
 }

@@ -32,7 +32,9 @@ void check_rates(const ParamGroup& group) {
              rate.below == 1 ? "in [0, 1)" : "at least 0 and finite");
 }
 
-std::string_view to_string(LowPrecisionUpdate u) { return enum_name(u, {"none", "masters", "kahan", "stochastic"}); }
+std::string_view to_string(LowPrecisionUpdate u) {
+  return enum_name(u, {"none", "masters", "kahan", "stochastic", "eco"});
+}
 
 ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named) {
   ParamGroup group;
@@ -154,7 +156,8 @@ std::vector<Optimizer::Live> Optimizer::live_gradients() {
     if (!g.defined()) continue;
     // Alone: parameters whose update needs temporary tensors, so that those of only one parameter exist at a time.
     const bool coded = moment_quantizer(options_, s.param, 0) || moment_quantizer(options_, s.param, 1);
-    const bool alone = !fused_rows() || coded || !s.param.is_contiguous() || !g.is_contiguous();
+    const bool fed = s.is_low() && options_.update == LowPrecisionUpdate::eco;
+    const bool alone = !fused_rows() || coded || fed || !s.param.is_contiguous() || !g.is_contiguous();
     out.push_back({&s, std::move(g), alone});
   }
   return out;
@@ -231,6 +234,9 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
   const std::size_t kept = moments(first).size();
   const Tensor none;
   Tensor copies[2];  // of a parameter alone, row-major
+  Tensor error;      // eco: of a parameter alone, what the call loses by rounding
+  if (first.is_low() && options_.update == LowPrecisionUpdate::eco)
+    error = zeros(first.param.sizes(), {.device = first.param.device()});
   const auto row_major = [&](const Tensor& t, Tensor& copy) {
     return t.is_contiguous() ? &t : &(copy = contiguous(t, loc));
   };
@@ -240,8 +246,8 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
     ParamState& s = *l.state;
     prepare_state(s);
     const Tensor& gradient = s.wide_stands(l.gradient) ? s.wide_gradient : l.gradient;
-    inputs.insert(inputs.end(),
-                  {row_major(s.param, copies[0]), row_major(gradient, copies[1]), &s.master, &s.compensation});
+    inputs.insert(inputs.end(), {row_major(s.param, copies[0]), row_major(gradient, copies[1]), &s.master,
+                                 error.defined() ? &error : &s.compensation});
     for (std::size_t k = 0; k < update_rule_.moments.size(); ++k) inputs.push_back(k < kept ? &s.moments[k] : &none);
   }
   const std::int64_t steps = counts_there ? 0 : first.steps;
@@ -263,6 +269,7 @@ void Optimizer::step_run(std::span<const Live> run, const GradientScale& by, boo
   for (const UpdateEvent& event : events) event.tell_after();
   for (const Live& l : run) {
     ParamState& s = *l.state;
+    if (error.defined()) add_to_momentum(s, s.steps, error);
     encode_moments(s, how.device);
     if (!counts_there) ++s.steps;
     s.wide = ParamState::Wide::stale;
@@ -278,12 +285,15 @@ void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
     for (std::size_t g = 0; g < groups_.size(); ++g)
       if (defaults_.*rate.value && !(groups_[g].*rate.value))
         throwf("optimizer: {} of group {} is unset; assign a number", rate.name, g);
+  check_feedback();
   if (!update_rule_.op) {
     count_on_device(false);  // an Error where a step is recorded
     for (const Live& l : live_gradients()) step_by_ops(l, by);
     return;
   }
   const bool counts_there = count_on_device(by.found.defined());
+  if (counts_there && options_.update == LowPrecisionUpdate::eco)
+    throw_error("optimizer: eco updates count steps on the host, not under a GPU's loss scale nor in a recorded step");
   // The counts on a GPU are adjacent, and stochastic rounding numbers its streams through the call.
   const bool in_order = counts_there || options_.update == LowPrecisionUpdate::stochastic;
   const auto same_call = [&](const Live& a, const Live& b) {

@@ -23,14 +23,18 @@ struct UpdateEvent;
 
 namespace gradual::optim {
 
-// How an f16 or bf16 parameter is updated. No effect on f32 and f64 parameters.
+// How an f16 or bf16 parameter is updated. No effect on f32 and f64 parameters, except for feed_back().
 enum class LowPrecisionUpdate : std::uint8_t {
   none,  // computed in f32 from the parameter itself, rounded to nearest: updates below half an ulp vanish
   // An FP32 copy takes the update and is rounded into the parameter (Micikevicius et al. 2018). Gradients of several
   // backwards, or of several uses, add up in f32 (autograd::set_gradient_sums).
   masters,
-  kahan,      // a second tensor of the parameter's dtype keeps the rounding error (Zamirai et al. 2020)
-  stochastic  // rounded up or down at random, so that small updates apply on average
+  kahan,       // a second tensor of the parameter's dtype keeps the rounding error (Zamirai et al. 2020)
+  stochastic,  // rounded up or down at random, so that small updates apply on average
+  // The rounding error is added to the momentum, which returns it over the next steps (ECO, arXiv 2601.22101): m +=
+  // (1 - 1 / beta) / lr * error, for Adam times the denominator of its step. The error is that of f16 and bf16
+  // parameters, and what feed_back() is told. For SGD with momentum, Adam and AdamW whose moments are not codes.
+  eco
 };
 std::string_view to_string(LowPrecisionUpdate update);
 
@@ -130,6 +134,10 @@ class Optimizer : Pinned {
     ParamState& s = state_of(param);
     s.written = Stamp(s.param);
   }
+
+  // With LowPrecisionUpdate::eco: the caller rounded the parameter after a step, and the value before is that much
+  // larger than the one after (of the parameter's shape). Else, and before the first step, nothing happens.
+  void feed_back(const Tensor& param, const Tensor& error);
 
   // Rates, step counts, masters, compensations and moments; handles of the live tensors, clone() what must outlive
   // the next step. load checks everything before it changes anything.
@@ -262,6 +270,8 @@ class Optimizer : Pinned {
   ParamState& state_of(const Tensor& param);
   void prepare_state(ParamState& s);
   void encode_moments(ParamState& s, const DeviceStep& there) const;
+  void check_feedback() const;
+  void add_to_momentum(const ParamState& s, std::int64_t steps, const Tensor& error) const;
   std::vector<UpdateEvent> events_of(std::span<const Live> run, std::span<const Tensor* const> inputs) const;
   Tensor stored_next(const ParamState& s, const Tensor& v, const Tensor& g, double beta2) const;
   void step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc);

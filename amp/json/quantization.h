@@ -62,6 +62,7 @@ template <> struct Fields<Quantizer> {
     field("overflow", q.overflow);
     field("scaling", q.scaling);
     field("hadamard", q.hadamard);
+    field("signs", q.signs);
     field("center", q.center);
   }
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <variant>
 
 #include "../support/multiversion.h"
@@ -66,6 +67,56 @@ std::vector<Scale> range_scales(const T* values, std::int64_t n, const Grid& g, 
   return scales;
 }
 
+// Scales that are rounded up or at random, from the amaxes of the blocks, of which the first is the tensor's block
+// `first`. Those of amaxes that are not finite are as to nearest.
+template <class T> std::vector<Scale> directed_scales(const std::vector<T>& most, std::int64_t first, const Grid& g) {
+  std::vector<double> wanted;
+  for (const T amax : most) wanted.push_back(nvfp4_wanted(amax, g.spec));
+  const Rounder rounder{g.scale_format, {g.scale_rounding}, Overflow::saturate, g.scale_key};
+  rounder.round(wanted.data(), wanted.data(), std::ssize(wanted), first);
+  std::vector<Scale> scales;
+  for (std::size_t i = 0; i < most.size(); ++i)
+    scales.push_back(most[i] - most[i] == 0 ? stored_scale(static_cast<float>(wanted[i]), g.spec)
+                                            : scale_of(most[i], g.spec));
+  return scales;
+}
+
+// MS-EDEN: multiplies the inverse scales of each group by <x, x> / <x, Q(x)> and rounds them at random. The first scale
+// is that of the tensor's block `first`.
+template <class T>
+void correct_scales(const T* values, std::int64_t n, std::int64_t first, const Grid& g, std::vector<Scale>& scales) {
+  std::vector<T> rounded(static_cast<std::size_t>(n));
+  for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+    const float by = scales[static_cast<std::size_t>(block)].forward;
+    for (std::int64_t i = begin; i < end; ++i) rounded[static_cast<std::size_t>(i)] = times_to_odd(values[i], by);
+  });
+  Rounder{g.quantizer->format, g.quantizer->rounding, g.quantizer->overflow}.round(rounded.data(), rounded.data(), n);
+  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
+  const std::int64_t in_group = g.group / g.block_cols;
+  std::vector<double> own(scales.size(), 0);      // <x, x> of a block
+  std::vector<double> product(scales.size(), 0);  // <x, Q(x)>
+  for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+    const auto b = static_cast<std::size_t>(block);
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto x = static_cast<double>(values[i]);
+      own[b] += x * x;
+      product[b] += x * rounded[static_cast<std::size_t>(i)] * scales[b].inverse * g.spec.global_inverse;
+    }
+  });
+  std::vector<double> wanted;
+  for (std::int64_t block = 0; block < std::ssize(scales); ++block) {
+    const std::int64_t begin = block - block % cols % in_group;
+    const std::int64_t end = std::min(begin + in_group, block / cols * cols + cols);
+    const double all = std::accumulate(own.begin() + begin, own.begin() + end, 0.0);
+    const double kept = std::accumulate(product.begin() + begin, product.begin() + end, 0.0);
+    const double factor = std::isfinite(all / kept) ? all / kept : 1;
+    wanted.push_back(scales[static_cast<std::size_t>(block)].inverse * factor);
+  }
+  const Rounder by_chance{g.scale_format, {RoundingMode::stochastic}, Overflow::saturate, g.scale_key};
+  by_chance.round(wanted.data(), wanted.data(), std::ssize(wanted), first);
+  for (std::size_t b = 0; b < scales.size(); ++b) scales[b].inverse = static_cast<float>(wanted[b]);
+}
+
 // scale_of() for scales that are powers of two by floor and rceil, from the bits of a normal amax.
 Scale power_scale_of(float amax, const ScaleSpec& spec) {
   constexpr std::uint32_t kMantissa = 0x7fffff;
@@ -79,6 +130,30 @@ Scale power_scale_of(float amax, const ScaleSpec& spec) {
 bool has_power_scales(const ScaleSpec& s) {
   return s.form == ScaleForm::power && s.oracle == ScaleOracle::transformer_engine &&
          (s.rule == ScaleRule::floor || (s.rule == ScaleRule::rceil && static_cast<float>(s.most) == s.most));
+}
+
+// Of several scales of each block the first with the least error.
+template <class T>
+std::vector<Scale> searched_scales(const T* values, std::int64_t rows, const std::vector<T>& most, const Grid& g) {
+  const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
+  std::vector<Scale> scales;
+  std::vector<T> rounded;
+  for (std::int64_t i = 0; i < std::ssize(most); ++i) {
+    const std::int64_t row = i / cols * g.block_rows;
+    const std::int64_t col = i % cols * g.block_cols;
+    rounded.resize(static_cast<std::size_t>(std::min(g.block_cols, g.k - col)));
+    const std::vector<Scale> tried = g.search(most[static_cast<std::size_t>(i)], g.spec);
+    Scale& best = scales.emplace_back(tried[0]);
+    double least = std::numeric_limits<double>::infinity();
+    for (const Scale& scale : tried)
+      if (const double error =
+              error_of(values + row * g.k + col, std::min(g.block_rows, rows - row), g, scale, rounded);
+          error < least) {
+        least = error;
+        best = scale;
+      }
+  }
+  return scales;
 }
 
 }  // namespace
@@ -111,11 +186,12 @@ Scale Range::scale(const ScaleSpec& s) const {
   return {1 / scale, scale, static_cast<float>(zero)};
 }
 
-template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, const Grid& g) {
+template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, std::int64_t first, const Grid& g) {
   const std::int64_t rows = n / g.k;
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
   if (g.spec.zero_point) return range_scales(values, n, g, tiles * cols);
+  const std::int64_t first_block = first / g.k / g.block_rows * cols;
   std::vector<T> most(static_cast<std::size_t>(tiles * cols), T(0));
   std::vector<Scale> scales;
   scales.reserve(most.size());
@@ -127,31 +203,19 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
   if (g.levels[1]) {
     for (std::int64_t r = 0; r < rows; ++r) part_scales(most.data() + r * cols, cols, g, scales);
   } else if (g.search) {
-    std::vector<T> rounded;
-    for (std::int64_t i = 0; i < tiles * cols; ++i) {
-      const std::int64_t row = i / cols * g.block_rows;
-      const std::int64_t col = i % cols * g.block_cols;
-      rounded.resize(static_cast<std::size_t>(std::min(g.block_cols, g.k - col)));
-      const std::vector<Scale> tried = g.search(most[static_cast<std::size_t>(i)], g.spec);
-      Scale& best = scales.emplace_back(tried[0]);  // the first with the least error
-      double least = std::numeric_limits<double>::infinity();
-      for (const Scale& scale : tried)
-        if (const double error =
-                error_of(values + row * g.k + col, std::min(g.block_rows, rows - row), g, scale, rounded);
-            error < least) {
-          least = error;
-          best = scale;
-        }
-    }
+    scales = searched_scales(values, rows, most, g);
+  } else if (g.scale_rounding != RoundingMode::nearest_even) {
+    scales = directed_scales(most, first_block, g);
   } else if (sizeof(T) == sizeof(float) && has_power_scales(g.spec)) {
     for (const T m : most) scales.push_back(power_scale_of(static_cast<float>(m), g.spec));
   } else {
     for (const T m : most) scales.push_back(scale_of(m, g.spec));
   }
+  if (g.group > 0) correct_scales(values, n, first_block, g, scales);
   return scales;
 }
 
-template std::vector<Scale> find_scales(const float*, std::int64_t, const Grid&);
-template std::vector<Scale> find_scales(const double*, std::int64_t, const Grid&);
+template std::vector<Scale> find_scales(const float*, std::int64_t, std::int64_t, const Grid&);
+template std::vector<Scale> find_scales(const double*, std::int64_t, std::int64_t, const Grid&);
 
 }  // namespace gradual::detail

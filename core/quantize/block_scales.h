@@ -12,8 +12,12 @@ namespace gradual::detail {
 
 struct Grid : ScaleGrid {
   std::int64_t k = 1;  // of the rows that the pass sees: the tensor's, or one block if blocks fill the rows
-  const Quantizer* quantizer = nullptr;  // of a search
-  ScaleSearch search = nullptr;          // not null: tries several scales
+  const Quantizer* quantizer = nullptr;                      // of a search
+  ScaleSearch search = nullptr;                              // not null: tries several scales
+  RoundingMode scale_rounding = RoundingMode::nearest_even;  // of coded scales
+  Format scale_format = {};                                  // of coded scales
+  RandomKey scale_key = {};
+  std::int64_t group = 0;                // MS-EDEN: the elements of a row whose scales are corrected together; 0: none
   std::array<std::int64_t, 3> levels{};  // block, part and inner part; 0: none. block_cols is the last
 };
 
@@ -57,7 +61,8 @@ struct Range {
   Scale scale(const ScaleSpec& spec) const;
 };
 
-// Scales of the blocks of n elements, whole rows of the grid.
-template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, const Grid& grid);
+// Scales of the blocks of n elements, whole rows of the grid, of which the first is the tensor's element `first`.
+template <class T>
+std::vector<Scale> find_scales(const T* values, std::int64_t n, std::int64_t first, const Grid& grid);
 
 }  // namespace gradual::detail

@@ -42,7 +42,9 @@ detail::ScaleSearch search_of(CodedRule rule) {
   return rule == CodedRule::least_squares ? sixteenths : nullptr;
 }
 
-std::string rule_text(CodedRule rule) { return searches(rule) ? fmt::format(" ({})", to_string(rule)) : ""; }
+std::string rule_text(CodedRule rule) {
+  return rule == CodedRule::nearest ? "" : fmt::format(" ({})", to_string(rule));
+}
 
 // Codes of bytes; others are kept as the f32 that they stand for.
 Format stored_as(const Format& format) { return format.storage_bits() == 8 ? format : Format::ieee(8, 23); }

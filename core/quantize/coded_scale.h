@@ -84,7 +84,7 @@ struct Nvfp4Blocks {
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;
-  bool runs_on_gpus() const { return scale_format == kScaleE4m3 && !searches(rule); }
+  bool runs_on_gpus() const { return scale_format == kScaleE4m3 && rule == CodedRule::nearest; }
   detail::ScaleSearch search() const;
   Format codes() const;
   int scale_bits(const Format&) const { return scale_format.bits(); }

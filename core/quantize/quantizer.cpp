@@ -228,6 +228,14 @@ template <class Kind>
   requires(Kind::kUnit != ScaleUnit::tensor)
 void set_scales(const Kind&, const Rows&, const QuantizeOptions&, const Tensor&, Grid&) {}
 
+RoundingMode rounding_of(CodedRule rule) {
+  if (rule == CodedRule::up) return RoundingMode::up;
+  return rule == CodedRule::stochastic ? RoundingMode::stochastic : RoundingMode::nearest_even;
+}
+
+// Keeps the random numbers of scales apart from those of elements.
+constexpr std::uint64_t kScaleKey = 0x6772616475616c24;
+
 // The shape of the blocks.
 template <class Kind> void set_blocks(const Kind& kind, const Rows& x, Grid& g) {
   g.block_rows = 1;
@@ -243,7 +251,15 @@ template <class Kind> void set_blocks(const Kind& kind, const Rows& x, Grid& g) 
     g.levels = {kind.block, kind.part, kind.inner_part};
   }
   if constexpr (requires { kind.search(); }) g.search = kind.search();
-  if (!tiles && x.k % kind.block == 0) g.k = kind.block;
+  if constexpr (requires { kind.scale_format; }) g.scale_format = kind.scale_format;
+  if constexpr (std::is_same_v<Kind, CodedBlocks> || std::is_same_v<Kind, Nvfp4Blocks>)
+    g.scale_rounding = rounding_of(kind.rule);
+  std::int64_t unit = kind.block;  // whole scales need the row in multiples of it
+  if constexpr (requires { kind.group; }) {
+    g.group = kind.group;
+    unit = kind.group;
+  }
+  if (!tiles && x.k % unit == 0) g.k = unit;
 }
 
 Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o, const PartOf& part) {
@@ -251,6 +267,7 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o, cons
   g.k = x.k;
   g.spec = scale_spec(q);
   g.quantizer = &q;
+  g.scale_key = {o.key.seed ^ kScaleKey, o.key.stream};
   g.block_rows = std::max<std::int64_t>(1, x.rows);
   g.block_cols = std::max<std::int64_t>(1, x.k);
   std::visit(
@@ -258,7 +275,8 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o, cons
         g.fixed = Kind::kUnit == ScaleUnit::tensor;
         if constexpr (Kind::kUnit == ScaleUnit::row) g.block_rows = 1;
         if constexpr (Kind::kUnit == ScaleUnit::block) set_blocks(kind, x, g);
-        if constexpr (std::is_same_v<Kind, Nvfp4Blocks>) set_tensor_scale(x, part.amax, g);
+        if constexpr (std::is_same_v<Kind, Nvfp4Blocks> || std::is_same_v<Kind, EdenBlocks>)
+          set_tensor_scale(x, part.amax, g);
         else set_scales(kind, x, o, part.amax, g);
       },
       q.scaling);
@@ -305,9 +323,10 @@ void multiply(const T* from, T* to, std::int64_t n, const Grid& g, std::span<con
 }
 // Whether the product of a code's value and a block's scale under one of the tensor is exact in f32.
 bool fits_f32(const Quantizer& q) {
-  const auto* const two_levels = std::get_if<Nvfp4Blocks>(&q.scaling);
-  if (!two_levels) return false;
-  const Format& scale = two_levels->scale_format;
+  if (!has_two_levels(q.scaling)) return false;
+  const Format scale = of_kind(
+      q.scaling, kScaleE4m3,
+      [](const auto& kind) requires requires { kind.scale_format; } { return kind.scale_format; });
   return !q.format.table && q.format.mantissa_bits + scale.mantissa_bits <= 22 &&
          q.format.min_positive() * scale.min_positive() >= 0x1p-126 && q.format.max() * scale.max() <= 0x1p126;
 }
@@ -355,8 +374,11 @@ void round_scaled(const Rounder& rounder, const T* from, float* to, std::int64_t
 const Quantizer& checked(const Quantizer& q, const char* what, const Tensor& x) {
   check_valid(q);
   if (x.device().is_cuda() && cpu_only(q))
-    throwf("quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's) run on the CPU only",
-           to_string(q.format));
+    throwf(
+        "quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's to nearest) run on the "
+        "CPU "
+        "only",
+        to_string(q.format));
   if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard() yourself", what);
   if (q.center) throwf("{}: center belongs to a product; subtract the mean yourself", what);
   return q;
@@ -389,7 +411,8 @@ struct Call {
     const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
       std::optional<Scratch> scratch;
       const T* source = x.load<T>(first, n, scratch);
-      const std::vector<Scale> scales = g.fixed ? std::vector{g.one} : find_scales(source, n, g);
+      const std::vector<Scale> scales =
+          g.fixed ? std::vector{g.one} : find_scales(source, n, part.first_element + first, g);
       if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(scales), stats);
       if (stats.exponents && !o.scaled_exponents) {
         stats.exponents->add(source, n);
@@ -494,6 +517,10 @@ bool cpu_only(const Quantizer& q) {
                                });
 }
 
+bool is_random(const Quantizer& q) {
+  return q.rounding.mode == RoundingMode::stochastic || has_random_scales(q.scaling);
+}
+
 void check_valid(const Quantizer& q) {
   check_valid(q.format);
   in_context("quantizer to " + to_string(q.format), [&] {
@@ -503,6 +530,9 @@ void check_valid(const Quantizer& q) {
     std::visit([&](const auto& kind) { kind.check(q.format); }, q.scaling);
     if (q.hadamard && std::ranges::find(kHadamardSizes, q.hadamard.size) == std::end(kHadamardSizes))
       throwf("a Hadamard transform of size {}; allowed are 16, 32, 64, 128 and 256", q.hadamard.size);
+    if (q.signs == HadamardSigns::drawn && !q.hadamard) throw_error("signs are of a Hadamard transform; there is none");
+    if (is_any<EdenBlocks>(q.scaling) && q.rounding.mode == RoundingMode::stochastic)
+      throw_error("ms-eden has random scales; its elements are rounded another way than stochastic");
   });
 }
 

@@ -30,6 +30,12 @@ struct HadamardSize {
   bool operator==(const HadamardSize&) const = default;
 };
 inline constexpr int kHadamardSizes[] = {16, 32, 64, 128, 256};
+// The random signs of the transform.
+enum class HadamardSigns : std::uint8_t {
+  fixed,  // the same in every product and run
+  drawn   // new ones in each product, from the default generator. Not in a recorded step (cuda::Graph)
+};
+template <> inline constexpr std::string_view kEnumNames<HadamardSigns>[] = {"fixed", "drawn"};
 
 struct Quantizer {
   Format format;
@@ -37,6 +43,7 @@ struct Quantizer {
   Overflow overflow = Overflow::saturate;
   Scaling scaling = {};
   HadamardSize hadamard = {};  // a random Hadamard transform along the contracted axis before rounding (see hadamard())
+  HadamardSigns signs = HadamardSigns::fixed;
   // The mean over the samples is subtracted before rounding, and its part of the product is added in f32. For x and dy
   // of matmul and linear.
   bool center = false;
@@ -46,8 +53,10 @@ struct Quantizer {
 // Throws Error that names the wrong field and what is allowed.
 void check_valid(const Quantizer& quantizer);
 // True if GPUs refuse it: tables of values, zero points, parts of blocks, searched scales, coded ones but nvfp4's in
-// e4m3fn.
+// e4m3fn to nearest.
 bool cpu_only(const Quantizer& quantizer);
+// True if it rounds elements or scales at random, by QuantizeOptions::key.
+bool is_random(const Quantizer& quantizer);
 // A description: "e4m3fn, one delayed scale per tensor (history 1024, max)".
 std::string describe(const Quantizer& quantizer);
 
@@ -66,8 +75,8 @@ constexpr bool keeps_scale(QuantizeFor use) {
 
 struct QuantizeOptions {
   int axis = -1;  // the contracted axis, along which rows and blocks lie
-  // The key of stochastic rounding. Elements are numbered with the axis last. In a recorded call (cuda::Graph) the key
-  // counts as a draw from the default generator, and each replay advances it.
+  // The key of stochastic rounding. Elements are numbered with the axis last; random scales have a stream of their own.
+  // In a recorded call (cuda::Graph) the key counts as a draw from the default generator, and each replay advances it.
   RandomKey key = {};
   // If not null, in the memory of x's GPU: the stream is key.stream + (*steps << 25), and replays do not advance the
   // key.

@@ -227,8 +227,8 @@ GRADUAL_HD inline Scale power_scale(int e) {
   return {power(-e), power(e)};
 }
 
-// NVFP4 (NVIDIA 2025): the coded scale of a block, relative to the tensor's scale.
-GRADUAL_HD inline Scale nvfp4_scale(double amax, const ScaleSpec& s) {
+// NVFP4 (NVIDIA 2025): the scale of a block, relative to the tensor's scale, before it is rounded to its format.
+GRADUAL_HD inline double nvfp4_wanted(double amax, const ScaleSpec& s) {
   const auto narrow = static_cast<float>(amax);
   const auto most = static_cast<float>(s.most);
   const float nan = is_nan(amax) ? narrow : s.global;
@@ -239,13 +239,19 @@ GRADUAL_HD inline Scale nvfp4_scale(double amax, const ScaleSpec& s) {
   } else if (!is_nan(nan)) {
     wanted = s.product == ScaledProduct::exact ? times_to_odd(amax, s.global) / s.most : narrow * s.global / most;
   }
+  return wanted;
+}
+// The scale of a block that is stored as this number.
+GRADUAL_HD inline Scale stored_scale(float stored, const ScaleSpec& s) {
+  if (is_nan(stored)) return {stored, stored};
+  const float forward = stored == 0 ? 0 : s.global / stored;
+  return {forward > FLT_MAX ? FLT_MAX : forward, stored};
+}
+GRADUAL_HD inline Scale nvfp4_scale(double amax, const ScaleSpec& s) {
   LoopCounts unused;
   const auto rounded = round_bits<static_cast<int>(RoundingMode::nearest_even), false, false, false>(
-      std::bit_cast<std::uint64_t>(wanted), 0, s.stored, unused);
-  const auto scale = static_cast<float>(std::bit_cast<double>(rounded));
-  if (is_nan(scale)) return {scale, scale};
-  const float forward = scale == 0 ? 0 : s.global / scale;
-  return {forward > FLT_MAX ? FLT_MAX : forward, scale};
+      std::bit_cast<std::uint64_t>(nvfp4_wanted(amax, s)), 0, s.stored, unused);
+  return stored_scale(static_cast<float>(std::bit_cast<double>(rounded)), s);
 }
 
 // The scale of a row or a block with the largest magnitude `amax`.

@@ -15,6 +15,7 @@ std::string describe(const Quantizer& q) {
   if (q.center) text += ", mean subtracted";
   if (q.hadamard) text += ", Hadamard transform";
   if (q.hadamard && q.hadamard != HadamardSize(16)) text += " of " + std::to_string(q.hadamard.size);
+  if (q.signs == HadamardSigns::drawn) text += " with drawn signs";
   return text;
 }
 

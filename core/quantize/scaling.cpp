@@ -11,6 +11,14 @@ bool has_zero_points(const Scaling& scaling) {
   return std::visit([](const auto& kind) { return requires { kind.kZeroPoints; }; }, scaling);
 }
 
+bool has_random_scales(const Scaling& scaling) {
+  if (is_any<EdenBlocks>(scaling)) return true;
+  return of_kind(
+      scaling, false, [](const auto& kind) requires std::is_same_v<decltype(kind.rule), CodedRule> {
+        return kind.rule == CodedRule::stochastic;
+      });
+}
+
 ScaledProduct product_of(const Scaling& scaling) {
   return of_kind(
       scaling, ScaledProduct::exact, [](const auto& kind) requires requires { kind.product; } { return kind.product; });

@@ -10,6 +10,7 @@
 #include "amax_scale.h"
 #include "coded_scale.h"
 #include "delayed_scale.h"
+#include "eden_scale.h"
 #include "given_scale.h"
 #include "power_scale.h"
 #include "range_scale.h"
@@ -19,7 +20,7 @@ namespace gradual {
 // In JSON the first of the kinds with one name is the default.
 using Scaling =
     std::variant<NoScale, FixedScale, TensorScale, TensorRange, DelayedScale, RowScale, RowRange, PowerBlocks,
-                 FloatBlocks, CodedBlocks, RangeBlocks, PowerParts, FloatParts, CodedParts, Nvfp4Blocks>;
+                 FloatBlocks, CodedBlocks, RangeBlocks, PowerParts, FloatParts, CodedParts, Nvfp4Blocks, EdenBlocks>;
 
 // True if the scaling is one of these kinds.
 template <class... Kinds> constexpr bool is_any(const Scaling& scaling) {
@@ -45,6 +46,10 @@ inline ScaleUnit unit_of(const Scaling& scaling) {
 // True if a tensor has at most one scale.
 inline bool per_tensor(const Scaling& scaling) { return unit_of(scaling) == ScaleUnit::tensor; }
 bool has_zero_points(const Scaling& scaling);
+// True if the scales of blocks are under one of the tensor.
+inline bool has_two_levels(const Scaling& scaling) { return is_any<Nvfp4Blocks, EdenBlocks>(scaling); }
+// True if scales are rounded at random.
+bool has_random_scales(const Scaling& scaling);
 
 // Options that several kinds have, and what the others do.
 ScaledProduct product_of(const Scaling& scaling);

@@ -62,10 +62,13 @@ const std::map<std::string, double> kExpected = {
     {"switchback", (4 * 8 + 2 * 32) / 6.0},
     {"mxfp4-backward", (2 * 32 + 4 * (4 + 8.0 / 32)) / 6},
     {"mxfp4-centered", 4 + 8.0 / 32},
+    {"quartet2", 4 + 8.0 / 16},
     {"bf16-flash", 32},
     {"bf16-flash-shifted", 32},
     {"adam8", 32},
     {"adam4", 32},
+    {"eco-fp8", (4 * 32 + 2 * 8.0) / 6},
+    {"unscaled-fp8", 8},
 };
 
 // By the sources that the formats name.
@@ -100,6 +103,8 @@ template <class Kind> double bits_of_scales(const Kind& kind, const Format& form
     bits += (kind.power_of_two ? 8 : 32) / numbers_in(kind.block, kind.square);
   } else if constexpr (is_one_of<Kind, CodedBlocks, Nvfp4Blocks>) {
     bits += code_bits(kind.scale_format) / numbers_in(kind.block, kind.square);
+  } else if constexpr (is_one_of<Kind, EdenBlocks>) {
+    bits += code_bits(kind.scale_format) / kind.block;
   } else if constexpr (is_one_of<Kind, RangeBlocks>) {
     bits += (32 + code_bits(format)) / numbers_in(kind.block, kind.square);
   } else if constexpr (is_one_of<Kind, PowerParts, FloatParts, CodedParts>) {

@@ -209,6 +209,7 @@ TEST_CASE("a scaling's keys decide its kind, and keys without a meaning there ar
   CHECK(scaling(R"("kind": "block", "part": 4, "scale": "f32")") == Scaling(FloatParts{.part = 4}));
   CHECK(scaling(R"("kind": "block", "part": 4, "scale": "coded")") == Scaling(CodedParts{.part = 4}));
   CHECK(scaling(R"("kind": "nvfp4", "block": 16)") == Scaling(Nvfp4Blocks{.block = 16}));
+  CHECK(scaling(R"("kind": "ms-eden", "group": 64)") == Scaling(EdenBlocks{.group = 64}));
 
   const auto refused = [&](const std::string& keys) {
     const std::string start = "recipe 'a', quantization, forward_x, scaling: ";
@@ -248,7 +249,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
           "scale": "coded", "scale_format": "e5m1", "rule": "rceil"}}}})",
        "recipe 'a', quantization, forward_x, scaling: with the other keys \"rule\" is \"rceil\"; allowed is one of "
        "floor, "
-       "four-over-six, least-squares"},
+       "up, stochastic, four-over-six, least-squares"},
       {R"({"name": "a", "quantization": {"forward_x": {"format": {"signed": false, "exponent_bits": 4,
           "mantissa_bits": 3, "bias": 7}}}})",
        "recipe 'a': quantization, forward_x: format e4m3: an unsigned format has no -0: negative_zero is false for it"},
@@ -307,7 +308,7 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "wgrad_dy, weight_gradient, weight, master, moment1, moment2, "},
       {R"({"name": "a", "quantization": {"forward_x": "e4m3fn"}})",
        "recipe 'a', quantization: \"forward_x\" is \"e4m3fn\"; allowed is \"none\" or an object of format, rounding, "
-       "overflow, scaling, hadamard, center, such as {\"format\": \"e4m3fn\"}"},
+       "overflow, scaling, hadamard, signs, center, such as {\"format\": \"e4m3fn\"}"},
       {R"({"name": "a", "quantization": {"forward_x": {"format": "e2m1", "hadamard": 24}}})",
        "recipe 'a', quantization, forward_x: \"hadamard\" is 24; allowed is true (16), false, 16, 32, 64, 128 or 256"},
       {R"({"name": "a", "quantization": {"forward_x": {}}})",

@@ -92,7 +92,7 @@ TEST_CASE("a loss scale sees Inf and NaN that any quantised recipe hides: in err
           CAPTURE(where);
           manual_seed(0);
           Two net(bias);
-          RecipeRun run(scaled(name), net, optim::SGDOptions{.lr = 0.01});
+          RecipeRun run(scaled(name), net, optim::SGDOptions{.lr = 0.01, .momentum = 0.9});
           const Tensor x = randn({32, 32});
           CHECK(run.step([&] { return square(net(x)).mean(); }).result.applied());
           const std::string place = where;

@@ -44,6 +44,13 @@ TEST_CASE("the edit of each cure makes the cured recipe, of the recipe itself an
   CHECK(edits > 40);
 }
 
+TEST_CASE("masters take the place of errors that go into the momentum") {
+  const amp::Recipe cured = cures::masters(amp::recipe("eco-fp8")).recipe;
+  amp::check_valid(cured);
+  CHECK(cured.update == optim::LowPrecisionUpdate::none);
+  CHECK_FALSE(cured.quantization->weight);
+}
+
 TEST_CASE("cures that change nothing, or that a recipe does not take, are left out") {
   const amp::Recipe amp16 = amp::recipe("amp-fp16");
   const amp::Recipe mx = amp::recipe("mxfp4");
