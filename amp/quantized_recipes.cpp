@@ -112,6 +112,13 @@ Quantization centered(Quantization q) {
   return q;
 }
 
+// "Scaling FP8 training to trillion-token LLMs" (Fishman et al. 2024): theirs scales the input of the layer after a
+// SwiGLU alone.
+Quantization smoothed(Quantization q) {
+  q.smooth = true;
+  return q;
+}
+
 // Attention as a bf16 FlashAttention has it. Sums between blocks are bf16 too, as in the code of "Why Low-Precision
 // Transformer Training Fails" (Qiu and Yao 2025); its cure moves a maximum that occurs more than once.
 Quantization bf16_flash(double beta) {
@@ -181,6 +188,9 @@ std::vector<Recipe> quantized_recipes() {
       full("mxfp4-centered",
            "as mxfp4, without the mean of x over the samples, which is added in f32 (arXiv 2603.10444)",
            centered(mx("e2m1"))),
+      full("fp8-smooth",
+           "as fp8-delayed; each channel of x times a power of two before it is rounded, and back (arXiv 2409.12517)",
+           smoothed(fp8(DelayedScale{}))),
       full("bf16-flash", "attention in blocks of 64 keys, its operands and its output in bf16; all else in f32",
            bf16_flash(0)),
       full("bf16-flash-shifted",

@@ -62,6 +62,7 @@ const std::map<std::string, double> kExpected = {
     {"switchback", (4 * 8 + 2 * 32) / 6.0},
     {"mxfp4-backward", (2 * 32 + 4 * (4 + 8.0 / 32)) / 6},
     {"mxfp4-centered", 4 + 8.0 / 32},
+    {"fp8-smooth", 8},
     {"bf16-flash", 32},
     {"bf16-flash-shifted", 32},
     {"adam8", 32},
