@@ -28,8 +28,8 @@ struct SwiGLU : nn::Module {
   Tensor forward(const Tensor& x) override { return down(product(x)); }
 };
 
-// Normal numbers; in one sample of a thousand the first is nine times as large. The target is a SwiGLU of the first, and
-// a network of all.
+// Normal numbers; in one sample of a thousand the first is nine times as large. The target is a SwiGLU of the first,
+// and a network of all.
 struct Task {
   Tensor first = randn({kInputs, 16}) / 5.7;
   Tensor second = randn({16, 4}) / 4.0;
