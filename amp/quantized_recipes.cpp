@@ -95,6 +95,9 @@ Quantization dynamic_moments(int bits, int block) {
   return {.moment1 = in_blocks(""), .moment2 = in_blocks("u")};
 }
 
+// "Effective Quantization of Muon Optimizer States" (Gupta et al. 2025): momentum in linear codes, blocks of 2048.
+Quantization linear_momentum() { return {.moment1 = to_format("int8", FloatBlocks{.block = 2048})}; }
+
 // "Training LLMs with MXFP4" (Tseng et al. 2025): both products of backward in MXFP4, rounded at random after a random
 // Hadamard transform. Without clipping the rounding has no bias; theirs scales by 3/4 instead of rceil.
 Quantization mxfp4_backward() {
@@ -201,6 +204,8 @@ std::vector<Recipe> quantized_recipes() {
            dynamic_moments(8, 256)),
       full("adam4", "f32, with Adam's moments in dynamic maps of 4 bits, an f32 scale per 128 (torchao)",
            dynamic_moments(4, 128)),
+      full("muon8", "f32, with the momentum in int8, an f32 scale per 2048: for Muon (arXiv 2509.23106)",
+           linear_momentum()),
   };
 }
 

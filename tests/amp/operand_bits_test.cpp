@@ -67,6 +67,7 @@ const std::map<std::string, double> kExpected = {
     {"bf16-flash-shifted", 32},
     {"adam8", 32},
     {"adam4", 32},
+    {"muon8", 32},
 };
 
 // By the sources that the formats name.

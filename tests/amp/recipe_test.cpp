@@ -337,7 +337,8 @@ TEST_CASE("names, aliases and the registry") {
                                                         "bf16-flash",
                                                         "bf16-flash-shifted",
                                                         "adam8",
-                                                        "adam4"});
+                                                        "adam4",
+                                                        "muon8"});
   CHECK(amp::recipe("O0").name == "fp32");
   CHECK(amp::recipe("O1").name == "amp-fp16");
   CHECK(amp::recipe("O2").name == "fp16-master");
@@ -354,7 +355,7 @@ TEST_CASE("names, aliases and the registry") {
         "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "
         "msamp-o2, nvfp4-4over6, mxint8, msfp12, msfp16, mx9, mx6, mx4, hif4, int8, int4, int8-asym, int4-asym, nf4, "
         "int8-rowwise, switchback, mxfp4-backward, mxfp4-centered, fp8-smooth, bf16-flash, bf16-flash-shifted, adam8, "
-        "adam4, eXmY, eXmY:ROUNDING, pure:FORMAT, "
+        "adam4, muon8, eXmY, eXmY:ROUNDING, pure:FORMAT, "
         "mx16:FORMAT, "
         "fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
   const auto told = [](const char* name, const std::string& end) {
