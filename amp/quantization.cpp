@@ -609,7 +609,6 @@ void check_valid(const Quantization& q) {
   const bool transforms_x = (q.forward_x && q.forward_x->hadamard) || (q.wgrad_x && q.wgrad_x->hadamard);
   if (q.smooth && (q.requantize || transforms_x))
     throw_error("quantization: smooth goes with an x that is not transformed, and without requantize");
-  if (q.smooth && !q.forward_x && !q.wgrad_x) throw_error("quantization: smooth needs a quantizer of x");
   for (const auto* weight : {&q.forward_w, &q.dgrad_w})
     if (*weight && (*weight)->center) throw_error("quantization: center is for x and dy; weights have no samples");
   both_or_none("forward", q.forward_x, q.forward_w);
