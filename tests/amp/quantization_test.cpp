@@ -887,3 +887,20 @@ TEST_CASE("smooth: files, and what it is not for") {
   q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
   CHECK(message_of([&] { amp::check_valid(q); }).find("an x that is not transformed") != std::string::npos);
 }
+
+TEST_CASE("smooth: no samples, and channels whose scale is 1") {
+  const Quantizer whole{.format = format("e4m3fn"), .overflow = Overflow::saturate, .scaling = TensorScale{}};
+  Quantization q = same(whole);
+  q.smooth = true;
+  const Region region(q);
+  for (const std::int64_t samples : {0, 3}) {
+    CAPTURE(samples);
+    const Tensor w = random({2, 4}, 1).set_requires_grad();
+    const Tensor x = full({samples, 4}, 448.0);
+    const Tensor y = region.forward([&] { return linear(x, w); });
+    region.backward(y, ones({samples, 2}));
+    CHECK(y.sizes() == Shape{samples, 2});
+    const Tensor dw = full({2, 4}, 448.0 * static_cast<double>(samples));
+    CHECK(max(abs(w.grad() - dw)).item() <= 1e-3);
+  }
+}
