@@ -36,6 +36,7 @@ struct ProductOperand {
   QuantizeFor use = QuantizeFor::evaluation;
   const Quantizer* quantizer = nullptr;  // null: high precision
   std::optional<Tensor> saved = {};      // the scale of what forward saved as codes
+  std::optional<int> channel = {};       // the dim of the channels that are scaled (Quantization::smooth)
 };
 
 // The roles determine which of the three products it is; other combinations occur only in gradients of gradients.
@@ -106,6 +107,19 @@ void look_at(const ProductOperand& o, const Tensor& t, const Quantizer& plain, Q
 // Nothing to round.
 bool stays(const ProductOperand& o) { return o.saved || !o.quantizer || is_identity(*o.quantizer); }
 
+// The powers of two by which the channels of an operand are divided before it is rounded: f32, of its dims, 1 along all
+// but `channel`. Those that a quantizer with one scale per channel has.
+Tensor channel_scales(const Tensor& t, int channel, const Format& format) {
+  const StageScope unseen(chain().observe, nullptr);  // rounds no operand
+  const Quantizer by_channel{
+      .format = format, .overflow = Overflow::saturate, .scaling = RowScale{.power_of_two = true}};
+  const std::int64_t channels = t.size(channel);
+  const Tensor rows = t.detach().transpose(channel, -1).reshape({-1, channels});
+  Shape sizes = Shape::filled(t.dim(), 1);
+  sizes[wrap_dim(channel, t.dim(), "smooth")] = channels;
+  return quantize_operand(rows, by_channel, {.axis = 0}).scale.reshape(sizes);
+}
+
 // Rounds an operand along `axis`, unless it was saved as codes.
 QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site, const PartOf& layout = {}) {
   if (o.saved) return {t, *o.saved};
@@ -114,6 +128,12 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
   QuantizeOptions options = rounding_of(o, axis, site);
   const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
   look_at(o, t, plain, options.use, site);
+  if (o.channel && t.dim() >= 2) {
+    const Tensor scales = channel_scales(t, *o.channel, plain.format);
+    QuantizedOperand result = quantize_part(div(t.to(DType::f32), scales), plain, options, layout);
+    result.values = mul(result.values, scales);
+    return result;
+  }
   QuantizedOperand result = quantize_part(t, plain, options, layout);
   if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
   // the same codes
@@ -128,7 +148,7 @@ void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedO
   if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
   if (q.*kOperandQuantizers[static_cast<int>(o.role)][1] != *o.quantizer || is_identity(*o.quantizer)) return;
   const Format format = detail::rounded_format(*o.quantizer);
-  if (!per_tensor(o.quantizer->scaling) || changes_numbers(*o.quantizer) || format.bits() > 16) return;
+  if (!per_tensor(o.quantizer->scaling) || changes_numbers(*o.quantizer) || o.channel || format.bits() > 16) return;
   // The values are the codes' own: encoding them is exact in any mode.
   QuantizedTensor codes = quantize(v.values, format, {}, Overflow::ieee);
   if (v.scale.defined()) codes.scales = as_strided(v.scale, {1, 1}, {1, 1}, v.scale.offset());
@@ -175,7 +195,7 @@ Tensor scaled(const Tensor& y, const Tensor& scale) { return scale.defined() ? y
 
 // The f8 dtype of an operand that a backend may multiply by f8 instructions: at most one scale per tensor.
 std::optional<DType> f8_of(const ProductOperand& o) {
-  if (!o.quantizer || !per_tensor(o.quantizer->scaling)) return {};
+  if (!o.quantizer || !per_tensor(o.quantizer->scaling) || o.channel) return {};
   const std::optional<DType> dtype = dtype_of_format(o.quantizer->format);
   return dtype && is_f8(*dtype) ? dtype : std::nullopt;
 }
@@ -456,6 +476,10 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
       throw_error(
           "requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor or its blocks "
           "divide the channels");
+    if (!within && o->channel)
+      throw_error(
+          "smooth: a convolution rounds windows, not x, unless it has one scale for a tensor or its blocks divide the "
+          "channels; leave it out by `modules`");
     if (!within && o->input == c.axis.windows) {
       by_window = o;
       continue;
@@ -535,6 +559,13 @@ Outputs in_high_precision(const OpCall& call) {
   return dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
 }
 
+// The dim of x that holds its channels: in forward the contracted one.
+int channel_dim(OpId op, int input, bool wgrad) {
+  if (op != OpId::matmul && op != OpId::linear) return 1;
+  const bool contracts_last = input == 0 || op == OpId::linear;
+  return contracts_last != wgrad ? -1 : -2;
+}
+
 Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call) {
   RewriteContext& context = rewrite_context();
   if (!context.data) {
@@ -561,6 +592,9 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   for (ProductOperand* o : {&a, &b}) o->use = use_of(o->role, state, unrecorded);
   a.quantizer = quantizer_of(q, a.role, b.role);
   b.quantizer = quantizer_of(q, b.role, a.role);
+  for (ProductOperand* o : {&a, &b})
+    if (q.smooth && o->role == Role::activation && !o->saved)
+      o->channel = channel_dim(call.op, o->input, a.role == Role::error || b.role == Role::error);
   Outputs out;
   switch (call.op) {
     case OpId::matmul: out[0] = product(q, a, b, site); break;
@@ -622,6 +656,9 @@ void check_valid(const Quantization& q) {
   };
   if (q.requantize && ((q.forward_x && changes_numbers(*q.forward_x)) || (q.forward_w && q.forward_w->hadamard)))
     throw_error("quantization: requantize goes with forward operands that are not transformed nor centered");
+  const bool transforms_x = (q.forward_x && q.forward_x->hadamard) || (q.wgrad_x && q.wgrad_x->hadamard);
+  if (q.smooth && (q.requantize || transforms_x))
+    throw_error("quantization: smooth goes with an x that is not transformed, and without requantize");
   for (const auto* weight : {&q.forward_w, &q.dgrad_w})
     if (*weight && (*weight)->center) throw_error("quantization: center is for x and dy; weights have no samples");
   both_or_none("forward", q.forward_x, q.forward_w);
@@ -686,6 +723,7 @@ std::vector<OperandGroup> describe(const Quantization& q) {
   };
   for (const auto& [field, quantizer] : kQuantizerFields)
     if (q.*quantizer) add(field, describe(*(q.*quantizer)), 0);
+  if (q.smooth) groups.push_back({{"smooth"}, "channels of x scaled by powers of two"});
   if (!q.attention) return groups;
   const AttentionPrecision& a = *q.attention;
   const std::size_t of_products = groups.size();

@@ -58,6 +58,11 @@ struct Quantization {
   // Replaces the policy of the six operands' quantizers. Recipes of 8 bits and fewer saturate, so that an infinite
   // gradient becomes the largest value; saturate_finite hands it on. A loss scale's check sees both (hidden operands).
   std::optional<Overflow> overflow = {};
+  // Each channel of x is multiplied by a power of two before it is rounded and divided by it afterwards, exactly; with
+  // it the channel's largest magnitude is from half of the format's largest value up to that value (Smooth-SwiGLU,
+  // Fishman et al. 2024, arXiv 2409.12517, for the input of the layer after a SwiGLU; here for all layers). Not with a
+  // Hadamard transform of x, requantize, or a convolution that rounds windows.
+  bool smooth = false;
   // Backward rounds x and W again from forward's codes instead of from the originals, as on hardware that keeps 8 bits.
   // Not for convolutions that round windows (blocks that do not divide the channels): these have no codes of x.
   bool requantize = false;

@@ -95,6 +95,9 @@ Quantization dynamic_moments(int bits, int block) {
   return {.moment1 = in_blocks(""), .moment2 = in_blocks("u")};
 }
 
+// "Effective Quantization of Muon Optimizer States" (Gupta et al. 2025): momentum in linear codes, blocks of 2048.
+Quantization linear_momentum() { return {.moment1 = to_format("int8", FloatBlocks{.block = 2048})}; }
+
 // "Training LLMs with MXFP4" (Tseng et al. 2025): both products of backward in MXFP4, rounded at random after a random
 // Hadamard transform. Without clipping the rounding has no bias; theirs scales by 3/4 instead of rceil.
 Quantization mxfp4_backward() {
@@ -125,6 +128,13 @@ Quantization quartet2() {
           .dgrad_w = backward,
           .wgrad_x = backward,
           .wgrad_dy = backward};
+}
+
+// "Scaling FP8 training to trillion-token LLMs" (Fishman et al. 2024): theirs scales the input of the layer after a
+// SwiGLU alone.
+Quantization smoothed(Quantization q) {
+  q.smooth = true;
+  return q;
 }
 
 // Attention as a bf16 FlashAttention has it. Sums between blocks are bf16 too, as in the code of "Why Low-Precision
@@ -211,6 +221,9 @@ std::vector<Recipe> quantized_recipes() {
            "forward as nvfp4-4over6, without tiles; backward in e2m1 to nearest after a random rotation of 128, with "
            "random scales against the bias (MS-EDEN, arXiv 2601.22813)",
            quartet2()),
+      full("fp8-smooth",
+           "as fp8-delayed; each channel of x times a power of two before it is rounded, and back (arXiv 2409.12517)",
+           smoothed(fp8(DelayedScale{}))),
       full("bf16-flash", "attention in blocks of 64 keys, its operands and its output in bf16; all else in f32",
            bf16_flash(0)),
       full("bf16-flash-shifted",
@@ -224,6 +237,8 @@ std::vector<Recipe> quantized_recipes() {
       without_masters(),
       full("unscaled-fp8", "matmul inputs in e4m3, gradients in e5m2, without scales: for unit-scaled models (u-muP)",
            fp8(NoScale{})),
+      full("muon8", "f32, with the momentum in int8, an f32 scale per 2048: for Muon (arXiv 2509.23106)",
+           linear_momentum()),
   };
 }
 

@@ -175,6 +175,7 @@ static void enter(Quantization& q, const Phase& phase) {
   q.accumulator = other.accumulator;
   q.overflow = other.overflow;
   q.requantize = other.requantize;
+  q.smooth = other.smooth;
 }
 
 Recipe recipe_in_step(const Recipe& r, std::int64_t step, std::int64_t steps) {

@@ -183,6 +183,7 @@ Json json_of(const Recipe& r) {
   if (!r.gradients) json.erase("gradients");  // what follows from the masters
   if (r.schedule.empty()) json.erase("schedule");
   if (r.quantization && !r.quantization->attention) json["quantization"].erase("attention");
+  if (r.quantization && !r.quantization->smooth) json["quantization"].erase("smooth");
   if (r.quantization)
     for (auto& [key, value] : json["quantization"].items())
       if (value.is_object() && value.contains("center") && value["center"] == false) value.erase("center");

@@ -104,6 +104,7 @@ template <> struct Fields<Quantization> {
     field("overflow", q.overflow);
     field("save_codes", q.save_codes);
     field("requantize", q.requantize);
+    field("smooth", q.smooth);
   }
 };
 

@@ -63,12 +63,14 @@ const std::map<std::string, double> kExpected = {
     {"mxfp4-backward", (2 * 32 + 4 * (4 + 8.0 / 32)) / 6},
     {"mxfp4-centered", 4 + 8.0 / 32},
     {"quartet2", 4 + 8.0 / 16},
+    {"fp8-smooth", 8},
     {"bf16-flash", 32},
     {"bf16-flash-shifted", 32},
     {"adam8", 32},
     {"adam4", 32},
     {"eco-fp8", (4 * 32 + 2 * 8.0) / 6},
     {"unscaled-fp8", 8},
+    {"muon8", 32},
 };
 
 // By the sources that the formats name.

@@ -794,3 +794,123 @@ TEST_CASE("center: what it is not for") {
           quantize(ones({2, 2}), *q.forward_x);
         }).find("center belongs to a product") != std::string::npos);
 }
+
+namespace {
+
+// x rounded as `smooth` says: channel by channel, each times a power of two, in a tensor with one scale.
+Tensor smoothed(const Tensor& x, const Quantizer& q, int channel) {
+  const Tensor columns = x.detach().transpose(channel, -1).reshape({-1, x.size(channel)});
+  const double most = q.format.max();
+  std::vector<float> scales;
+  for (std::int64_t c = 0; c < columns.size(1); ++c) {
+    const double amax = absmax(columns.narrow(1, c, 1));
+    scales.push_back(amax == 0 ? 1.0F : static_cast<float>(std::exp2(std::floor(std::log2(most / amax)))));
+  }
+  const Tensor by = from_data(scales, {1, columns.size(1)});
+  const Tensor back = fake_quantize(columns * by, q) / by;
+  return back.reshape(x.transpose(channel, -1).sizes()).transpose(channel, -1);
+}
+
+// Channels of very different sizes, one of zeros.
+Tensor uneven(const Shape& sizes, std::uint64_t seed, int channel) {
+  const Tensor x = random(sizes, seed);
+  for (std::int64_t c = 0; c < sizes[channel]; ++c)
+    x.narrow(channel, c, 1).mul_(c == 3 ? 0.0 : std::exp2(static_cast<double>(3 * c % 40)));
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("smooth: each channel of x has a power of two, in forward and wgrad, and the product is made up for") {
+  const Quantizer narrow{.format = format("e4m3fn"), .overflow = Overflow::saturate, .scaling = TensorScale{}};
+  Quantization q = same(narrow);
+  q.smooth = true;
+  const Region region(q);
+  const auto f64 = [](const Tensor& t) { return t.detach().to(DType::f64); };
+  const auto close = [&](const Tensor& got, const Tensor& a, const Tensor& b) {
+    const Tensor bound = matmul(abs(f64(a)), abs(f64(b))) * 0x1p-18 + 0x1p-140;
+    CHECK(max(abs(f64(got) - matmul(f64(a), f64(b))) / bound).item() <= 1);
+  };
+  for (const bool as_matmul : {false, true}) {
+    CAPTURE(as_matmul);
+    const Tensor x = uneven({24, 16}, 1, 1).set_requires_grad();
+    const Tensor w = random({10, 16}, 2).set_requires_grad();
+    const Tensor dy = random({24, 10}, 3);
+    const Tensor y = region.forward([&] { return as_matmul ? matmul(x, w.t()) : linear(x, w); });
+    region.backward(y, dy);
+    const Tensor rounded_x = smoothed(x, narrow, 1);
+    close(y, rounded_x, fake_quantize(w.detach(), narrow).t());
+    close(x.grad(), fake_quantize(dy, narrow), fake_quantize(w.detach(), narrow));
+    close(w.grad(), fake_quantize(dy, narrow).t(), rounded_x);
+    // Without it small channels are rounded to 0.
+    const Tensor off = rounded_x - x.detach();
+    for (std::int64_t c = 0; c < 16; ++c)
+      CHECK(norm(off.narrow(1, c, 1)).item() <= 0x1p-4 * norm(x.detach().narrow(1, c, 1)).item());
+    CHECK(absmax(fake_quantize(x.detach(), narrow).narrow(1, 0, 1)) == 0);
+  }
+}
+
+TEST_CASE("smooth: the channels of a convolution") {
+  const Quantizer narrow{.format = format("e4m3fn"), .overflow = Overflow::saturate, .scaling = TensorScale{}};
+  Quantization q = {.forward_x = narrow, .wgrad_x = narrow};
+  q.smooth = true;
+  const Conv& v = kConvs[0];
+  const Tensor x = uneven({v.n, v.c, v.h, v.w}, 1, 1);
+  const Tensor w = random({v.o, v.c / v.attrs.groups, v.kh, v.kw}, 2);
+  const Tensor dy = random({v.n, v.o, v.out(0), v.out(1)}, 3);
+  const std::vector<Tensor> got = conv_step(q, v, x, w, dy);
+  const std::vector<Tensor> want = conv_step({}, v, smoothed(x, narrow, 1), w, dy);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(max(abs(got[i] - want[i])).item() <= 1e-5 * max(abs(want[i])).item());
+  q.forward_x->scaling = RowScale{};
+  CHECK(message_of([&] { conv_step(q, v, x, w, dy); }).find("smooth: a convolution rounds windows") !=
+        std::string::npos);
+}
+
+TEST_CASE("smooth: a delayed scale meets a channel that has grown") {
+  for (const bool smooth : {false, true}) {
+    Quantization q = *amp::recipe("fp8-smooth").quantization;
+    CHECK(q.smooth);
+    q.smooth = smooth;
+    const Region region(q);
+    const Tensor w = ones({1, 4}).set_requires_grad();
+    const Tensor x = random({8, 4}, 1);
+    region.backward(region.forward([&] { return linear(x, w); }), ones({8, 1}));
+    x.narrow(1, 2, 1).mul_(1024.0);
+    const Tensor y = region.forward([&] { return linear(x, w); }).detach();
+    const Tensor exact = x.sum({1}, true);
+    const double error = norm(y - exact).item() / norm(exact).item();
+    CAPTURE(error);
+    CHECK((error < 0.05) == smooth);
+    CHECK((error > 0.9) != smooth);
+  }
+}
+
+TEST_CASE("smooth: files, and what it is not for") {
+  const amp::Recipe r = amp::recipe_from_json(R"({"name": "r", "base": "mxfp8", "quantization": {"smooth": true}})");
+  CHECK(r.quantization->smooth);
+  CHECK(amp::recipe_from_json(amp::to_json(r)).quantization == r.quantization);
+  CHECK(amp::to_json(amp::recipe("mxfp8")).find("smooth") == std::string::npos);
+  Quantization q = *r.quantization;
+  q.requantize = true;
+  CHECK(message_of([&] { amp::check_valid(q); }).find("without requantize") != std::string::npos);
+  q.requantize = false;
+  q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
+  CHECK(message_of([&] { amp::check_valid(q); }).find("an x that is not transformed") != std::string::npos);
+}
+
+TEST_CASE("smooth: no samples, and channels whose scale is 1") {
+  const Quantizer whole{.format = format("e4m3fn"), .overflow = Overflow::saturate, .scaling = TensorScale{}};
+  Quantization q = same(whole);
+  q.smooth = true;
+  const Region region(q);
+  for (const std::int64_t samples : {0, 3}) {
+    CAPTURE(samples);
+    const Tensor w = random({2, 4}, 1).set_requires_grad();
+    const Tensor x = full({samples, 4}, 448.0);
+    const Tensor y = region.forward([&] { return linear(x, w); });
+    region.backward(y, ones({samples, 2}));
+    CHECK(y.sizes() == Shape{samples, 2});
+    const Tensor dw = full({2, 4}, 448.0 * static_cast<double>(samples));
+    CHECK(max(abs(w.grad() - dw)).item() <= 1e-3);
+  }
+}

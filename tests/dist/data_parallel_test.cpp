@@ -111,8 +111,8 @@ void check_same_bits(const Outcome& a, const Outcome& b) {
 TEST_CASE("every number of ranks and size of buckets trains to the same bits, with every kind of recipe" *
           doctest::test_suite("long")) {
   set_deterministic(true);
-  for (const char* recipe :
-       {"fp32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-pure", "fp8-delayed", "mxfp8", "e4m2:stochastic"}) {
+  for (const char* recipe : {"fp32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-pure", "fp8-delayed", "fp8-smooth",
+                             "mxfp8", "e4m2:stochastic"}) {
     CAPTURE(recipe);
     const Outcome one = train({.recipe = recipe});
     CHECK(one.losses.back() < one.losses.front());

@@ -77,6 +77,40 @@ TEST_CASE("RMSprop and Muon written with ops take PyTorch's steps") {
   }
 }
 
+TEST_CASE("Muon with its momentum in linear codes of 8 bits follows that of f32 and resumes to the bit") {
+  UpdateOptions coded;
+  coded.moments[0] = amp::recipe("muon8").quantization->moment1;
+  // Of full rank: the nearest orthogonal matrix to one of low rank is decided by what rounding adds.
+  const auto gradient = [](int step) {
+    Generator g(static_cast<std::uint64_t>(step));
+    return randn({64, 48}, {}, g);
+  };
+  const auto weight = [] { return wave({64, 48}, std::sin, 0).to(DType::f32).set_requires_grad(); };
+  const Tensor exact = weight();
+  const Tensor low = weight();
+  const Tensor resumed = weight();
+  example::Muon f32(group_of(exact), {.lr = 0.02});
+  example::Muon codes(group_of(low), {.lr = 0.02}, coded);
+  example::Muon second(group_of(resumed), {.lr = 0.02}, coded);
+  for (int t = 1; t <= 20; ++t) {
+    if (t == 11) {
+      resumed.detach().copy_(low.detach());
+      second.load_state_dict(codes.state_dict());
+    }
+    exact.set_grad(gradient(t));
+    low.set_grad(gradient(t));
+    resumed.set_grad(gradient(t));
+    f32.step();
+    codes.step();
+    if (t >= 11) second.step();
+  }
+  const double moved = norm(exact.detach() - weight().detach()).item();
+  const double off = norm(low.detach() - exact.detach()).item();
+  CHECK(off > 0);
+  CHECK(off < 0.1 * moved);
+  CHECK(resumed.to_vector<float>() == low.to_vector<float>());
+}
+
 TEST_CASE("Lion written with ops follows its paper's formula") {
   const Tensor w = wave({7}, std::sin, 0).set_requires_grad();
   Values expected = w.to_vector<double>();
