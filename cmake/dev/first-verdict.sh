@@ -7,16 +7,17 @@ pt2_commands() {
     sed -n '/^    python -c "$/,/^$/s/^    //p'
 }
 
-# timed NAME COMMAND...: runs it; its output goes to the log. Adds a line to the table.
+# timed NAME COMMAND...: runs it; its output goes to the log. Adds a line to the table: seconds, and those of processors.
 timed() {
-  local name=$1 start=$EPOCHREALTIME
+  local name=$1 TIMEFORMAT='%0R %0U %0S' used
   shift
   say "$name"
-  if ! "$@" > >(tee -a "$log") 2>&1; then fail "first-verdict: '$name' failed (all output: $log)"; fi
-  table+=$(printf '%-44s %5d s' "$name" "$(seconds_since "$start")")$'\n'
+  used=$({ time "$@" >>"$log" 2>&1; } 2>&1) || {
+    tail -n 40 "$log" >&2
+    fail "first-verdict: '$name' failed (all output: $log)"
+  }
+  table+=$(awk -v name="$name" '{ printf "%-44s %5d s %7d s", name, $1, $2 + $3 }' <<<"$used")$'\n'
 }
-
-seconds_since() { awk -v from="$1" -v to="$EPOCHREALTIME" 'BEGIN { print int(to - from + 0.5) }'; }
 
 install_pytorch() {
   python3 -m venv "$dir/venv" &&
@@ -26,7 +27,7 @@ install_pytorch() {
 in_folder() { (cd "$dir" && PATH=$dir/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 "$@"); }
 
 first_verdict() {
-  local dir=$here/build/first-verdict log=$here/build/first-verdict.log table='' start commands export_it lab
+  local dir=$here/build/first-verdict log=$here/build/first-verdict.log table='' start=$SECONDS commands export_it lab
   local pip_options=()
   if [[ ${1:-} == --cold ]]; then
     pip_options=(--no-cache-dir)
@@ -42,12 +43,11 @@ first_verdict() {
   need python3:python3
   python3 -c 'import ensurepip' 2>/dev/null || need python3-venv
   cp "$here/bench/first_verdict/mine.py" "$dir/"
-  start=$EPOCHREALTIME
   timed "pip install torch, in a new environment" install_pytorch
   timed "digits as x.npy and y.npy" in_folder python "$here/bench/first_verdict/data.py"
   timed "export" in_folder bash -c "$export_it"
   timed "the lab's program (built if it is not there)" "$here/dev" lab --version
   timed "the lab's verdicts" in_folder bash -c "${lab/#.\/dev/\"$here/dev\"}"
-  printf '\n%s%-44s %5d s\n' "$table" "from nothing to the verdicts" "$(seconds_since "$start")"
+  printf '%-44s %7s %9s\n%s%-44s %5d s\n' step time processor "$table" "from nothing to the verdicts" $((SECONDS - start))
   printf 'load of the machine: %s; processors: %s\n' "$(cut -d' ' -f1-3 /proc/loadavg)" "$(nproc)"
 }
