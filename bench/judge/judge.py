@@ -126,7 +126,8 @@ def main():
 
 These are the models and bugs with which the judge was written. After a first run, the units of rounding of elementwise
 ops went from 4 to 8 and the smallest numbers of f16 were allowed for, because of two false alarms of the first seed, and
-the recording of functions was added, because four bugs were only placed among several ops. The other seeds were new.
+the recording of functions was added, because four bugs were only placed among several ops. Norms, losses, sums
+and quotients have had bounds in place of estimates since then. The seeds after the first were new.
 
 ## Bugs
 
