@@ -5,6 +5,7 @@
 #include <gradual/lab/judge_bounds.h>
 #include <gradual/lab/judge_losses.h>
 #include <gradual/lab/judge_norms.h>
+#include <gradual/lab/judge_ops.h>
 
 #include <algorithm>
 #include <cmath>
@@ -254,6 +255,17 @@ TEST_CASE("gradients of activations that saturate: formulas that subtract from 1
   CHECK(share(by_tanh, slope_of_gelu, 1) < 1);
   CHECK(share(by_tanh, slope_of_gelu, 1 + 1e-4) > 1);
   CHECK_FALSE(lab::saturation_errors(step_of("aten.exp.default", {}), wide, units));
+}
+
+TEST_CASE("the windows of an average pool that overlap at an element are counted") {
+  const auto windows = [](const char* target, const pt2::Value& kernel, const pt2::Value& stride) {
+    return lab::windows_over_an_element(step_of(target, {pt2::Value(), kernel, stride}));
+  };
+  const auto both = [](std::int64_t n) { return pt2::Value(pt2::Value::List{pt2::Value(n), pt2::Value(n)}); };
+  CHECK(windows("aten.avg_pool2d.default", both(3), both(2)) == 4);
+  CHECK(windows("aten.avg_pool2d.default", both(3), pt2::Value(std::int64_t{1})) == 9);
+  CHECK(windows("aten.avg_pool2d.default", both(2), pt2::Value(pt2::Value::List{})) == 1);
+  CHECK(windows("aten.max_pool2d.default", both(3), both(2)) == 1);
 }
 
 TEST_CASE("soft targets and weights carry their errors into the loss and its gradients") {
