@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "../amp/autocast.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
 #include "judge_replay.h"
@@ -42,9 +43,11 @@ Judgement judge(const pt2::Program& program, const StateDict& record, const Judg
 }
 
 StateDict record_step(const pt2::Program& program, const StateDict& record, DType dtype) {
-  if (dtype != DType::f32 && dtype != DType::f64)
-    throwf("a step is recorded in f32 or f64, not in {}", to_string(dtype));
-  return Replay(program, record, dtype, false, {}).recorded();
+  if (dtype == DType::f32 || dtype == DType::f64) return Replay(program, record, dtype, false, {}).recorded();
+  if (dtype != DType::f16 && dtype != DType::bf16)
+    throwf("a step is recorded in f32, f64, f16 or bf16, not in {}", to_string(dtype));
+  const amp::Autocast scope({.dtype = dtype});
+  return Replay(program, record, DType::f32, false, {}).recorded();
 }
 
 }  // namespace gradual::lab

@@ -64,8 +64,8 @@ struct JudgeOptions {
 // Error for a record without the model's inputs, or of other sizes.
 Judgement judge(const pt2::Program& program, const StateDict& record, const JudgeOptions& options = {});
 
-// The record of the same step as Gradual computes it in `dtype`, f32 or f64: from the record's inputs, parameters and
-// gradients of the outputs.
+// The record of the same step as Gradual computes it in `dtype`: from the record's inputs, parameters and gradients of
+// the outputs. f16 and bf16: in f32 under autocast to that dtype. Error for other dtypes than these and f32 and f64.
 StateDict record_step(const pt2::Program& program, const StateDict& record, DType dtype = DType::f32);
 
 }  // namespace gradual::lab

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "../core/ops/derived_ops.h"
@@ -39,5 +40,13 @@ inline Tensor distance(const Tensor& a, const Tensor& b) {
 const Tensor& of(const ValueTensors& all, int id);
 // The error of value `id`; undefined: none.
 Tensor error_of(const ValueTensors& all, const std::vector<Tensor>& errors, int id);
+
+// What formulas lose that subtract from 1, or from a value near it, where an activation of x saturates: sigmoid's
+// s (1 - s), tanh's 1 - t^2, GELU's 1 + erf and their like. Absolute errors, of the result and of the gradient for an
+// incoming gradient of 1, both of x's sizes; undefined where there is none. None for other ops.
+struct SaturationErrors {
+  Tensor result, gradient;
+};
+std::optional<SaturationErrors> saturation_errors(const pt2::Step& step, const Tensor& x, const Units& units);
 
 }  // namespace gradual::lab

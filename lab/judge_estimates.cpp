@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "../core/ops/derived_ops.h"
@@ -39,7 +41,24 @@ double root_mean_square(const Tensor& t) {
   return t.numel() == 0 ? 0 : std::sqrt(mean(square(where(isfinite(t), t, 0))).item());
 }
 
+// The polynomial that multiplies 1 - t^2 in the gradient of GELU by tanh.
+Tensor tanh_gelu_factor(const Tensor& size) { return add(mul(mul(square(size), size), 0.134), size); }
+
 }  // namespace
+
+std::optional<SaturationErrors> saturation_errors(const pt2::Step& step, const Tensor& x, const Units& units) {
+  constexpr double kRoundings = 4;
+  const bool of_result = is_op(step, "aten.sigmoid") || is_op(step, "aten.tanh");  // backward reads it as it is stored
+  const bool gelu = is_op(step, "aten.gelu");
+  if (!of_result && !gelu && !is_op(step, "aten.silu") && !is_op(step, "aten.mish")) return std::nullopt;
+  const Tensor size = abs(finite(x));
+  const Tensor one = ones_like(size);
+  if (of_result) return {{{}, mul(one, kRoundings * units.store)}};
+  const std::string* const approximate = gelu ? argument_of<std::string>(step, 1) : nullptr;
+  const bool by_tanh = approximate && *approximate == "tanh";
+  const Tensor slope = add(by_tanh ? tanh_gelu_factor(size) : size, one);
+  return {{gelu ? mul(size, kRoundings / 2 * units.sum) : Tensor(), mul(slope, kRoundings * units.sum)}};
+}
 
 // x + s (error + relative |x| + least), with s = 1, -1 or random signs.
 Tensor StepBounds::moved(const Tensor& x, const Tensor& error, const Move& move, int direction) {
@@ -101,6 +120,8 @@ std::vector<Tensor> StepBounds::of_moved_operands(const pt2::Step& step, const V
     if (!arranges) largest[i] = add(add(largest[i], spread[i]), mul(abs(outputs[i].second), 2 * units.store));
     largest[i] = where(isfinite(outputs[i].second), largest[i], 0);
   }
+  const auto saturation = inputs.empty() ? std::nullopt : saturation_errors(step, inputs[0].second, units);
+  if (saturation && saturation->result.defined()) largest[0] = add(largest[0], saturation->result);
   return largest;
 }
 
@@ -144,6 +165,8 @@ std::vector<Tensor> StepBounds::of_sampled_gradients(const pt2::Step& step, cons
     bounds[i] = mul(bounds[i], kSafety);
     if (!arranges) bounds[i] = add(add(bounds[i], spread[i]), add(mul(abs(results[i]), 2 * units.store), units.least));
   }
+  const auto saturation = saturation_errors(step, inputs[0].second, units);
+  if (saturation && bounds[0].defined()) bounds[0] = add(bounds[0], mul(abs(given[0].second), saturation->gradient));
   return bounds;
 }
 

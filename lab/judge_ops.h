@@ -29,4 +29,8 @@ int id_of(const pt2::Step& step, std::size_t i);
 // An integer or a list of them; empty for others.
 std::vector<std::int64_t> integers_of(const pt2::Step& step, std::size_t i);
 
+// How many windows of an average pool overlap at an element; 1 for other steps. PyTorch adds up the gradients of these
+// windows in the stored dtype.
+double windows_over_an_element(const pt2::Step& step);
+
 }  // namespace gradual::lab

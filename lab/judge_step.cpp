@@ -127,7 +127,7 @@ std::vector<Tensor> StepBounds::gradients(const pt2::Step& step, const ValueTens
     const Tensor& y = of(outputs, id);
     if (!g.defined() || !y.defined() || !y.requires_grad()) continue;
     roots.push_back(y);
-    weights.push_back(g);
+    weights.push_back(cast(g, y.dtype()));
   }
   std::vector<Tensor> results(inputs.size());
   if (roots.empty() || wanted.empty()) return results;

@@ -13,6 +13,19 @@
 
 namespace gradual::lab {
 
+double windows_over_an_element(const pt2::Step& step) {
+  if (!is_op(step, "aten.avg_pool2d")) return 1;
+  const std::vector<std::int64_t> kernel = integers_of(step, 1);
+  const std::vector<std::int64_t> stride = integers_of(step, 2);  // none: the kernel's
+  double windows = 1;
+  for (std::size_t dim = 0; dim < 2 && !kernel.empty() && !stride.empty(); ++dim) {
+    const auto k = static_cast<double>(kernel[std::min(dim, kernel.size() - 1)]);
+    const auto s = static_cast<double>(stride[std::min(dim, stride.size() - 1)]);
+    windows *= std::ceil(k / s);
+  }
+  return windows;
+}
+
 // The lengths of the sums in a step that is nothing but sums of products.
 StepBounds::Terms StepBounds::terms_of(const pt2::Step& step, const ValueTensors& inputs,
                                        const ValueTensors& outputs) const {
@@ -152,7 +165,9 @@ std::vector<Tensor> StepBounds::of_product_gradients(const pt2::Step& step, cons
   }
   const std::vector<Tensor> wide = gradients(step, moved_inputs(base, errors, move, 0), cotangents);
   const std::vector<Tensor> sums = gradients(step, base, base_cotangents);
-  const double gamma = terms * units.sum / (1 - std::min(0.5, terms * units.sum));
+  const double windows = windows_over_an_element(step);
+  const double rounded = windows > 1 ? windows * units.store : 0;
+  const double gamma = terms * units.sum / (1 - std::min(0.5, terms * units.sum)) + rounded;
   std::vector<Tensor> bounds(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!results[i].defined() || !wide[i].defined()) continue;

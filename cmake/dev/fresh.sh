@@ -40,7 +40,11 @@ bare_root() {
 
 # in_root DIR LOG COMMAND: runs it in the clone, with a plain environment; a compiler cache may be shared.
 in_root() {
-  local dir=$1 log=$2 cache='' environment=(HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
+  local dir=$1 log=$2 cache='' name environment=(HOME=/root TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
+  # how this machine's pip reaches its packages
+  for name in PIP_CERT PIP_INDEX_URL PIP_DEFAULT_TIMEOUT; do
+    [[ -z ${!name:-} ]] || environment+=("$name=${!name}")
+  done
   if ((share_cache)) && command -v ccache >/dev/null; then
     cache=$(ccache --get-config cache_dir)
     mkdir -p "$cache" "$dir/ccache"
@@ -57,6 +61,11 @@ in_root() {
 # The commands that the README starts with.
 readme_commands() {
   sed -n '/^## Two commands$/,/^## /s/^    \(\.\/dev [a-z]*\)  *#.*/\1/p' "$here/README.md"
+}
+
+# What a bare root runs: the README's commands, or its path from a model of PyTorch.
+commands_of_root() {
+  if ((of_pytorch)); then echo './dev first-verdict'; else readme_commands; fi
 }
 
 # try NETWORK_LOG LOG COMMAND...: repeats the command after a pause while the network fails; then the status is
@@ -92,7 +101,8 @@ fresh_root() {
     start=$SECONDS
     try "$dir/root/gradual/build/apt.log" "$log" in_root "$dir" "$log" "$line" || return
     printf '%-10s %-20s %5d s   %s\n' "$release" "$line" $((SECONDS - start)) "$(grep -E '^[0-9]+% tests passed' "$log")"
-  done < <(readme_commands)
+    grep -E '^[A-Za-z].* [0-9]+ s$' "$log" || true
+  done < <(commands_of_root)
 }
 
 # Ends all processes in the root and removes it. Called whenever the shell ends.
@@ -103,14 +113,15 @@ leave_fresh() {
 
 fresh() {
   local argument releases=() status=0 worst=0 release
-  keep=0 share_cache=1 shortened=0 child=''
+  keep=0 share_cache=1 shortened=0 of_pytorch=0 child=''
   for argument in "$@"; do
     case $argument in
       bookworm | trixie) releases+=("$argument") ;;
       --keep) keep=1 ;;
       --cold) share_cache=0 ;;
       --quick) shortened=1 ;;
-      *) fail "fresh: unknown argument $argument (there are bookworm, trixie, --keep, --cold and --quick)" ;;
+      --pytorch) of_pytorch=1 ;;
+      *) fail "fresh: unknown argument $argument (there are bookworm, trixie, --keep, --cold, --quick and --pytorch)" ;;
     esac
   done
   ((${#releases[@]})) || releases=(bookworm trixie)

@@ -2,14 +2,17 @@
 #include <fmt/format.h>
 #include <gradual/core/files/atomic_file.h>
 #include <gradual/core/files/safetensors.h>
+#include <gradual/core/ops/cpu_backend.h>
 #include <gradual/core/ops/ops.h>
 #include <gradual/core/support/error.h>
 #include <gradual/core/support/message_text.h>
+#include <gradual/core/support/throwf.h>
 #include <gradual/inspect/csv_text.h>
 #include <gradual/lab/judge.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -131,8 +134,22 @@ std::string csv_of(const std::vector<JudgedRecord>& records) {
 struct JudgeArguments {
   std::vector<std::string> files;
   std::string csv, record, dtype;
+  std::string record_dtype = "f32";
+  std::string backend;
   bool all = false;
 };
+
+CpuBackend backend_of(const std::string& name) {
+  constexpr CpuBackend kAll[] = {CpuBackend::eigen, CpuBackend::fast, CpuBackend::onednn};
+  const auto* const found = std::ranges::find(kAll, name, [](CpuBackend b) { return to_string(b); });
+  if (found == std::end(kAll)) throwf("--record-backend {}: there are eigen, fast and onednn", name);
+  return *found;
+}
+
+void write_own_record(const JudgeArguments& a, const pt2::Program& program, const StateDict& given) {
+  const CpuBackendScope backend(a.backend.empty() ? cpu_backend() : backend_of(a.backend));
+  save_safetensors(a.record, record_step(program, given, dtype_from_name(a.record_dtype)));
+}
 
 }  // namespace
 
@@ -145,7 +162,10 @@ int judge_command(int argc, char** argv) {
       "judge");
   app.add_option("files", a.files, "a .pt2 file, and one or two records (.safetensors)").expected(2, 3).required();
   app.add_option("--dtype", a.dtype, "of tensors that are not recorded (default: the coarsest of the recorded ones)");
-  app.add_option("--record", a.record, "write the first record's step, as Gradual computes it in f32, to this file");
+  app.add_option("--record", a.record, "write the first record's step, as Gradual computes it, to this file");
+  app.add_option("--record-dtype", a.record_dtype,
+                 "of --record: f32 (default), f64, or f16 or bf16 for autocast to it");
+  app.add_option("--record-backend", a.backend, "what computes products of --record: eigen, fast or onednn");
   app.add_option("--csv", a.csv, "write a line for each tensor to this file");
   app.add_flag("--all", a.all, "print all tensors, not only the wrong ones and the first");
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
@@ -158,7 +178,7 @@ int judge_command(int argc, char** argv) {
     Judgement judgement = in_context(a.files[i], [&] { return judge(program, tensors, options); });
     records.push_back({a.files[i], std::move(tensors), std::move(judgement)});
   }
-  if (!a.record.empty()) save_safetensors(a.record, record_step(program, records[0].tensors));
+  if (!a.record.empty()) write_own_record(a, program, records[0].tensors);
   for (const JudgedRecord& r : records) say_verdict(r);
   if (records.size() == 2) {
     say_inputs(records[0], records[1]);

@@ -5,6 +5,7 @@
 #include <gradual/lab/judge_bounds.h>
 #include <gradual/lab/judge_losses.h>
 #include <gradual/lab/judge_norms.h>
+#include <gradual/lab/judge_ops.h>
 #include <gradual/lab/random_order.h>
 
 #include <algorithm>
@@ -218,6 +219,46 @@ TEST_CASE("sums in many orders and in each dtype are within the bounds, and a pl
       CHECK(share_of_bound(wrong[0], exact[0], bounds[0]) > 1);
     }
   }
+}
+
+TEST_CASE("gradients of activations that saturate: formulas that subtract from 1 are explained, a wrong slope is not") {
+  manual_seed(3);
+  const Tensor x = mul(randn({4096}), 3.0);
+  const Tensor wide = x.to(DType::f64);
+  const lab::Units units = lab::units_of(DType::f32);
+  const auto slope_of_sigmoid = [](const Tensor& t) {
+    const Tensor s = sigmoid(t);
+    return s * (1 - s);
+  };
+  const auto slope_of_gelu = [](const Tensor& t) {  // by tanh, as PyTorch writes it
+    const Tensor h = tanh(0.7978845608 * (t + 0.044715 * t * t * t));
+    return 0.5 * (1 + h) + 0.5 * t * (1 - h * h) * (0.7978845608 * (1 + 3 * 0.044715 * t * t));
+  };
+  const auto share = [&](const pt2::Step& step, const auto& slope, double scale) {
+    const auto errors = lab::saturation_errors(step, wide, units);
+    REQUIRE(errors);
+    const Tensor exact = slope(wide);
+    // the operand's own rounding is of the estimate
+    return share_of_bound(slope(x) * scale, exact, add(errors->gradient, mul(abs(exact), 8 * units.sum)));
+  };
+  const pt2::Step by_sigmoid = step_of("aten.sigmoid.default", {});
+  const pt2::Step by_tanh = step_of("aten.gelu.default", {pt2::Value(), std::string("tanh")});
+  CHECK(share(by_sigmoid, slope_of_sigmoid, 1) < 1);
+  CHECK(share(by_sigmoid, slope_of_sigmoid, 1 + 1e-5) > 1);
+  CHECK(share(by_tanh, slope_of_gelu, 1) < 1);
+  CHECK(share(by_tanh, slope_of_gelu, 1 + 1e-4) > 1);
+  CHECK_FALSE(lab::saturation_errors(step_of("aten.exp.default", {}), wide, units));
+}
+
+TEST_CASE("the windows of an average pool that overlap at an element are counted") {
+  const auto windows = [](const char* target, const pt2::Value& kernel, const pt2::Value& stride) {
+    return lab::windows_over_an_element(step_of(target, {pt2::Value(), kernel, stride}));
+  };
+  const auto both = [](std::int64_t n) { return pt2::Value(pt2::Value::List{pt2::Value(n), pt2::Value(n)}); };
+  CHECK(windows("aten.avg_pool2d.default", both(3), both(2)) == 4);
+  CHECK(windows("aten.avg_pool2d.default", both(3), pt2::Value(std::int64_t{1})) == 9);
+  CHECK(windows("aten.avg_pool2d.default", both(2), pt2::Value(pt2::Value::List{})) == 1);
+  CHECK(windows("aten.max_pool2d.default", both(3), both(2)) == 1);
 }
 
 TEST_CASE("soft targets and weights carry their errors into the loss and its gradients") {

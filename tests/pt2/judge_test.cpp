@@ -1,5 +1,6 @@
 // Recorded steps of PyTorch models: what rounding explains, and where a planted bug is named.
 #include <doctest/doctest.h>
+#include <gradual/core/ops/cpu_backend.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/judge.h>
 #include <gradual/lab/judge_attention.h>
@@ -112,6 +113,24 @@ TEST_CASE("Gradual's own steps in f32 are explained, and those in f64 within f64
       CHECK(kinds(lab::JudgedKind::value) > 0);
       CHECK(kinds(lab::JudgedKind::parameter_gradient) > 0);
     }
+  }
+}
+
+TEST_CASE("Gradual's own steps under autocast are explained, and record half tensors; those of a reference are, too") {
+  for (const char* name : kModels) {
+    CAPTURE(name);
+    const pt2::Program program = program_of(name);
+    const StateDict given = given_of(name);
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      CAPTURE(to_string(dtype));
+      const StateDict record = lab::record_step(program, given, dtype);
+      const Judgement judgement = lab::judge(program, record, {.dtype = dtype});
+      CHECK(first_name(judgement) == "");
+      const bool inside = std::string(name) == "recurrent";  // whose results are f32
+      CHECK((std::ranges::count(judgement.tensors, dtype, &Judged::dtype) > 0) != inside);
+    }
+    const CpuBackendScope scope(CpuBackend::eigen);
+    CHECK(first_name(lab::judge(program, lab::record_step(program, given))) == "");
   }
 }
 
@@ -411,7 +430,7 @@ TEST_CASE("a record without inputs or with others is an error; what is not in th
   CHECK_THROWS_WITH_AS(lab::judge(program, with(record, "in.0:", zeros({3, 7}))), doctest::Contains("[3, 7]"), Error);
   CHECK_THROWS_WITH_AS(lab::judge(program, with(record, "before:fc1.bias", zeros({3}))),
                        doctest::Contains("before:fc1.bias is [3]; the graph has [8]"), Error);
-  CHECK_THROWS_WITH_AS(lab::record_step(program, record, DType::bf16), doctest::Contains("bf16"), Error);
+  CHECK_THROWS_WITH_AS(lab::record_step(program, record, DType::f8e4m3fn), doctest::Contains("e4m3fn"), Error);
   const Judgement judgement = lab::judge(program, with(record, "out.0:nowhere", zeros({1})));
   CHECK(judgement.not_judged == std::vector<std::string>{"out.0:nowhere"});
   CHECK(first_name(lab::judge(program, with(record, "out.0:fc1", zeros({3, 9})))) == "out.0:fc1");
