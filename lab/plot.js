@@ -67,7 +67,7 @@ function scaleOf(axis, from, to) {
 function boxesOf(points) {
   return points.slice(1).flatMap(([x1, y1], i) => {
     const [x0, y0] = points[i];
-    const n = Math.ceil(Math.max(Math.abs(x1 - x0), Math.abs(y1 - y0)) / 4);
+    const n = Math.max(1, Math.ceil(Math.max(Math.abs(x1 - x0), Math.abs(y1 - y0)) / 4));
     return Array.from({length: n + 1}, (_, k) => [x0 + (x1 - x0) * k / n, y0 + (y1 - y0) * k / n])
         .map(([x, y]) => [x - 1, y - 1, x + 1, y + 1]);
   });

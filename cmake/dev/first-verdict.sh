@@ -41,13 +41,13 @@ first_verdict() {
   mkdir -p "$dir"
   : >"$log"
   need python3:python3
-  python3 -c 'import ensurepip' 2>/dev/null || need python3-venv
+  python3 -c 'import ensurepip' 2>/dev/null || need ensurepip:python3-venv
   cp "$here/bench/first_verdict/mine.py" "$dir/"
   timed "pip install torch, in a new environment" install_pytorch
   timed "digits as x.npy and y.npy" in_folder python "$here/bench/first_verdict/data.py"
   timed "export" in_folder bash -c "$export_it"
-  timed "the lab's program (built if it is not there)" "$here/dev" lab --version
+  timed "the lab's program (0 s: it was built already)" "$here/dev" lab --version
   timed "the lab's verdicts" in_folder bash -c "${lab/#.\/dev/\"$here/dev\"}"
-  printf '%-44s %7s %9s\n%s%-44s %5d s\n' step time processor "$table" "from nothing to the verdicts" $((SECONDS - start))
+  printf '%-44s %7s %9s\n%s%-44s %5d s\n' step time processor "$table" "from pip install to the verdicts" $((SECONDS - start))
   printf 'load of the machine: %s; processors: %s\n' "$(cut -d' ' -f1-3 /proc/loadavg)" "$(nproc)"
 }

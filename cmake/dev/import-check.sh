@@ -9,7 +9,7 @@ import_check() {
     if ! "$python" -c 'import torch, torchvision, timm, transformers' 2>/dev/null; then
       say "installing PyTorch and the models' packages in build/import-venv, once"
       rm -rf "$venv"
-      { python3 -m venv "$venv" || { (need python3-venv) && python3 -m venv "$venv"; }; } &&
+      { python3 -m venv "$venv" || { (need ensurepip:python3-venv) && python3 -m venv "$venv"; }; } &&
         "$venv/bin/pip" install --quiet --retries 2 torch torchvision timm transformers safetensors ||
         fail "import-check: pip could not install torch, torchvision, timm, transformers and safetensors"
     fi

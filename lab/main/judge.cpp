@@ -134,8 +134,7 @@ std::string csv_of(const std::vector<JudgedRecord>& records) {
 struct JudgeArguments {
   std::vector<std::string> files;
   std::string csv, record, dtype;
-  std::string record_dtype = "f32";
-  std::string backend;
+  std::string record_dtype, backend;
   bool all = false;
 };
 
@@ -146,9 +145,25 @@ CpuBackend backend_of(const std::string& name) {
   return *found;
 }
 
-void write_own_record(const JudgeArguments& a, const pt2::Program& program, const StateDict& given) {
-  const CpuBackendScope backend(a.backend.empty() ? cpu_backend() : backend_of(a.backend));
-  save_safetensors(a.record, record_step(program, given, dtype_from_name(a.record_dtype)));
+// How --record computes the step.
+struct OwnRecord {
+  DType dtype = DType::f32;
+  CpuBackend backend = cpu_backend();
+};
+
+OwnRecord own_record(const JudgeArguments& a) {
+  if (a.record.empty() && !a.record_dtype.empty()) throw_error("--record-dtype is given, but not --record");
+  if (a.record.empty() && !a.backend.empty()) throw_error("--record-backend is given, but not --record");
+  OwnRecord own;
+  if (!a.record_dtype.empty()) own.dtype = dtype_from_name(a.record_dtype);
+  if (!a.backend.empty()) own.backend = backend_of(a.backend);
+  return own;
+}
+
+void write_own_record(const std::string& path, const OwnRecord& own, const pt2::Program& program,
+                      const StateDict& given) {
+  const CpuBackendScope backend(own.backend);
+  save_safetensors(path, record_step(program, given, own.dtype));
 }
 
 }  // namespace
@@ -171,6 +186,7 @@ int judge_command(int argc, char** argv) {
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
   JudgeOptions options;
   if (!a.dtype.empty()) options.dtype = dtype_from_name(a.dtype);
+  const OwnRecord own = own_record(a);
   const pt2::Program program = pt2::read_program(a.files[0]);
   std::vector<JudgedRecord> records;
   for (std::size_t i = 1; i < a.files.size(); ++i) {
@@ -178,7 +194,7 @@ int judge_command(int argc, char** argv) {
     Judgement judgement = in_context(a.files[i], [&] { return judge(program, tensors, options); });
     records.push_back({a.files[i], std::move(tensors), std::move(judgement)});
   }
-  if (!a.record.empty()) write_own_record(a, program, records[0].tensors);
+  if (!a.record.empty()) write_own_record(a.record, own, program, records[0].tensors);
   for (const JudgedRecord& r : records) say_verdict(r);
   if (records.size() == 2) {
     say_inputs(records[0], records[1]);
