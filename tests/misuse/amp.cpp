@@ -57,7 +57,7 @@ Misuses amp_misuses() {
        [] { valid([](Recipe& r) { r.update = optim::LowPrecisionUpdate::kahan; }, "fp16-master"); },
        "recipe 'mine': masters and a kahan update exclude each other"},
       {"update masters", [] { valid([](Recipe& r) { r.update = optim::LowPrecisionUpdate::masters; }, "bf16-pure"); },
-       "recipe 'mine': update is none, kahan or stochastic; masters have their own field"},
+       "recipe 'mine': update is none, kahan, stochastic or eco; masters have their own field"},
       {"an optimizer's state of i32", [] { valid([](Recipe& r) { r.optimizer_state = DType::i32; }); },
        "recipe 'mine': optimizer_state is f32, f16 or bf16, not i32"},
       {"a scaling that is off", [] { valid([](Recipe& r) { r.scaling->enabled = false; }); },
