@@ -3,7 +3,7 @@
 // agree on more: ranges with a zero point, means, and scales of channels (Quantization::smooth).
 // Hadamard transforms: the amax is that of the whole, transformed in groups of its own. Groups of a part are others
 // where its contracted dim is no multiple of the group, and signs that are drawn are drawn by each part: its numbers
-// may then exceed the amax a little, and saturate.
+// may then exceed the amax, and saturate.
 #pragma once
 
 #include <memory>

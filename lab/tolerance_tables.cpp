@@ -70,12 +70,13 @@ std::string to_string(const Tolerances& t, bool all) {
                       t.median_ratio(&Tolerated::bound), t.median_ratio(&Tolerated::tolerance));
   if (const double norms = t.median_ratio(&Tolerated::of_norms); norms > 0)
     text += fmt::format("median of theory of norms / sampled: {:.3g}\n", norms);
-  const char* const where = split ? "in a sampled order, in this program's own step or under the split"
-                                  : "in a sampled order or in this program's own step";
-  if (outside > 0) text += fmt::format("{} tensors are outside of the bound {} (!)\n", outside, where);
+  if (outside > 0) text += fmt::format("{} tensors are outside of the bound (!)\n", outside);
   else if (split) text += "every sampled order, this program's own step and the split are within the bound\n";
   else text += "every sampled order and the results of this program's ops are within the bound\n";
-  if (unlikely > 0) text += fmt::format("{} tensors are outside of what is likely {} (?)\n", unlikely, where);
+  if (unlikely > 0) text += fmt::format("{} tensors are outside of what is likely (?)\n", unlikely);
+  if (outside + unlikely > 0)
+    text += fmt::format("  in a sampled order{} in this program's own step{}\n", split ? "," : " or",
+                        split ? " or under the split" : "");
   return text;
 }
 
