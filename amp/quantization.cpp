@@ -221,6 +221,10 @@ Tensor amax_of_whole(const ProductOperand& o, const ProductOperand& other, const
   if (!whole || stays(o)) return {};
   const bool range = is_any<TensorRange>(o.quantizer->scaling);
   if (!range && !is_any<TensorScale, DelayedScale, Nvfp4Blocks, EdenBlocks>(o.quantizer->scaling)) return {};
+  if (o.channel)
+    throw_error(
+        "smooth: parts of an operand agree on an amax, not on scales of channels; leave the module out of the split, "
+        "or take a recipe with current scales and let each part have its own");
   if (range || o.quantizer->center)
     throw_error(
         "parts of an operand agree on an amax: not on a range with a zero point, and not on a mean; let each part have "

@@ -1,5 +1,9 @@
 // The operands of a product of which an op computes a part, as a rank of a tensor-parallel or sequence-parallel group
-// does. Scales of a tensor then follow from the amax of the whole, on which ranks agree.
+// does. Scales of a tensor then follow from the amax of the whole, on which ranks agree. Error where they would have to
+// agree on more: ranges with a zero point, means, and scales of channels (Quantization::smooth).
+// Hadamard transforms: the amax is that of the whole, transformed in groups of its own. Groups of a part are others
+// where its contracted dim is no multiple of the group, and signs that are drawn are drawn by each part: its numbers
+// may then exceed the amax, and saturate.
 #pragma once
 
 #include <memory>

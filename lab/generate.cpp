@@ -34,7 +34,8 @@ Generated draw(const Tensor& given, double temperature, Generator& generator) {
   const Tensor logits = given.to(Device::cpu()).to(DType::f64);
   if (!all(isfinite(logits)).item()) throw_error("generate: the model's logits are not finite");
   const bool greedy = temperature == 0;
-  const Tensor logs = log_softmax(greedy ? logits : logits / temperature, -1);
+  // Without the largest one first, so that no quotient is +Inf.
+  const Tensor logs = log_softmax(greedy ? logits : (logits - max(logits, -1, true)) / temperature, -1);
   const Tensor tokens = greedy ? argmax(logs, -1, true) : multinomial(exp(logs), 1, false, generator);
   return {tokens, gather(logs, -1, tokens)};
 }

@@ -1,7 +1,8 @@
 // Sampling from a language model, a token at a time, with a cache of keys and values.
 //
 //   model.eval();
-//   const lab::Generated drawn = lab::generate(run, prompts, {.count = 3, .cache = nn::cache_quantizer("e4m3fn")});
+//   const lab::GenerateOptions options{.count = 3, .cache = nn::cache_quantizer("e4m3fn")};
+//   const lab::Generated drawn = lab::generate(run, model, prompts, options);
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,8 @@ class Gpt : public nn::Module {
   // Tokens, i64 [B, T], to logits [B, T, outputs]. Error for more tokens than the context.
   Tensor forward(const Tensor& x) override;
   // The same for tokens that follow those in the caches, which then have these too. Error for caches that are not those
-  // of empty_caches(), and for more tokens in all than the context.
+  // of empty_caches(), and for more tokens in all than the context. After an Error in a layer some caches may have the
+  // tokens and others not: begin with empty ones.
   Tensor forward(const Tensor& x, nn::KeyValueCaches& caches);
   using Module::operator();
   Tensor operator()(const Tensor& x, nn::KeyValueCaches& caches, SourceLocation loc = SourceLocation::current()) {

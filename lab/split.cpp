@@ -9,6 +9,7 @@
 
 #include "../amp/outside_amp.h"
 #include "../amp/whole_operands.h"
+#include "../autograd/activation_checkpoint.h"
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
 #include "../core/ops/dispatch.h"
@@ -33,7 +34,6 @@ struct Product {
   // The dims of the weight: [out, in] of linear, [in, out] of matmul.
   int out_dim() const { return op == OpId::linear ? 0 : 1; }
   int in_dim() const { return 1 - out_dim(); }
-  Tensor weight_by_rows() const { return op == OpId::linear ? weight : weight.transpose(0, 1); }
 };
 
 // Passes a tensor on, and gives its gradient to the operands of which parts are made.
@@ -47,6 +47,14 @@ struct KeepGradient final : Function {
   std::string name() const override { return "gradient of all parts"; }
 
   std::shared_ptr<amp::WholeOperands> whole;
+};
+
+// The result of all parts as an op of its own: a recipe that rounds the results of ops (amp/quantized_results.h) rounds
+// it.
+struct WholeResult final : Function {
+  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override { return {inputs.front()}; }
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override { return {grads.front()}; }
+  std::string name() const override { return "result of all parts"; }
 };
 
 bool is_or_is_within(std::string_view path, const std::string& module) {
@@ -100,7 +108,7 @@ class Parts {
       for (int g = 0; g < groups; ++g) all.push_back(part(narrow(t, dim, g * out / groups, out / groups), dim, i));
       return cat(all, dim);
     };
-    return multiplied(p, [&] {
+    return multiplied(call, p, [&] {
       const std::vector<Tensor> x = copies_of(p.x, split_.parts, split_.exchange);
       std::vector<Tensor> ys;
       for (int i = 0; i < split_.parts; ++i)
@@ -119,7 +127,7 @@ class Parts {
     const StageScope inside(chain().amp, outside_.amp.get());
     const Product p = product_of(call, outside_);
     check_divides(call, p.weight.size(p.in_dim()), "input features");
-    return multiplied(p, [&] {
+    return multiplied(call, p, [&] {
       std::vector<Tensor> sums;
       for (int i = 0; i < split_.parts; ++i)
         sums.push_back(multiply(p, outside_, part(p.x, -1, i), part(p.weight, p.in_dim(), i), {}));
@@ -132,7 +140,7 @@ class Parts {
     const StageScope inside(chain().amp, outside_.amp.get());
     const Product p = product_of(call, outside_);
     check_tokens(call);
-    return multiplied(p, [&] {
+    return multiplied(call, p, [&] {
       const std::vector<Tensor> weights = copies_of(p.weight, split_.parts, split_.exchange);
       const std::vector<Tensor> biases = copies_or_none(p.bias);
       std::vector<Tensor> ys;
@@ -169,6 +177,8 @@ class Parts {
   Outputs in_heads(const OpCall& call) const {
     const StageScope inside(chain().amp, outside_.amp.get());
     check_divides(call, call[0].dim() < 3 ? 1 : call[0].size(-3), "heads");
+    if (call.get<AttentionAttrs>().dropout > 0)
+      throwf("{}: dropout of attention is not emulated: parts would repeat its mask", name_of(call));
     const Tensor& mask = call[3];
     const bool mask_has_heads = mask.defined() && mask.dim() >= 3 && mask.size(-3) > 1;
     std::vector<Tensor> ys;
@@ -197,14 +207,15 @@ class Parts {
   }
 
   // Runs f, which multiplies the parts, and gives them the operands of which they are parts.
-  template <class F> Outputs multiplied(const Product& p, const F& f) const {
+  template <class F> Outputs multiplied(const OpCall& call, const Product& p, const F& f) const {
     Tensor y;
     if (split_.scales == SplitScales::own) {
       y = f();
     } else {
       const auto all = std::make_shared<amp::WholeOperands>();
       all->x = p.x.detach();
-      all->weight = p.weight_by_rows().detach();
+      // Of the parameter, whose module's histories these are.
+      all->weight = (p.op == OpId::linear ? call[1] : call[1].transpose(0, 1)).detach();
       const amp::WholeOperandsScope scope(all);
       y = f();
       if (grad_enabled()) y = gradual::apply(std::make_shared<KeepGradient>(all), {y}).front();
@@ -214,7 +225,7 @@ class Parts {
 
   void check_tokens(const OpCall& call) const {
     if (call[0].dim() < 3)
-      throwf("{}: an input {} has no tokens; sequences are [.., tokens, features]", name_of(call),
+      throwf("{}: an input {} has no tokens; sequences are [batch, tokens, features]", name_of(call),
              to_string(call[0].sizes()));
     check_divides(call, call[0].size(-2), "tokens");
   }
@@ -273,6 +284,7 @@ void check_valid(const Split& split, const std::optional<amp::Quantization>& qua
 struct SplitScope::State {
   Split split;
   std::set<std::string, std::less<>> attention;  // modules that are nn::MultiheadAttention
+  Tensor root_projection;                        // of q, k and v, where the model itself is one
   SplitWatcher* watcher;
   std::int64_t ops = 0;
 };
@@ -289,10 +301,11 @@ class SplitScope::Stage final : public amp::OutsideAmp {
   Outputs call(const OpCall& call) override {
     const InParts run = way_of(call);
     if (!run) return whole(call);
+    if (recomputing()) return split_up(call, run);
     ++state_->ops;
     SplitWatcher* const watcher = state_->watcher;
     if (watcher) watcher->begins();
-    const Outputs out = split().parts == 1 ? whole(call) : (Parts(split(), *this).*run)(call);
+    const Outputs out = split_up(call, run);
     if (watcher) watcher->ends(call, out);
     return out;
   }
@@ -302,12 +315,26 @@ class SplitScope::Stage final : public amp::OutsideAmp {
 
   const Split& split() const { return state_->split; }
 
+  Outputs split_up(const OpCall& call, InParts run) const {
+    if (split().parts == 1) return whole(call);
+    Interceptor* const results = chain().results;
+    const auto parts = [&] {
+      const StageScope exact(chain().results, nullptr);
+      return (Parts(split(), *this).*run)(call);
+    };
+    Outputs out = parts();
+    for (Tensor& t : out.values)
+      if (results && t.defined() && t.is_floating()) t = gradual::apply(std::make_shared<WholeResult>(), {t}).front();
+    return out;
+  }
+
   Outputs whole(const OpCall& call) const { return amp ? amp->call(call) : next_below_amp(call); }
 
   InParts way_of(const OpCall& call) const {
     const std::string_view module = context().module;
     const auto whole_module = [&](const std::string& path) { return is_or_is_within(module, path); };
-    if (context().phase != Phase::forward || std::ranges::any_of(split().except, whole_module)) return nullptr;
+    const bool forward = context().phase == Phase::forward || recomputing();
+    if (!forward || std::ranges::any_of(split().except, whole_module)) return nullptr;
     const bool product = call.op == OpId::linear || (call.op == OpId::matmul && call[1].dim() == 2);
     const bool norm = call.op == OpId::layer_norm || call.op == OpId::rms_norm;
     switch (split().kind) {
@@ -317,21 +344,37 @@ class SplitScope::Stage final : public amp::OutsideAmp {
       case SplitKind::heads: break;
     }
     if (call.op == OpId::scaled_dot_product_attention) return &Parts::in_heads;
-    if (!product) return nullptr;
+    return product ? way_of_attention(call, module) : nullptr;
+  }
+
+  // Of a product. The path of a model itself is empty, as is that of products outside of all modules.
+  InParts way_of_attention(const OpCall& call, std::string_view module) const {
+    if (module.empty()) {
+      const Tensor& projection = state_->root_projection;
+      return projection.defined() && call[1].shares_storage(projection) ? &Parts::in_columns : nullptr;
+    }
     if (state_->attention.contains(module)) return &Parts::in_columns;
     const std::size_t dot = module.rfind('.');
-    const bool output = dot != std::string_view::npos && module.substr(dot) == ".out_proj";
-    return output && state_->attention.contains(module.substr(0, dot)) ? &Parts::in_rows : nullptr;
+    const bool has_parent = dot != std::string_view::npos;
+    const std::string_view parent = has_parent ? module.substr(0, dot) : "";
+    const std::string_view child = has_parent ? module.substr(dot + 1) : module;
+    return child == "out_proj" && state_->attention.contains(parent) ? &Parts::in_rows : nullptr;
   }
 
   std::shared_ptr<State> state_;
 };
 
 SplitScope::SplitScope(const Split& split, nn::Module& model, SplitWatcher* watcher)
-    : state_(std::make_shared<State>(State{.split = split, .attention = {}, .watcher = watcher})) {
+    : state_(
+          std::make_shared<State>(State{.split = split, .attention = {}, .root_projection = {}, .watcher = watcher})) {
   check_valid(split, {});
+  if (dynamic_cast<const amp::OutsideAmp*>(chain().amp))
+    throwf("split {}={}: another split is in force; one at a time is allowed", to_string(split.kind), split.parts);
   for (const auto& [path, module] : model.named_modules())
-    if (dynamic_cast<const nn::MultiheadAttention*>(module)) state_->attention.insert(path);
+    if (const auto* attention = dynamic_cast<const nn::MultiheadAttention*>(module)) {
+      state_->attention.insert(path);
+      if (path.empty()) state_->root_projection = attention->in_proj_weight;
+    }
   if (split.kind == SplitKind::heads && state_->attention.empty())
     throwf("split heads={}: the model has no nn::MultiheadAttention, whose heads could be split", split.parts);
   for (const std::string& path : split.except)

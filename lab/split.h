@@ -56,7 +56,7 @@ namespace lab {
 // "columns=4". Error that lists the kinds.
 Split split_from_name(std::string_view text);
 SplitScales split_scales_from_name(std::string_view text);
-// "columns=4, scales agreed, exchange bf16 ..": one line.
+// "columns=4; scales agreed; exchange bf16, gather": one line.
 std::string describe(const Split& split);
 // Error for less than one part, for an exchange that is not emulated (split_sum.h), and for scales of their own where
 // the recipe keeps histories of amaxes, which parts do not have.
@@ -69,17 +69,20 @@ struct SplitWatcher {
   virtual void ends(const OpCall& call, const gradual::Outputs& whole) = 0;
 };
 
-// While it lives, ops of this thread's forward passes run in parts: linear, matmul with a matrix, with heads attention
-// of nn::MultiheadAttention, with sequence layer_norm and rms_norm over the last dim. Their gradients follow. Fused ops
-// run as their parts. A single part runs as without a split. Convolutions are not split.
-// An op's result has its usual dtype; partial sums are f32 before the exchange rounds them.
-// Error naming the layer and the size for one that parts do not divide, and for heads without such a module.
+// While it lives, ops of this thread's forward passes run in parts: linear and matmul with a matrix; with sequence also
+// layer_norm and rms_norm over the last dim; with heads every scaled_dot_product_attention, and of the products those
+// of nn::MultiheadAttention. Their gradients follow, also those of segments that backward computes again. Fused ops run
+// as their parts. A single part runs as without a split. Convolutions are not split.
+// An op's result has its usual dtype; partial sums are f32 before the exchange rounds them. A recipe that rounds the
+// results of ops rounds that of all parts in forward, in backward also those of parts.
+// Error naming the layer and the size for one that parts do not divide, for heads without an nn::MultiheadAttention or
+// with dropout in attention, whose mask the parts would repeat, and within another SplitScope.
 class SplitScope : Pinned {
  public:
   SplitScope(const Split& split, nn::Module& model, SplitWatcher* watcher = nullptr);
   ~SplitScope();
 
-  std::int64_t ops() const;  // split so far
+  std::int64_t ops() const;  // split so far, without those of segments that are computed again
   void check_used() const;   // Error if none
 
  private:

@@ -1,5 +1,6 @@
 #include "split_sum.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -63,8 +64,7 @@ struct Summed final : Function {
 // The gradients of a tensor's copies, until all have come.
 struct CopiesOf {
   amp::Exchange exchange;
-  std::vector<Tensor> gradients;
-  std::size_t missing;
+  std::vector<Tensor> gradients;  // undefined: has not come
 };
 
 struct Copy final : Function {
@@ -73,9 +73,9 @@ struct Copy final : Function {
   // The last one to come brings the sum.
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
     all->gradients[number] = grads.front();
-    if (--all->missing > 0) return {Tensor()};
-    all->missing = all->gradients.size();
-    return {exchanged_sum(all->gradients, all->exchange)};
+    if (!std::ranges::all_of(all->gradients, &Tensor::defined)) return {Tensor()};
+    const auto come = std::exchange(all->gradients, std::vector<Tensor>(all->gradients.size()));
+    return {exchanged_sum(come, all->exchange)};
   }
   std::string name() const override { return "copy for a part"; }
 
@@ -90,7 +90,7 @@ void check_exchange(const amp::Exchange& e) {
   if (e.sign || e.error_feedback || e.average != amp::Exchange().average)
     throw_error("the exchange of a split: signs, feedback and averages belong to gradients of ranks");
   if (!e.quantizer) return;
-  if (e.quantizer->rounding.mode == RoundingMode::stochastic)
+  if (is_random(*e.quantizer))
     throw_error("the exchange of a split: random rounding is not emulated; allowed are all other modes");
   if (per_tensor(e.quantizer->scaling) && !is_any<NoScale>(e.quantizer->scaling))
     throw_error(
@@ -100,6 +100,11 @@ void check_exchange(const amp::Exchange& e) {
 
 Tensor exchanged_sum(const std::vector<Tensor>& parts, const amp::Exchange& exchange) {
   if (parts.size() == 1) return parts.front();
+  if (const DType dtype = parts.front().dtype(); is_half(dtype)) {
+    std::vector<Tensor> wide;
+    for (const Tensor& part : parts) wide.push_back(cast(part, DType::f32));
+    return cast(exchanged_sum(wide, exchange), dtype);
+  }
   const Tensor all = exchange.algorithm == ExchangeAlgorithm::gather ? gathered(parts, exchange)
                      : exchange.algorithm == ExchangeAlgorithm::ring ? around_a_ring(parts, exchange)
                                                                      : up_a_tree(parts, exchange);
@@ -112,7 +117,7 @@ Tensor summed(const std::vector<Tensor>& parts, const amp::Exchange& exchange) {
 
 std::vector<Tensor> copies_of(const Tensor& t, int n, const amp::Exchange& exchange) {
   const auto count = static_cast<std::size_t>(n);
-  const auto all = std::make_shared<CopiesOf>(CopiesOf{exchange, std::vector<Tensor>(count), count});
+  const auto all = std::make_shared<CopiesOf>(CopiesOf{exchange, std::vector<Tensor>(count)});
   std::vector<Tensor> copies;
   for (std::size_t i = 0; i < count; ++i) copies.push_back(gradual::apply(std::make_shared<Copy>(all, i), {t}).front());
   return copies;

@@ -46,8 +46,8 @@ std::string to_string(const Tolerances& t, bool all) {
   text += fmt::format("{} sampled orders; likely: lambda {:.1f}, 99% for all elements together\n", t.orders, t.lambda);
   if (!t.split.empty()) text += fmt::format("split: {}\n", t.split);
   const bool split = !t.split.empty();
-  text += fmt::format("\n{:<23} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest of an element", "size", "bound",
-                      split ? "split" : "alone", "likely", "sampled", "ratio");
+  text += fmt::format("\n{:<{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest of an element", kNameWidth, "size",
+                      "bound", split ? "split" : "alone", "likely", "sampled", "ratio");
   std::size_t hidden = 0;
   std::size_t outside = 0;
   std::size_t unlikely = 0;
@@ -58,7 +58,7 @@ std::string to_string(const Tolerances& t, bool all) {
       ++hidden;
       continue;
     }
-    text += fmt::format("{:<23} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}{}\n", shortened(one.name, kNameWidth),
+    text += fmt::format("{:<{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}{}\n", shortened(one.name, kNameWidth), kNameWidth,
                         number(one.size), number(one.bound), split ? of_split(one) : number(one.local),
                         number(one.tolerance), number(one.sampled), over(one.tolerance, one.sampled),
                         one.worst > 1            ? " !"
@@ -70,11 +70,13 @@ std::string to_string(const Tolerances& t, bool all) {
                       t.median_ratio(&Tolerated::bound), t.median_ratio(&Tolerated::tolerance));
   if (const double norms = t.median_ratio(&Tolerated::of_norms); norms > 0)
     text += fmt::format("median of theory of norms / sampled: {:.3g}\n", norms);
-  const char* const where = split ? "in a sampled order or under the split" : "in a sampled order";
-  if (outside > 0) text += fmt::format("{} tensors are outside of the bound {} (!)\n", outside, where);
+  if (outside > 0) text += fmt::format("{} tensors are outside of the bound (!)\n", outside);
   else if (split) text += "every sampled order, this program's own step and the split are within the bound\n";
   else text += "every sampled order and the results of this program's ops are within the bound\n";
-  if (unlikely > 0) text += fmt::format("{} tensors are outside of what is likely {} (?)\n", unlikely, where);
+  if (unlikely > 0) text += fmt::format("{} tensors are outside of what is likely (?)\n", unlikely);
+  if (outside + unlikely > 0)
+    text += fmt::format("  in a sampled order{} in this program's own step{}\n", split ? "," : " or",
+                        split ? " or under the split" : "");
   return text;
 }
 

@@ -63,6 +63,14 @@ void check_finite(const double* logits, std::int64_t classes, std::int64_t row, 
     throwf("twins: row {} of the {}'s logits is not finite, so it has no probabilities", row, side);
 }
 
+void check_has_cache(const MakeModel& make_model) {
+  Generator draws;  // the caller's stays as it is
+  const GeneratorScope scope(draws);
+  const std::shared_ptr<nn::Module> model = make_model();
+  if (!dynamic_cast<Gpt*>(model.get()))
+    throwf("twins: a model {} has no cache of keys and values; the lab's gpt has", model->kind());
+}
+
 std::optional<SplitScope> scope_of(const std::optional<Split>& split, nn::Module& model) {
   return split ? std::optional<SplitScope>(std::in_place, *split, model) : std::nullopt;
 }
@@ -71,14 +79,14 @@ std::optional<SplitScope> scope_of(const std::optional<Split>& split, nn::Module
 class Comparison {
  public:
   Comparison(const LabData& data, const TwinOptions& options)
-      : split_(data.load(options.study.seed)),
+      : data_(data.load(options.study.seed)),
         device_(options.study.device),
         samples_(options.samples),
         cache_(options.cache) {}
 
   void run(TwinSide& learner, TwinSide& sampler, const std::optional<Split>& split, Twins& twins) const {
-    const auto batch_of = [this](const std::vector<std::int64_t>& chosen) { return data::take(split_.test, chosen); };
-    data::DataLoader loader(std::min(samples_, split_.test.size()), batch_of,
+    const auto batch_of = [this](const std::vector<std::int64_t>& chosen) { return data::take(data_.test, chosen); };
+    data::DataLoader loader(std::min(samples_, data_.test.size()), batch_of,
                             {.batch = 64, .device = device_, .prefetch = false});
     data::Batch batch;
     const auto of_sampler = [&] { return cache_ ? cached_logits(sampler, batch, *cache_) : logits(sampler, batch); };
@@ -133,7 +141,7 @@ class Comparison {
     }
   }
 
-  data::Split split_;
+  data::Split data_;
   Device device_;
   std::int64_t samples_;
   std::optional<Quantizer> cache_;
@@ -211,8 +219,7 @@ Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& 
   if (objective.loss.name != "cross_entropy")
     throwf("twins: the loss is '{}'; only with cross_entropy a model gives probabilities of classes",
            objective.loss.name);
-  if (const auto model = make_model(); options.cache && !dynamic_cast<Gpt*>(model.get()))
-    throwf("twins: a model {} has no cache of keys and values; the lab's gpt has", model->kind());
+  if (options.cache) check_has_cache(make_model);
   if (options.cache && options.split)
     throw_error("twins: a cache and a split of the sampler are given; one of them is allowed");
   if (options.split) check_valid(*options.split, sampler.quantization);

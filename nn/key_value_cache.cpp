@@ -17,12 +17,12 @@ Shape without_tokens(const Tensor& t) {
 }
 
 QuantizedTensor encoded(const Tensor& t, const Quantizer& quantizer) {
-  const bool draws = quantizer.rounding.mode == RoundingMode::stochastic;
-  return quantize(t, quantizer, {.axis = -1, .key = draws ? default_generator().next() : RandomKey{}});
+  return quantize(t, quantizer, {.axis = -1, .key = is_random(quantizer) ? default_generator().next() : RandomKey{}});
 }
 
+// In memory of its own: what is added may be a view of more.
 Tensor joined(const Tensor& before, const Tensor& added) {
-  return before.defined() ? cat({before, added}, kTokens) : added;
+  return before.defined() ? cat({before, added}, kTokens) : added.contiguous().clone();
 }
 
 }  // namespace

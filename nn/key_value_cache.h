@@ -20,8 +20,9 @@ struct KeyValues {
 class KeyValueCache {
  public:
   // quantizer: how keys and values are kept between the calls, along the last dim; none: as they are. Scales are those
-  // of the tokens of one call: with one scale for a tensor they depend on how many tokens a call brings, with scales of
-  // rows or blocks they do not. Error for delayed scaling, Hadamard transforms and subtracted means.
+  // of the tokens of one call. With a scale for a tensor, alone or above those of blocks (nvfp4), and with tiles they
+  // depend on how many tokens a call brings, with scales of rows or of blocks alone they do not. Random numbers are
+  // drawn in each call. Error for delayed scaling, Hadamard transforms and subtracted means.
   explicit KeyValueCache(std::optional<Quantizer> quantizer = {});
 
   // Keeps those of further tokens. Returns those of all tokens so far, in the dtypes that were given: codes are read as

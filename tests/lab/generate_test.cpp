@@ -114,6 +114,15 @@ TEST_CASE("generation: draws are as frequent as their probabilities, which the t
         argmax((*model)(one).select(1, -1), -1).to_vector<std::int64_t>()[0]);
 }
 
+TEST_CASE("generation: a temperature may be as small as a number can be") {
+  const auto model = gpt();
+  const lab::Generated drawn = lab::generate(*model, prompts(4), {.count = 2, .temperature = 1e-310});
+  const lab::Generated greedy = lab::generate(*model, prompts(4), {.count = 2, .temperature = 0});
+  CHECK(drawn.tokens.to_vector<std::int64_t>() == greedy.tokens.to_vector<std::int64_t>());
+  CHECK(drawn.log_probabilities.max().item() == 0);
+  CHECK(drawn.log_probabilities.min().item() == 0);
+}
+
 TEST_CASE("generation: an 8-bit cache moves log-probabilities, and fewer bits move them more") {
   const auto model = gpt();
   const auto moved_by = [&](const char* format) {

@@ -99,6 +99,25 @@ TEST_CASE("twins: the layers' contributions add up to the difference of the loss
   CHECK(sum == doctest::Approx(loss("fp32") - loss("mxfp8")).epsilon(0.05));
 }
 
+TEST_CASE("twins: the caller's generator is as before, and no model is made to look at its kind without a cache") {
+  const lab::LabData data = lab::data_for("addition");
+  const lab::MakeModel gpt = lab::model_for("gpt", data.load(0).train);
+  const amp::Recipe fp32 = amp::recipe("fp32");
+  lab::TwinOptions options{.study = {.step = 1, .epochs = 1}, .samples = 8, .layers = false};
+  int made = 0;
+  const lab::MakeModel counted = [&] {
+    ++made;
+    return gpt();
+  };
+  manual_seed(7);
+  lab::twin(counted, data, fp32, fp32, options);
+  CHECK(made == 3);  // the trained one and both sides
+  options.cache = nn::cache_quantizer("fp32");
+  lab::twin(counted, data, fp32, fp32, options);
+  CHECK(made == 7);
+  CHECK(default_generator().stream() == 0);
+}
+
 TEST_CASE("twins: sequences have a row per position that counts, and a loss without classes is an Error") {
   const lab::LabData data = lab::data_for("addition");
   const lab::MakeModel gpt = [&] { return lab::model_for("gpt", data.load(0).train)(); };

@@ -78,6 +78,24 @@ TEST_CASE("key-value cache: formats are kept as codes, read as their values, in 
   CHECK(nn::KeyValueCache(nn::cache_quantizer("e4m3fn")).append(half).keys.dtype() == DType::bf16);
 }
 
+TEST_CASE("key-value cache: what it keeps is its own") {
+  const Tensor packed = noise({kHeads, 3, 3 * 4}, 3);  // as a packed projection gives them
+  const nn::KeyValues given = {packed.narrow(-1, 4, 4), packed.narrow(-1, 8, 4)};
+  const Tensor before = given.keys.contiguous().clone();
+  nn::KeyValueCache cache;
+  CHECK(!cache.append(given).keys.shares_storage(packed));
+  packed.fill_(0);
+  CHECK(distance(cache.append(keys_and_values({kHeads, 1, 4})).keys.narrow(-2, 0, 3), before) == 0);
+}
+
+TEST_CASE("key-value cache: random scales are drawn anew in each call") {
+  const nn::KeyValues given = keys_and_values({kHeads, 4, 128});
+  nn::KeyValueCache cache{Quantizer{.format = format("e2m1"), .scaling = EdenBlocks{}}};
+  cache.append(given);
+  const Tensor keys = cache.append(given).keys;
+  CHECK(distance(keys.narrow(-2, 0, 4), keys.narrow(-2, 4, 4)) > 0);
+}
+
 TEST_CASE("key-value cache: an 8-bit cache moves attention by its rounding") {
   const NoGrad off;
   nn::TransformerBlock b = block(DType::f32);
