@@ -674,7 +674,7 @@ void check_valid(const Quantization& q) {
     if (!delayed(b)) return;
     if (may_lack && !delayed(a)) return;
     if (!a || a->scaling != b->scaling || a->format != b->format || a->center != b->center ||
-        a->hadamard != b->hadamard)
+        a->hadamard != b->hadamard || a->signs != b->signs)
       throwf(
           "quantization, {}: delayed scaling keeps one history, so {} must have the same format, scaling and transform",
           later, sooner);

@@ -176,17 +176,23 @@ Recipe recipe_from(const Json& value, std::size_t index) {
   return out;
 }
 
+// Erases a key of all quantizers in the file that has this value: files of earlier versions lack it.
+void erase_value(Json& json, const char* key, const Json& value) {
+  if (!json.is_object()) return;
+  if (json.contains(key) && json[key] == value) json.erase(key);
+  for (auto& [name, inner] : json.items()) erase_value(inner, key, value);
+}
+
 Json json_of(const Recipe& r) {
   check_valid(r);
   Json json = in_context("recipe '" + r.name + "'", [&] { return json_of_fields(r); });
+  erase_value(json, "center", false);
+  erase_value(json, "signs", to_string(HadamardSigns::fixed));
   if (!r.exchange) json.erase("exchange");    // as in files of earlier versions
   if (!r.gradients) json.erase("gradients");  // what follows from the masters
   if (r.schedule.empty()) json.erase("schedule");
   if (r.quantization && !r.quantization->attention) json["quantization"].erase("attention");
   if (r.quantization && !r.quantization->smooth) json["quantization"].erase("smooth");
-  if (r.quantization)
-    for (auto& [key, value] : json["quantization"].items())
-      if (value.is_object() && value.contains("center") && value["center"] == false) value.erase("center");
   return json;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <ranges>
 #include <set>
 #include <string>
@@ -210,10 +211,20 @@ bool searches_scales(const Scaling& scaling) {
       scaling, false, [](const auto& kind) requires requires { kind.search(); } { return kind.search() != nullptr; });
 }
 
-// Scales that do not follow from a block's amax alone: those of parts, coded ones, and searched ones. The quantizer
+// The rule of scales with a format of their own; none if they are others.
+std::optional<CodedRule> coded_rule_of(const Scaling& scaling) {
+  return of_kind(
+      scaling, std::optional<CodedRule>(),
+      [](const auto& kind) requires std::is_same_v<decltype(kind.rule), CodedRule> {
+        return std::optional<CodedRule>(kind.rule);
+      });
+}
+
+// Scales that do not follow from a block's amax alone: those of parts, coded, searched and random ones. The quantizer
 // itself rounds the whole matrix with them.
 bool wants_whole(const Quantizer& q) {
-  return is_any<PowerParts, FloatParts, CodedBlocks, CodedParts>(q.scaling) || searches_scales(q.scaling);
+  if (is_any<PowerParts, FloatParts, CodedBlocks, CodedParts, EdenBlocks>(q.scaling)) return true;
+  return searches_scales(q.scaling) || coded_rule_of(q.scaling).value_or(CodedRule::nearest) != CodedRule::nearest;
 }
 
 bool is_allowed(const Quantizer& q) {
@@ -225,6 +236,9 @@ bool is_allowed(const Quantizer& q) {
 
 // The quantizer's own name for its scales, where they follow no rule for powers of two.
 std::string own_rule(const Quantizer& q) {
+  if (const auto rule = coded_rule_of(q.scaling); rule && *rule != CodedRule::nearest)
+    return std::string(to_string(*rule));
+  if (is_any<EdenBlocks>(q.scaling)) return std::string(kind_name(q.scaling));
   if (has_two_levels(q.scaling)) return "nvfp4";
   return of_kind(
       q.scaling, std::string("f32"),
@@ -253,18 +267,33 @@ std::vector<NamedQuantizer> rules_of_whole(const Quantizer& q, int size) {
     }
     return all;
   }
+  add(edited, own_rule(edited));
   // A kind without rules stays as it is, and is added once.
   for (const CodedRule rule : {CodedRule::nearest, CodedRule::four_over_six, CodedRule::least_squares}) {
     set_rule(edited.scaling, rule);
-    add(edited, searches(rule) ? std::string(to_string(rule)) : own_rule(q));
+    add(edited, own_rule(edited));
   }
   return all;
+}
+
+// The scales under which MS-EDEN rounds elements, before it corrects them: f32 [rows, columns].
+Tensor scales_before_correction(const Tensor& matrix, const Quantizer& q) {
+  ScaleSpec spec = detail::scale_spec(q);
+  set_global(spec, detail::nvfp4_global(absmax(matrix), spec));
+  Tensor scales;
+  with_blocks(matrix, q, block_size(q.scaling), [&](const auto& blocks) {
+    scales = empty({blocks.rows, blocks.columns});
+    for (std::int64_t b = 0; b < blocks.count(); ++b)
+      scales.data<float>()[b] = detail::scale_of(blocks.amax(b), spec).inverse / spec.global;
+  });
+  return scales;
 }
 
 // A matrix as a quantizer rounds it, and the largest magnitude that is not clipped of each element.
 struct Whole {
   Tensor values;  // f32
   Tensor scales;  // f32, of the innermost parts [tiles, columns]
+  Tensor first;   // those under which elements were rounded, in the same sizes
   std::int64_t rows_of_scale, columns_of_scale;
   double most;
 
@@ -275,13 +304,15 @@ struct Whole {
     if (codes.global_scale.defined()) scales = mul(scales, codes.global_scale);
     rows_of_scale = codes.block_rows;
     columns_of_scale = codes.block_cols;
+    first = is_any<EdenBlocks>(q.scaling) ? scales_before_correction(matrix, q) : scales;
   }
-  double scale(std::int64_t row, std::int64_t column) const {
-    return scales.data<float>()[row / rows_of_scale * scales.size(1) + column / columns_of_scale];
+  double at(const Tensor& of, std::int64_t row, std::int64_t column) const {
+    return of.data<float>()[row / rows_of_scale * of.size(1) + column / columns_of_scale];
   }
+  double scale(std::int64_t row, std::int64_t column) const { return at(scales, row, column); }
   // A scale that is no power of two may put the largest element an ulp or two above the format's limit.
   double limit(std::int64_t row, std::int64_t column) const {
-    const double by = scale(row, column);
+    const double by = at(first, row, column);
     int exponent = 0;
     const bool power = std::frexp(by, &exponent) == 0.5;
     return most * by * (power ? 1 : 1 + 0x1p-20);

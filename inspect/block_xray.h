@@ -27,10 +27,10 @@
 
 namespace gradual::inspect {
 
-// One rule and one size. Coded scales have the name of their format as a rule, "ue6m2". Blocks of zeros and blocks with
-// NaN or Inf are counted, but not measured.
+// One rule and one size. Coded scales to nearest have the name of their format as a rule, "ue6m2". Blocks of zeros and
+// blocks with NaN or Inf are counted, but not measured.
 struct XrayRow {
-  std::string rule = {};  // of a ScaleRule or a CodedRule; "f32" (max / amax), "nvfp4"
+  std::string rule = {};  // of a ScaleRule or a CodedRule; "f32" (max / amax), "nvfp4", "ms-eden"
   int block = 0;          // elements along the contracted axis; for a square quantizer the side of a tile
   bool runs = false;      // the quantizer itself
   std::int64_t blocks = 0;
@@ -93,9 +93,10 @@ struct BlockXray {
 // the quantizer's own kind if its scales are not powers of two. nvfp4 also has "four-over-six" (arXiv 2512.02010): a
 // block's amax becomes 6 or 4, whichever gives the smaller squared error (other formats: the largest value or 2/3 of
 // it). The tensor's scale is then 256 / 448 of nvfp4's, which leaves room for both. Stochastic rounding draws its own
-// random numbers. Blocks with parts, coded scales and searched ones have the rules and sizes that check_valid() allows
-// them, and rows of the quantizer's own bits. others: false leaves only the quantizer's own row. Error if the quantizer
-// has no scales of blocks, or has a Hadamard transform.
+// random numbers, and so do random scales. Blocks with parts, coded, searched and random scales have the rules and sizes
+// that check_valid() allows them, and rows of the quantizer's own bits. Of coded scales its own rule is the first.
+// others: false leaves only the quantizer's own row. Error if the quantizer has no scales of blocks, or has a Hadamard
+// transform.
 BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1, bool others = true);
 
 // The elements of x that exceed the largest number of the quantizer's format after scaling, bool, in the sizes of x.

@@ -5,9 +5,9 @@
 //   nn::Sequential model{nn::Flatten(), nn::UnitLinear(64, 256), nn::UnitReLU(), nn::UnitLinear(256, 10)};
 //   loss = nn::unit_cross_entropy(model(x), y);
 //
-// A gradient that has another factor than its value is that of the loss times a constant, which Adam divides out. Where
-// branches add, their factors must be the same (UnitLinearOptions::constrained). These papers were not
-// read: the factors follow from the variance of a sum of independent numbers.
+// The gradients of x and of the weight may have another factor than y. They are then the loss's times a constant, which
+// Adam divides out. Where branches add, their factors must be the same (UnitLinearOptions::constrained). These papers
+// were not read: the factors follow from the variance of a sum of independent numbers.
 #pragma once
 
 #include "../core/ops/ops.h"

@@ -3,19 +3,17 @@
 #include <cmath>
 
 #include "../support/throwf.h"
-#include "quantizer_kernels.h"
+#include "stored_scale.h"
 
 namespace gradual {
 namespace {
 
 template <class Kind> void set_coded(const Kind& kind, CodedRule rule, detail::ScaleSpec& spec) {
   const Format& format = kind.scale_format;
-  spec.form = detail::ScaleForm::coded;
   spec.oracle = kind.oracle;
-  spec.stored = detail::rounding_spec<std::uint64_t>({format, {}, Overflow::saturate}, false);
   // Scaled to 4, the largest block's scale is 3/2 of what it is for 6: 384 and 256 in e4m3fn.
   const bool four = rule == CodedRule::four_over_six;
-  spec.largest_scale = static_cast<float>(four ? std::exp2(format.max_exponent()) : format.max());
+  detail::set_coded(spec, format, four ? std::exp2(format.max_exponent()) : format.max());
 }
 
 // The scale for the amax, and those that take it to these parts of the largest value.
@@ -46,9 +44,6 @@ std::string rule_text(CodedRule rule) {
   return rule == CodedRule::nearest ? "" : fmt::format(" ({})", to_string(rule));
 }
 
-// Codes of bytes; others are kept as the f32 that they stand for.
-Format stored_as(const Format& format) { return format.storage_bits() == 8 ? format : Format::ieee(8, 23); }
-
 }  // namespace
 
 void CodedBlocks::check(const Format&) const {
@@ -62,9 +57,7 @@ void CodedParts::check(const Format&) const {
 }
 void Nvfp4Blocks::check(const Format& format) const {
   detail::check_block(block);
-  if (format.bits() > 8) throwf("nvfp4 scales are for elements of at most 8 bits, not {}", format.bits());
-  detail::check_scale_format(scale_format);
-  if (scale_format.max() > 0x1p64) throwf("the tensor's scale takes the largest block's to {}", scale_format.max());
+  detail::check_two_levels(kKind, format, scale_format);
 }
 
 std::string CodedBlocks::text() const {
@@ -90,7 +83,7 @@ void Nvfp4Blocks::set(detail::ScaleSpec& spec) const {
 detail::ScaleSearch CodedBlocks::search() const { return search_of(rule); }
 detail::ScaleSearch Nvfp4Blocks::search() const { return search_of(rule); }
 
-Format CodedBlocks::codes() const { return stored_as(scale_format); }
-Format Nvfp4Blocks::codes() const { return stored_as(scale_format); }
+Format CodedBlocks::codes() const { return detail::stored_as(scale_format); }
+Format Nvfp4Blocks::codes() const { return detail::stored_as(scale_format); }
 
 }  // namespace gradual

@@ -11,7 +11,7 @@ struct CodedBlocks {
 
   int block = 32;                    // elements per block, at least 1; zeros pad a smaller last block
   bool square = false;               // tiles of block x block elements
-  Format scale_format = kScaleE4m3;  // of exponent and mantissa, with a zero; amax / max rounded to nearest in it
+  Format scale_format = kScaleE4m3;  // of exponent and mantissa, with a zero; amax / max rounded in it by `rule`
   CodedRule rule = CodedRule::nearest;
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   ScaledProduct product = ScaledProduct::exact;

@@ -187,11 +187,11 @@ Tensor whole_scale(const Rows& x, const Tensor& amax, const ScaleSpec& spec) {
   return scale;
 }
 
-// The scales of a tensor, by kind. Kinds of rows and blocks have theirs found in the pass.
 // The amax of all, or x's if that is undefined.
 double amax_or_own(const Rows& x, const Tensor& amax) { return amax.defined() ? amax.item<double>() : amax_of(x.x); }
 Tensor amax_tensor_or_own(const Rows& x, const Tensor& amax) { return amax.defined() ? amax : absmax_tensor(x.x); }
 
+// The scales of a tensor, by kind. Kinds of rows and blocks have theirs found in the pass.
 void set_scales(const NoScale&, const Rows&, const QuantizeOptions&, const Tensor&, Grid&) {}
 void set_scales(const FixedScale& kind, const Rows&, const QuantizeOptions&, const Tensor&, Grid& g) {
   g.one = inverted(static_cast<float>(kind.value));
@@ -233,8 +233,9 @@ RoundingMode rounding_of(CodedRule rule) {
   return rule == CodedRule::stochastic ? RoundingMode::stochastic : RoundingMode::nearest_even;
 }
 
-// Keeps the random numbers of scales apart from those of elements.
-constexpr std::uint64_t kScaleKey = 0x6772616475616c24;
+// Keeps the random numbers of scales apart from those of elements. It is added, since keys that others put onto a seed
+// by XOR would cancel it.
+constexpr std::uint64_t kScaleKey = 0x9e3779b97f4a7c15;
 
 // The shape of the blocks.
 template <class Kind> void set_blocks(const Kind& kind, const Rows& x, Grid& g) {
@@ -267,7 +268,7 @@ Grid make_grid(const Rows& x, const Quantizer& q, const QuantizeOptions& o, cons
   g.k = x.k;
   g.spec = scale_spec(q);
   g.quantizer = &q;
-  g.scale_key = {o.key.seed ^ kScaleKey, o.key.stream};
+  g.scale_key = {o.key.seed + kScaleKey, o.key.stream};
   g.block_rows = std::max<std::int64_t>(1, x.rows);
   g.block_cols = std::max<std::int64_t>(1, x.k);
   std::visit(
@@ -375,9 +376,8 @@ const Quantizer& checked(const Quantizer& q, const char* what, const Tensor& x) 
   check_valid(q);
   if (x.device().is_cuda() && cpu_only(q))
     throwf(
-        "quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's to nearest) run on the "
-        "CPU "
-        "only",
+        "quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's to nearest) run on "
+        "the CPU only",
         to_string(q.format));
   if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard() yourself", what);
   if (q.center) throwf("{}: center belongs to a product; subtract the mean yourself", what);

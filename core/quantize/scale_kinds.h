@@ -51,7 +51,7 @@ inline constexpr std::string_view kEnumNames<ScaleRule>[] = {"floor", "rceil", "
 // rounding to nearest, on the CPU only.
 enum class CodedRule : std::uint8_t {
   nearest,        // amax / max, rounded to nearest
-  up,             // rounded up: no element exceeds the largest value. CPU only
+  up,             // rounded up: no element exceeds the largest value while the format reaches that scale. CPU only
   stochastic,     // rounded up or down at random, right on average. CPU only
   four_over_six,  // the amax becomes max or 2/3 of it (6 or 4), whichever errs less (arXiv 2512.02010)
   least_squares   // of the amax as 1/2 to 3/2 of max in steps of 1/16

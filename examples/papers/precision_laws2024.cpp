@@ -12,7 +12,7 @@ using namespace paper;
 namespace {
 
 constexpr const char* kUsage =
-    "Precision laws 2024: fewer bits are as fewer parameters; more data makes rounding after training hurt more.\n"
+    "Precision laws 2024: fewer bits act like fewer parameters; more data makes rounding after training hurt more.\n"
     "  precision_laws2024\n  options: --seeds N  --steps N (of the longest runs)\n";
 
 constexpr std::int64_t kInputs = 16;
@@ -106,7 +106,8 @@ void compare_laws(const std::vector<Point>& points) {
   std::printf(" g %.1f\n", std::exp(gamma[4]));
   const auto sum = fitted("C e^(-P/g) added to L", Law::sum, c, {-2, 0.5, -3, 0.5, 0, 0});
   std::printf(" g %.2f, C %.2f\n\n", std::exp(sum[4]), std::exp(sum[5]));
-  example::claim(rises && shares[4] < std::log(0.2), "fewer bits are as fewer parameters, 3 bits as less than a fifth");
+  example::claim(rises && shares[4] < std::log(0.2),
+                 "fewer bits act like fewer parameters, 3 bits like less than a fifth");
   example::claim(sum.back() < gamma.back() / 2, "but not as 1 - e^(-P/g): an added error fits better");
 }
 

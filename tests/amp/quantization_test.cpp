@@ -894,7 +894,8 @@ TEST_CASE("smooth: files, and what it is not for") {
   q.requantize = true;
   CHECK(message_of([&] { amp::check_valid(q); }).find("without requantize") != std::string::npos);
   q.requantize = false;
-  q.wgrad_x->hadamard = q.wgrad_dy->hadamard = true;
+  q.wgrad_x->hadamard = true;
+  q.wgrad_dy->hadamard = true;
   CHECK(message_of([&] { amp::check_valid(q); }).find("an x that is not transformed") != std::string::npos);
 }
 

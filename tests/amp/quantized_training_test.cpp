@@ -435,6 +435,13 @@ TEST_CASE("quantisation that cannot be is named") {
   CHECK(refused([](Recipe& r) {
           std::get<DelayedScale>(r.quantization->dgrad_dy->scaling).margin = 1;
         }).starts_with("recipe 'mine': quantization, wgrad_dy: delayed scaling keeps one history"));
+  CHECK(refused([](Recipe& r) {
+          for (auto* field : {&r.quantization->forward_x, &r.quantization->forward_w, &r.quantization->dgrad_dy,
+                              &r.quantization->dgrad_w, &r.quantization->wgrad_x, &r.quantization->wgrad_dy})
+            (*field)->hadamard = true;
+          r.quantization->wgrad_x->signs = HadamardSigns::drawn;
+          r.quantization->wgrad_dy->signs = HadamardSigns::drawn;
+        }).starts_with("recipe 'mine': quantization, wgrad_x: delayed scaling keeps one history"));
   CHECK(refused([](Recipe& r) { r.quantization->dgrad_dy.reset(); }) == "no error");  // dy is staged by either
   CHECK(refused([](Recipe& r) { r.quantization->wgrad_x->scaling = RowScale{}; }) == "no error");
   CHECK(refused([](Recipe& r) { r.quantization->master = Quantizer{.format = format("bf16")}; }) ==

@@ -179,6 +179,22 @@ TEST_CASE("a quantised recipe starts from a base and changes one operand") {
         q);
 }
 
+TEST_CASE("what earlier versions did not write is left out where it says what they did") {
+  Recipe r = amp::recipe("bf16-flash");
+  r.exchange.emplace().quantizer = Quantizer{.format = format("e4m3fn")};
+  r.name = "mine";
+  const std::string text = amp::to_json(r);
+  CHECK(text.find("qk_accumulator") != std::string::npos);
+  for (const char* key : {"\"signs\"", "\"center\"", "\"smooth\""}) CHECK(text.find(key) == std::string::npos);
+  CHECK(amp::to_json(amp::recipe("quartet2")).find("\"signs\": \"drawn\"") != std::string::npos);
+}
+
+TEST_CASE("what an exchange refuses") {
+  CHECK(message_of([] {
+          amp::check_valid({.quantizer = Quantizer{.format = format("e2m1"), .scaling = EdenBlocks{}}});
+        }) == "exchange: a scaling of kind ms-eden is not exchanged; allowed are none, fixed, tensor, block, nvfp4");
+}
+
 TEST_CASE("scalings that earlier versions wrote are read, and written as they were") {
   std::ifstream file(source_dir() + "/tests/golden/scalings.json");
   const auto before = nlohmann::ordered_json::parse(file);

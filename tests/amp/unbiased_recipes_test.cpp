@@ -67,6 +67,19 @@ TEST_CASE("drawn signs: both operands of a product have the same, each product o
   CHECK_FALSE(same_bits(one.y, step(coarse, 2).y));
   CHECK_FALSE(same_bits(one.dx, step(coarse, 2).dx));
   CHECK_FALSE(same_bits(one.dw, step(coarse, 2).dw));
+  // Under one seed, products that follow each other.
+  const auto two_products = [](const amp::Recipe& r) {
+    default_generator() = Generator(1);
+    const amp::RecipeScope scope(r);
+    const Tensor x = random({128, 70}, 1);
+    const Tensor w = random({128, 70}, 2);
+    const Tensor first = linear(x, w);
+    return same_bits(first, linear(x, w));
+  };
+  CHECK_FALSE(two_products(coarse));
+  Quantization fixed = *coarse.quantization;
+  for (auto* operand : {&fixed.forward_x, &fixed.forward_w}) (*operand)->signs = HadamardSigns::fixed;
+  CHECK(two_products(recipe_of(fixed)));
   Quantization q = *coarse.quantization;
   q.wgrad_dy->signs = HadamardSigns::fixed;
   CHECK(message_of([&] { amp::check_valid(q); }) ==
@@ -77,7 +90,8 @@ TEST_CASE("drawn signs: both operands of a product have the same, each product o
 
 TEST_CASE("quartet2: the means of dx and dW come to the exact ones") {
   amp::Recipe r = amp::recipe("quartet2");
-  r.quantization->forward_x = r.quantization->forward_w = std::nullopt;
+  r.quantization->forward_x = std::nullopt;
+  r.quantization->forward_w = std::nullopt;
   const Step exact = step({.name = "exact"}, 1);
   constexpr int kDraws = 400;
   Tensor dx = zeros_like(exact.dx);

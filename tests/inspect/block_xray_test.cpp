@@ -216,7 +216,7 @@ TEST_CASE("an X-ray of a step has each operand by layer and name, and changes no
       for (const float v : p.to_vector<float>()) all.push_back(v);
     return all;
   };
-  for (const char* recipe : {"mxfp4", "nvfp4", "fp8-block128"}) {
+  for (const char* recipe : {"mxfp4", "nvfp4", "fp8-block128", "quartet2"}) {
     CAPTURE(recipe);
     inspect::XrayObserver xrays;
     CHECK(after(&xrays, recipe) == after(nullptr, recipe));
@@ -247,6 +247,13 @@ TEST_CASE("xray: parts, coded and searched scales have the rules of their format
   parted.scaling = PowerParts{.block = 32, .part = 2};
   Quantizer searched = nvfp4();
   set_rule(searched.scaling, CodedRule::four_over_six);
+  const auto coded = [](CodedRule rule) {
+    return Quantizer{.format = format("e2m1"), .scaling = CodedBlocks{.block = 16, .rule = rule}};
+  };
+  const auto two_levels = [](CodedRule rule) {
+    return Quantizer{.format = format("e2m1"), .scaling = Nvfp4Blocks{.block = 16, .rule = rule}};
+  };
+  const Quantizer eden{.format = format("e2m1"), .scaling = EdenBlocks{}};
   struct Case {
     Quantizer quantizer;
     std::vector<std::string> rules;
@@ -254,7 +261,12 @@ TEST_CASE("xray: parts, coded and searched scales have the rules of their format
   const Tensor x = mul(randn({6, 128}), exp(mul(randn({6, 128}), 2)));
   for (const Case& c :
        {Case{hif4, {"ue6m2"}}, Case{parted, {"floor", "ceil", "rceil", "even"}},
-        Case{searched, {"nvfp4", "four-over-six", "least-squares"}},
+        Case{searched, {"four-over-six", "nvfp4", "least-squares"}},
+        Case{coded(CodedRule::up), {"up", "e4m3fn", "four-over-six", "least-squares"}},
+        Case{coded(CodedRule::stochastic), {"stochastic", "e4m3fn", "four-over-six", "least-squares"}},
+        Case{two_levels(CodedRule::up), {"up", "nvfp4", "four-over-six", "least-squares"}},
+        Case{two_levels(CodedRule::stochastic), {"stochastic", "nvfp4", "four-over-six", "least-squares"}},
+        Case{eden, {"ms-eden"}},
         Case{mx("e2m1", ScaleRule::least_squares), {"floor", "ceil", "rceil", "even", "least-squares"}}}) {
     CAPTURE(describe(c.quantizer));
     const BlockXray all = xray(x, c.quantizer);

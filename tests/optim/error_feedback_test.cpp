@@ -24,7 +24,9 @@ float bf16(float x) {
 }
 
 struct Weight {
-  float w, m = 0, v = 0;
+  float w;
+  float m = 0;
+  float v = 0;
 };
 
 void sgd(Weight& s, float g, float lr, float mu, bool nesterov) {
