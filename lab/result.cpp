@@ -12,6 +12,7 @@
 
 #include "../core/files/json_text.h"
 #include "../core/support/error.h"
+#include "../core/support/message_text.h"
 #include "../core/support/threads.h"
 #include "../inspect/csv_text.h"
 #include "gradual/version.h"
@@ -43,6 +44,8 @@ template <class V> void fields(V& v, const Peaks& p) {
 }
 
 }  // namespace
+
+std::string_view to_string(FindingSource source) { return enum_name(source, {"run", "fp32", "error"}); }
 
 template <class V> void fields(V& v, Curve& c) {
   v("step", c.step);
@@ -186,6 +189,7 @@ template <class V> void fields(V& v, Finding& f) {
   v("step", OrNull{f.step});
   v("sentence", f.sentence);
   v("precision", f.precision);
+  v("source", f.source, kLater);
   v("remedy", f.remedy);
   v("cure", JsonText{f.cure});
   v("cures", f.cures, kLater);

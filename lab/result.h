@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../amp/rewrite.h"
@@ -60,6 +61,11 @@ struct Histogram {
   bool as_if = false;               // the recipe is all f32; counted as if cast to the format
 };
 
+// Where a finding comes from. run: what was observed of this run; fp32: fp32's run of the same seed has it; error: an
+// Error ended the replays that were to explain the run.
+enum class FindingSource : std::uint8_t { run, fp32, error, count_ };
+std::string_view to_string(FindingSource source);  // "run", "fp32", "error"
+
 // Why a run went wrong, and what the edited recipe gave if that was tried.
 struct Finding {
   inspect::Cause cause = inspect::Cause::unknown;
@@ -85,6 +91,7 @@ struct Finding {
   };
   std::optional<Tried> tried = {};
   bool precision = true;  // false: the cause lies in data, learning rate or code
+  FindingSource source = FindingSource::run;
   // The share of the failure that a trial undoes in which this is exact (lab/intervention.h); none: not tried.
   std::optional<double> undone = {};
 };

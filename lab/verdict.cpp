@@ -71,7 +71,7 @@ bool hardly_learned(const Result& r) { return !(last_loss(r) < 0.95 * first_loss
 
 using Results = std::vector<Result>;
 
-// The verdict on a run that does this; precision is not the cause if the first finding blames something else.
+// The verdict on a run that does this; precision is not the cause if its first finding blames something else.
 Verdict failed(const Result& r, const Outcome& own, const std::optional<Outcome>& fp32 = {}) {
   const bool elsewhere = !r.findings.empty() && !r.findings[0].precision;
   if (elsewhere) return {{.kind = VerdictKind::not_precision}, own, fp32};
@@ -230,10 +230,39 @@ bool is_certain(const std::vector<inspect::Finding>& found) {
 // An answer that says neither worse nor better, without anything beside it.
 bool is_open(const Verdict& v) { return v.kind == VerdictKind::undecided && v.notes.empty(); }
 
+// What fp32's run has, as findings of another run.
+std::vector<Finding> inherited(std::vector<Finding> of_fp32) {
+  for (Finding& f : of_fp32) f.source = FindingSource::fp32;
+  return of_fp32;
+}
+
 // What a run of fp32 shows of the program: it holds under every recipe.
 std::vector<Finding> of_program(const Result& fp32) {
   std::vector<Finding> found = fp32.findings;
   std::erase_if(found, [](const Finding& f) { return f.precision || f.cause == inspect::Cause::unknown; });
+  return found;
+}
+
+// The findings that a judged run has, of those that it had: its own, and those of fp32's run. Null: none has ended.
+std::vector<Finding> findings_of(const Result& r, const Result* base) {
+  // A run that does not fail has what fp32's run shows of the program, and nothing else.
+  if (!r.verdict.fails() && r.verdict.kind != VerdictKind::interrupted) {
+    if (!base) return {};
+    const std::vector<Finding> shown = of_program(*base);
+    return is_baseline(r) ? shown : inherited(shown);
+  }
+  std::vector<Finding> found = r.findings;
+  // What is not certain to be worse needs no finding without evidence.
+  if (is_open(r.verdict)) std::erase_if(found, [](const Finding& f) { return f.cause == inspect::Cause::unknown; });
+  if (r.verdict.kind != VerdictKind::not_precision) return found;
+  std::erase_if(found, [](const Finding& f) { return f.precision; });
+  // Experiments explain fp32's run, and this one if it fails in the same way.
+  const bool same = base && fails(*base) && r.status == base->status && !base->findings.empty();
+  if (!base || !(same || found.empty())) return found;
+  // Findings of its own stay where the verdict rests on them.
+  if (!r.verdict.own) found.clear();
+  const std::vector<Finding> first = inherited(base->findings);
+  found.insert(found.begin(), first.begin(), first.end());
   return found;
 }
 
@@ -278,6 +307,8 @@ Judging judging_of(const Options& options) {
 }
 
 void judge(std::vector<Result>& results, const std::vector<Result>& references, const Judging& judging) {
+  // What an earlier call took from fp32's run decides nothing.
+  for (Result& r : results) std::erase_if(r.findings, [](const Finding& f) { return f.source == FindingSource::fp32; });
   std::map<std::string, RecipeAnswer> answers;
   for (const Result& r : results)
     if (!answers.contains(r.recipe)) answers[r.recipe] = answer_of(results, references, r.recipe, judging);
@@ -287,20 +318,7 @@ void judge(std::vector<Result>& results, const std::vector<Result>& references, 
     r.loss_difference = answer.loss;
     r.verdict = verdict(results, references, r, answer);
   }
-  for (Result& r : results) {
-    const Result* base = baseline(results, references, r);
-    // A run that does not fail has what fp32's run shows of the program, and nothing else.
-    if (!r.verdict.fails() && r.verdict.kind != VerdictKind::interrupted)
-      r.findings = base ? of_program(*base) : std::vector<Finding>{};
-    // What is not certain to be worse needs no finding without evidence.
-    if (is_open(r.verdict))
-      std::erase_if(r.findings, [](const Finding& f) { return f.cause == inspect::Cause::unknown; });
-    if (r.verdict.kind != VerdictKind::not_precision) continue;
-    std::erase_if(r.findings, [](const Finding& f) { return f.precision; });
-    // Experiments explain fp32's run, and this one if it fails in the same way.
-    const bool same = base && r.status == base->status && !base->findings.empty();
-    if (base && (same || r.findings.empty())) r.findings = base->findings;
-  }
+  for (Result& r : results) r.findings = findings_of(r, baseline(results, references, r));
 }
 
 bool fails(const Result& r) { return r.verdict.fails(); }

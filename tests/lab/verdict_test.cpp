@@ -184,6 +184,37 @@ TEST_CASE("a run that learns where fp32 fails has what fp32's run shows of the p
   CHECK(results[1].findings[0].cause == inspect::Cause::arithmetic);
 }
 
+TEST_CASE("findings of fp32's run decide nothing in a later look, and explain nothing") {
+  std::vector<lab::Result> results = {run("fp32", 0, 0.95), run("a", 0, 0.95)};
+  results[0].findings = {{.cause = inspect::Cause::wrong_gradient, .sentence = "s", .precision = false}};
+  lab::judge(results);
+  CHECK_FALSE(lab::fails(results[1]));
+  REQUIRE(results[1].findings.size() == 1);
+  CHECK(results[0].findings[0].source == lab::FindingSource::run);
+  CHECK(results[1].findings[0].source == lab::FindingSource::fp32);
+  results = lab::results_from_json(lab::results_json(results, true), "file");
+  for (int look = 0; look < 2; ++look) {
+    results[1].test_accuracy = 0.7;
+    lab::judge(results);
+    CHECK(results[1].verdict.kind == lab::VerdictKind::worse);
+    CHECK(results[1].findings.empty());
+  }
+}
+
+TEST_CASE("where a verdict rests on a finding of the run's own, findings of fp32's run stand before it at every look") {
+  std::vector<lab::Result> results = {run("fp32", 0, 0.5), run("a", 0, 0.3)};
+  for (lab::Result& r : results) r.constant_metric = 0.5;
+  results[0].findings = {{.cause = inspect::Cause::labels, .sentence = "s", .precision = false}};
+  results[1].findings = {{.cause = inspect::Cause::bug, .sentence = "s", .precision = false}};
+  for (int look = 0; look < 2; ++look) {
+    lab::judge(results);
+    CHECK(results[1].verdict.kind == lab::VerdictKind::not_precision);
+    REQUIRE(results[1].findings.size() == 2);
+    CHECK(results[1].findings[0].cause == inspect::Cause::labels);
+    CHECK(results[1].findings[1].cause == inspect::Cause::bug);
+  }
+}
+
 TEST_CASE("a run diverges at the step from which on no loss is finite") {
   const auto all =
       verdicts({run("fp32", 0, 0.95), diverged("a", 0, {kNaN, 2.3, kNaN}), diverged("b", 0, {2.3, kNaN, 1})});
