@@ -99,7 +99,7 @@ TEST_CASE("quartet2: the means of dx and dW come to the exact ones") {
   double one_dx = 0;
   double one_dw = 0;
   for (int k = 0; k < kDraws; ++k) {
-    const Step s = step(r, static_cast<std::uint64_t>(k + 1));
+    const Step s = step(r, static_cast<std::uint64_t>(k) + 1);
     dx = dx + s.dx / kDraws;
     dw = dw + s.dw / kDraws;
     one_dx += squared(s.dx - exact.dx) / kDraws;
