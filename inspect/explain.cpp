@@ -233,9 +233,9 @@ void call(const std::function<void(Collector&)>& loop, Collector::Impl& pass, bo
     loop(collector);
   } catch (const Error& e) {
     throwf(
-        "explain: the loop is called again under {} and throws \"{}\"; it must begin anew: make the model, the "
-        "optimizer and the batches inside the loop",
-        pass.recipe.name, e.what());
+        "{} (thrown as explain called the loop again, under {}; if the model was made outside of the loop, make it "
+        "inside)",
+        e.what(), pass.recipe.name);
   }
 }
 

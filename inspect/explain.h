@@ -35,6 +35,8 @@ class Collector : Pinned {
   // Under which the loop trains.
   const amp::Recipe& recipe() const;
   // run.step(loss), observed. False if no more steps are needed: then it runs nothing, and the loop may end.
+  // The collector must see the first step of the loop: that is where passes are compared, and where gradients are
+  // checked.
   bool step(amp::RecipeRun& run, const std::function<Tensor()>& loss);
 
   struct Impl;  // of explain()

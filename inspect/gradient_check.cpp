@@ -26,6 +26,8 @@ constexpr std::size_t kMostFunctions = 64;
 constexpr double kOfParameter = 0.5;    // of the larger slope: a difference beyond it is an error
 constexpr double kOfFunction = 0.1;     // the same
 constexpr double kAgree = 0.05;         // of two differences with other steps
+constexpr int kDirections = 4;          // in which a gradient of zeros is looked at for a kink
+constexpr double kKink = 0.25;          // of the slope: a larger change of it from one side to the other is a kink
 constexpr double kOverRounding = 1000;  // a difference is this many roundings of the loss, or it is not judged
 constexpr double kOfGradient = 1e-4;    // of all gradients: smaller ones are not judged
 
@@ -49,13 +51,29 @@ std::vector<Tensor> random_like(const std::vector<Tensor>& all, Generator& rando
   return made;
 }
 
-// Sets the measured slope and the judgement. value_at(h): the value after a move by h along the gradient.
-void judge(GradientSlope& slope, const std::function<double(double)>& value_at, double step, double epsilon,
-           double tolerance) {
-  const auto difference = [&](double h) { return value_at(h) - value_at(-h); };
+// The value after a move by h along one of the directions: the first is that of the gradient.
+using ValueAlong = std::function<double(int direction, double h)>;
+
+// Whether the slopes to both sides differ. In one direction they may agree by chance.
+bool has_kink(const ValueAlong& value_at, double h) {
+  double slope = 0;
+  double jump = 0;
+  const double here = value_at(0, 0);
+  for (int i = 0; i < kDirections; ++i) {
+    const double after = value_at(i, h) - here;
+    const double before = here - value_at(i, -h);
+    slope = std::max(slope, std::abs(after + before) / 2);
+    jump = std::max(jump, std::abs(after - before));
+  }
+  return !(jump <= kKink * slope);
+}
+
+// Sets the measured slope and the judgement.
+void judge(GradientSlope& slope, const ValueAlong& value_at, double step, double epsilon, double tolerance) {
+  const auto difference = [&](double h) { return value_at(0, h) - value_at(0, -h); };
   const double far = difference(step);
   const double near = difference(step / 4);
-  const double scale = std::abs(value_at(0));
+  const double scale = std::abs(value_at(0, 0));
   slope.measured = far / (2 * step);
   const double again = near / (step / 2);
   const double larger = std::max(std::abs(slope.measured), std::abs(again));
@@ -63,6 +81,8 @@ void judge(GradientSlope& slope, const std::function<double(double)>& value_at, 
   if (std::abs(far) <= kOverRounding * epsilon * scale && slope.predicted * step <= kOverRounding * epsilon * scale)
     return;
   if (far == 0 && near == 0) return;
+  // At a kink 0 may be a subgradient, as of a ReLU at 0.
+  if (slope.predicted == 0 && has_kink(value_at, step / 4)) return;
   const double error = std::abs(slope.measured - slope.predicted);
   const bool wrong = error > tolerance * std::max(std::abs(slope.measured), slope.predicted);
   slope.judgement = wrong ? SlopeJudgement::wrong : SlopeJudgement::right;
@@ -135,10 +155,15 @@ GradientSlope slope_of(const FunctionCall& call) {
   slope.predicted = size_of(gradients);
   if (!std::isfinite(slope.predicted)) return slope;
   // Where the backward gives zeros alone, any direction must be level.
-  const std::vector<Tensor> along = slope.predicted > 0 ? gradients : random_like(gradients, random);
-  const double length = size_of(along);
-  if (!(length > 0)) return slope;
-  const auto value_at = [&](double h) {
+  std::vector<std::vector<Tensor>> directions = {gradients};
+  if (slope.predicted == 0) {
+    directions.clear();
+    for (int i = 0; i < kDirections; ++i) directions.push_back(random_like(gradients, random));
+  }
+  if (!(size_of(directions[0]) > 0)) return slope;
+  const auto value_at = [&](int direction, double h) {
+    const std::vector<Tensor>& along = directions[static_cast<std::size_t>(direction)];
+    const double length = size_of(along);
     std::vector<Tensor> moved = call.inputs;
     for (std::size_t i = 0; i < std::min(gradients.size(), moved.size()); ++i)
       if (along[i].defined()) moved[i] = moved[i] + along[i].to(moved[i].dtype()) * (h / length);
@@ -153,12 +178,14 @@ GradientSlope slope_of(const FunctionCall& call) {
   return slope;
 }
 
-// Of evenly spaced parameters if there are many.
-std::vector<std::pair<std::string, Tensor>> checked_parameters(nn::Module& model) {
+// The named ones; without names evenly spaced ones if there are many.
+std::vector<std::pair<std::string, Tensor>> checked_parameters(nn::Module& model,
+                                                               const std::vector<std::string>& names) {
   std::vector<std::pair<std::string, Tensor>> all;
   for (const auto& [name, p] : model.named_parameters())
-    if (p.requires_grad()) all.emplace_back(name, p);
-  if (all.size() <= kMostParameters) return all;
+    if (p.requires_grad() && (names.empty() || std::ranges::find(names, name) != names.end()))
+      all.emplace_back(name, p);
+  if (!names.empty() || all.size() <= kMostParameters) return all;
   std::vector<std::pair<std::string, Tensor>> some;
   for (std::size_t i = 0; i < kMostParameters; ++i) some.push_back(all[i * all.size() / kMostParameters]);
   return some;
@@ -170,10 +197,11 @@ GradientSlope slope_of(const std::string& name, const Tensor& parameter, const T
   const Moved moved(parameter);
   const Tensor& before = moved.before;
   Generator random(7);
-  const Tensor along = slope.predicted > 0 ? gradient : random_like({gradient}, random)[0];
-  const Tensor direction = along.to(before.dtype()) / size_of(along);
-  const auto value_at = [&](double h) {
-    parameter.detach().copy_(before + direction * h);
+  std::vector<Tensor> directions = {gradient};
+  if (slope.predicted == 0) directions = random_like(std::vector<Tensor>(kDirections, gradient), random);
+  for (Tensor& d : directions) d = d.to(before.dtype()) / size_of(d);
+  const auto value_at = [&](int direction, double h) {
+    parameter.detach().copy_(before + directions[static_cast<std::size_t>(direction)] * h);
     return loss();
   };
   const double size = size_of(before);
@@ -197,9 +225,10 @@ const GradientSlope* GradientCheck::wrong_parameter() const {
   return last;
 }
 
-GradientCheck check_gradients(nn::Module& model, const std::function<Tensor()>& loss) {
+GradientCheck check_gradients(nn::Module& model, const std::function<Tensor()>& loss,
+                              const std::vector<std::string>& names) {
   const Restored restored(model);
-  const auto parameters = checked_parameters(model);
+  const auto parameters = checked_parameters(model, names);
   std::vector<Tensor> leaves;
   for (const auto& [name, p] : parameters) leaves.push_back(p);
   FunctionCalls watched;

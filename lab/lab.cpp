@@ -73,14 +73,14 @@ std::string samples_of(const data::Dataset& d) {
 using Results = std::vector<Result>;
 
 std::vector<const amp::Recipe*> undecided(const std::vector<amp::Recipe>& recipes, const Results& results) {
-  std::vector<const amp::Recipe*> open;
+  std::vector<const amp::Recipe*> found;
   for (const amp::Recipe& recipe : recipes) {
-    const auto is_open = [&](const Result& r) {
+    const auto is_undecided = [&](const Result& r) {
       return r.recipe == recipe.name && r.verdict.kind == VerdictKind::undecided;
     };
-    if (std::ranges::any_of(results, is_open)) open.push_back(&recipe);
+    if (std::ranges::any_of(results, is_undecided)) found.push_back(&recipe);
   }
-  return open;
+  return found;
 }
 
 // In the order of the recipes; runs of one recipe keep theirs.
@@ -188,20 +188,22 @@ class Comparison {
   void until_decided(const amp::Recipe& fp32, Results& base) {
     const std::vector<int> planned = looks(options_.seeds, options_.until);
     for (std::size_t look = 1; look < planned.size() && !stopped_; ++look) {
-      const std::vector<const amp::Recipe*> open = undecided(recipes_, results_);
-      if (open.empty()) return;
-      runs_ += static_cast<int>(open.size() + 1) * (planned[look] - planned[look - 1]);
+      const std::vector<const amp::Recipe*> again = undecided(recipes_, results_);
+      if (again.empty()) return;
+      runs_ += static_cast<int>(again.size() + 1) * (planned[look] - planned[look - 1]);
       for (int seed = planned[look - 1]; seed < planned[look]; ++seed) {
         if (!stopped_) train(fp32, seed, base, false);
-        for (const amp::Recipe* recipe : open)
+        for (const amp::Recipe* recipe : again)
           if (!stopped_) train(*recipe, seed, results_, false);
       }
+      last_look_ = look + 1 == planned.size();
       explain_all();
       if (unexplained_.empty()) sort_by_recipe(results_, recipes_);
     }
   }
 
-  // Explains the runs that fail and can be compared with fp32. A stop leaves the rest to --resume.
+  // Explains the runs that fail and can be compared with fp32. Those of which one cannot tell yet wait for the next
+  // look. A stop leaves the rest to --resume.
   void explain_all() {
     if (unexplained_.empty()) return;
     judge_all();
@@ -209,7 +211,9 @@ class Comparison {
     std::vector<std::string> explained;  // their checkpoints
     for (Unexplained& u : unexplained_) {
       Result& r = (*u.among)[u.index];
-      if (stopped_ || !baseline(results_, references_, r) || (has_to_explain(r, u.evidence) && !explain_one(r, u)))
+      const bool waits = !last_look_ && may_be_decided(r, options_);
+      if (stopped_ || waits || !baseline(results_, references_, r) ||
+          (has_to_explain(r, u.evidence) && !explain_one(r, u)))
         later.push_back(std::move(u));
       else if (!u.checkpoint.empty()) explained.push_back(u.checkpoint);
     }
@@ -258,6 +262,7 @@ class Comparison {
   int number_ = 0;
   int runs_ = 0;
   bool stopped_ = false;
+  bool last_look_ = false;
 };
 
 }  // namespace

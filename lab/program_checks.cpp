@@ -130,9 +130,10 @@ class Trials {
 };
 
 // The initial model's gradients of the loss on the first samples, against differences of the loss. None if the model or
-// the loss refuses the dtype. wide: in f64, else as the model is.
-std::optional<inspect::GradientCheck> checked_gradients(const MakeModel& make_model, const LabData& data,
-                                                        std::uint64_t seed, const Options& options, bool wide) try {
+// the loss refuses the dtype. wide: in f64, else as the model is. names: of the parameters; empty: any.
+std::optional<inspect::GradientCheck> gradients_in(bool wide, const MakeModel& make_model, const LabData& data,
+                                                   std::uint64_t seed, const Options& options,
+                                                   const std::vector<std::string>& names) try {
   Generator generator(seed);
   const GeneratorScope scope(generator);
   const Objective objective = objective_of(data, options.loss, options.metric);
@@ -148,8 +149,18 @@ std::optional<inspect::GradientCheck> checked_gradients(const MakeModel& make_mo
   batch.targets = batch.targets.to(options.device);
   for (auto& [field, values] : batch.fields) values = values.to(options.device);
   return inspect::check_gradients(
-      *model, [&] { return lab::loss_of(objective.loss, outputs_of(*model, batch, !objective.loss.is_output())); });
+      *model, [&] { return lab::loss_of(objective.loss, outputs_of(*model, batch, !objective.loss.is_output())); },
+      names);
 } catch (const Error&) { return {}; }
+
+// In f64; as the model is if a function takes no f64.
+std::optional<inspect::GradientCheck> checked_gradients(const MakeModel& make_model, const LabData& data,
+                                                        std::uint64_t seed, const Options& options,
+                                                        const std::vector<std::string>& names = {}) {
+  std::optional<inspect::GradientCheck> check = gradients_in(true, make_model, data, seed, options, names);
+  if (!check) check = gradients_in(false, make_model, data, seed, options, names);
+  return check;
+}
 
 // How alike the targets of near samples are, as the end of a sentence.
 std::string text_of(const NearestTargets& near) {
@@ -191,8 +202,7 @@ class Checks {
   }
 
   bool gradient_is_wrong() {
-    std::optional<inspect::GradientCheck> check = checked_gradients(make_model_, data_, seed_, options_, true);
-    if (!check) check = checked_gradients(make_model_, data_, seed_, options_, false);  // a function takes no f64
+    const std::optional<inspect::GradientCheck> check = checked_gradients(make_model_, data_, seed_, options_);
     if (!check) return false;
     if (const std::optional<Finding> wrong = inspect::finding_of(*check)) {
       found_.findings.push_back(*wrong);
@@ -334,13 +344,10 @@ std::optional<inspect::Finding> lost_gradient(const MakeModel& make_model, const
                                               const Options& options, const std::vector<inspect::Update>& updates) {
   const std::vector<std::string> names = without_gradient(updates);
   if (names.empty()) return {};
-  std::optional<inspect::GradientCheck> check = checked_gradients(make_model, data, seed, options, true);
-  if (!check) check = checked_gradients(make_model, data, seed, options, false);
+  std::optional<inspect::GradientCheck> check = checked_gradients(make_model, data, seed, options, names);
   if (!check) return {};
   // Only what is 0: of a run that learns nothing else is said.
-  std::erase_if(check->parameters, [&names](const inspect::GradientSlope& s) {
-    return s.predicted != 0 || std::ranges::find(names, s.name) == names.end();
-  });
+  std::erase_if(check->parameters, [](const inspect::GradientSlope& s) { return s.predicted != 0; });
   return inspect::finding_of(*check);
 }
 

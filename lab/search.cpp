@@ -68,8 +68,8 @@ class TrialJudge {
     const bool worse = kind == VerdictKind::worse || kind == VerdictKind::worse_loss;
     const bool equal = kind == VerdictKind::matches || kind == VerdictKind::better;
     t.passes = well && (equal || (near && !worse));
-    const bool open = kind == VerdictKind::undecided && !t.verdict.looks_worse;
-    const bool may_pass = open && (any_loss || t.loss_change <= 2 * limit);
+    const bool seeds_may_tell = kind == VerdictKind::undecided && !t.verdict.looks_worse;
+    const bool may_pass = seeds_may_tell && (any_loss || t.loss_change <= 2 * limit);
     return !t.passes && !may_pass;
   }
 

@@ -84,8 +84,8 @@ void explain_shared(const MakeModel& make_model, const LabData& data, const std:
     const Claim claim(r.checkpoint + ".explain.lock", false);
     const Result* done = finished_run(results, r.recipe, r.seed, options, data);
     const Result* fp32 = done ? baseline(results, {}, *done) : nullptr;
-    if (!claim.held() || !fp32 || !fs::exists(r.checkpoint)) continue;
-    if (fails(*done) || done->recipe == "fp32") {
+    if (!claim.held() || !fp32 || !fs::exists(r.checkpoint) || may_be_decided(*done, options)) continue;
+    if (may_have_to_explain(*done)) {
       Run run(make_model, data, r.recipe, r.seed, options);
       run.load(r.checkpoint);
       run.train("", {.recipe = r.recipe});  // it has ended

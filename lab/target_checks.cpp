@@ -88,14 +88,29 @@ NearestTargets of_numbers(const Tensor& targets, const std::vector<std::int64_t>
   return t;
 }
 
+// Of at most kMostSamples positions that have a target: negative ones are ignored by losses. They are drawn, as evenly
+// spaced ones may all be at the same place of their sequences.
+std::vector<std::int64_t> drawn_places(const std::vector<std::int64_t>& targets) {
+  std::vector<std::int64_t> places;
+  for (std::int64_t i = 0; i < std::ssize(targets); ++i)
+    if (targets[static_cast<std::size_t>(i)] >= 0) places.push_back(i);
+  if (std::ssize(places) <= kMostSamples) return places;
+  Generator random(kSeed);
+  std::vector<std::int64_t> drawn;
+  for (const std::int64_t i : randperm(std::ssize(places), random).narrow(0, 0, kMostSamples).to_vector<std::int64_t>())
+    drawn.push_back(places[static_cast<std::size_t>(i)]);
+  std::ranges::sort(drawn);
+  return drawn;
+}
+
 // A target at each position of sequences: positions are the samples. A token is told by those before it too.
-NearestTargets of_positions(const Tensor& inputs, const Tensor& targets) {
+std::optional<NearestTargets> of_positions(const Tensor& inputs, const Tensor& targets) {
   const std::int64_t length = targets.size(1);
   const std::int64_t all = targets.numel();
-  const std::int64_t n = std::min(all, kMostSamples);
-  std::vector<std::int64_t> places;
-  for (std::int64_t i = 0; i < n; ++i) places.push_back(i * all / n);
   const std::vector<std::int64_t> every = targets.to(DType::i64).to_vector<std::int64_t>();
+  const std::vector<std::int64_t> places = drawn_places(every);
+  const std::int64_t n = std::ssize(places);
+  if (n < 2) return {};
   std::vector<std::int64_t> classes;
   for (const std::int64_t place : places) classes.push_back(every[static_cast<std::size_t>(place)]);
   if (inputs.is_floating()) {

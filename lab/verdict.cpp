@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -84,7 +85,8 @@ Verdict where_fp32_fails(const Result& r, const Result& base, const std::optiona
   const std::optional<Outcome> failure = failure_of(base);
   const Outcome fp32 = failure.value_or(no_learning);
   const Verdict same{{.kind = VerdictKind::not_precision}};
-  if (own || hardly_learned(r)) {
+  // A run that is no better than a constant answer learns nothing, as fp32.
+  if (own || hardly_learned(r) || !beats_constant(r)) {
     if (r.status == base.status) return same;
     // Another failure than fp32's is the recipe's.
     if (own && own->kind == VerdictKind::diverged) return failed(r, *own, fp32);
@@ -236,10 +238,17 @@ std::vector<Finding> inherited(std::vector<Finding> of_fp32) {
   return of_fp32;
 }
 
+// Causes that lie in the program whatever its numbers are. Another recipe has other numbers: if it learns, then rates,
+// labels and units are not at fault under it.
+constexpr inspect::Cause kOfAnyNumbers[] = {inspect::Cause::wrong_gradient, inspect::Cause::data, inspect::Cause::bug,
+                                            inspect::Cause::arithmetic};
+
 // What a run of fp32 shows of the program: it holds under every recipe.
 std::vector<Finding> of_program(const Result& fp32) {
   std::vector<Finding> found = fp32.findings;
-  std::erase_if(found, [](const Finding& f) { return f.precision || f.cause == inspect::Cause::unknown; });
+  std::erase_if(found, [](const Finding& f) {
+    return f.precision || std::ranges::find(kOfAnyNumbers, f.cause) == std::end(kOfAnyNumbers);
+  });
   return found;
 }
 
@@ -252,8 +261,10 @@ std::vector<Finding> findings_of(const Result& r, const Result* base) {
     return is_baseline(r) ? shown : inherited(shown);
   }
   std::vector<Finding> found = r.findings;
-  // What is not certain to be worse needs no finding without evidence.
-  if (is_open(r.verdict)) std::erase_if(found, [](const Finding& f) { return f.cause == inspect::Cause::unknown; });
+  // What is not certain to be worse needs no finding without evidence. That an Error ended the replays is told.
+  if (is_open(r.verdict))
+    std::erase_if(
+        found, [](const Finding& f) { return f.cause == inspect::Cause::unknown && f.source != FindingSource::error; });
   if (r.verdict.kind != VerdictKind::not_precision) return found;
   std::erase_if(found, [](const Finding& f) { return f.precision; });
   // Experiments explain fp32's run, and this one if it fails in the same way.
@@ -323,12 +334,16 @@ void judge(std::vector<Result>& results, const std::vector<Result>& references, 
 
 bool fails(const Result& r) { return r.verdict.fails(); }
 
-bool is_alarm(const Result& r) {
-  return (fails(r) && !(is_open(r.verdict) && r.findings.empty())) || !r.findings.empty();
+bool may_be_decided(const Result& r, const Options& options) {
+  return r.verdict.kind == VerdictKind::undecided && looks(options.seeds, options.until).size() > 1;
 }
 
+bool is_alarm(const Result& r) { return !r.findings.empty() || (fails(r) && !is_open(r.verdict)); }
+
+bool may_have_to_explain(const Result& r) { return fails(r) || (is_baseline(r) && r.seed == 0); }
+
 bool has_to_explain(const Result& r, const inspect::Evidence& evidence) {
-  return fails(r) || (is_baseline(r) && r.seed == 0 && may_lose_gradients(evidence.updates));
+  return fails(r) || (may_have_to_explain(r) && may_lose_gradients(evidence.updates));
 }
 
 std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const LabData& given,
@@ -387,6 +402,10 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
   for (const inspect::Finding& f : found) findings.push_back(from(f, recipe));
   if (findings.empty()) findings.push_back(unknown(sentence, !e.fp32_fails));
   return findings;
-} catch (const Error& error) { return {{unknown(std::string("the run could not be explained: ") + error.what())}}; }
+} catch (const Error& error) {
+  Finding told = unknown(std::string("the run could not be explained: ") + error.what());
+  told.source = FindingSource::error;
+  return {{told}};
+}
 
 }  // namespace gradual::lab

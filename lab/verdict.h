@@ -13,17 +13,22 @@ namespace gradual::lab {
 // Sets the verdict of each run; verdicts.def lists them.
 // A run is compared with fp32's of the same seed, in `results` or in `references` (of a comparison without fp32). The
 // differences of a recipe are over its seeds (statistics.h), and so is the answer that they give (decision.h). Findings
-// stay where a run fails; others have what fp32's run shows of the program. An answer that is open keeps no finding of
-// unknown cause.
+// stay where a run fails; others have what fp32's run shows of the program. Findings of fp32's run are marked: they are
+// renewed at each call and decide nothing. "Cannot tell yet" without notes keeps no finding of unknown cause, unless
+// that tells of an Error.
 void judge(std::vector<Result>& results, const std::vector<Result>& references = {}, const Judging& judging = {});
 // What the options say of it.
 Judging judging_of(const Options& options);
 
 // True if a run of that verdict has something to explain.
 bool fails(const Result& judged);
-// True if a judged and explained run says that something is wrong: its verdict fails, or it has a finding. An answer
-// that is open (cannot tell yet) says so by its findings alone.
+// True if a judged and explained run says that something is wrong: it has a finding, or its verdict fails. "Cannot tell
+// yet" without notes says so by its findings alone.
 bool is_alarm(const Result& judged);
+// True if more seeds are planned where one cannot tell yet: the run is explained when it is decided, or at the last one.
+bool may_be_decided(const Result& judged, const Options& options);
+// True if has_to_explain() can be, whatever the evidence is.
+bool may_have_to_explain(const Result& judged);
 // True if explain() has something to do: the run fails, or parameters of fp32's run may have lost their gradients.
 bool has_to_explain(const Result& judged, const inspect::Evidence& evidence);
 

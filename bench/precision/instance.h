@@ -87,7 +87,7 @@ struct Truth {
   std::vector<inspect::Cause> causes = {};  // right answers, the best one first
   // Right sites: a module's path with all that is in it, or "file.cpp:FIRST-LAST". Empty: no site is scored.
   std::vector<std::string> sites = {};
-  std::vector<Role> roles = {};    // right ones; empty: any
+  std::vector<Role> roles = {};    // right ones; empty: any, of controls alone
   std::vector<Phase> phases = {};  // in which the failure arises; empty: any
   // A recipe that mends the mechanism alone, checked by training. Undefined in name: the flaw is mended in the code.
   amp::Recipe cured = {};

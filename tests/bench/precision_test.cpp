@@ -150,6 +150,9 @@ TEST_CASE("answers of another tool are scored by the same rules") {
   CHECK_FALSE(wrong.role_right);
   CHECK_FALSE(wrong.site_right);
   CHECK_FALSE(wrong.cure_works);
+  Instance without_roles = failure;
+  without_roles.truth.roles.clear();
+  CHECK_THROWS_WITH_AS(score_of(without_roles, {}), doctest::Contains("names no role"), Error);
   const Score silent = score_of(failure, {});
   CHECK(silent.has_site);
   CHECK_FALSE(silent.cause_first);

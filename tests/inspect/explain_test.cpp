@@ -156,8 +156,23 @@ TEST_CASE("a loop whose model stays half from the pass before is told to make it
       c.step(run, [&] { return cross_entropy((*m)(b.inputs), b.targets); });
     };
     CHECK_THROWS_WITH_AS(inspect::explain(amp::recipe(recipe), goes_on),
-                         doctest::Contains("make the model, the optimizer and the batches inside the loop"), Error);
+                         doctest::Contains("if the model was made outside of the loop, make it inside"), Error);
   }
+}
+
+TEST_CASE("an Error of the loop itself in a replay is told first") {
+  int calls = 0;
+  const auto fails_later = [&](inspect::Collector& c) {
+    if (++calls > 1) throw Error("mine: no such file");
+    const auto m = lab::make_mlp(64, 10);
+    amp::RecipeRun run(c.recipe(), *m, optim::SGDOptions{.lr = 0.1});
+    const data::Batch b = data::take(train(), {0, 1, 2, 3});
+    c.step(run, [&] { return cross_entropy((*m)(b.inputs), b.targets); });
+  };
+  try {
+    inspect::explain(amp::recipe("amp-bf16"), fails_later);
+    FAIL("no Error");
+  } catch (const Error& e) { CHECK(std::string(e.what()).starts_with("mine: no such file")); }
 }
 
 TEST_CASE("a loop that begins anew is taken, whatever its recipe keeps of the weights") {

@@ -108,6 +108,29 @@ TEST_CASE("a backward of zeros is wrong where the loss has a slope, and right wh
   CHECK_FALSE(checked(dead, zeros, DType::f64).any_wrong());
 }
 
+TEST_CASE("a gradient of zeros at a kink is not wrong: a ReLU of zero weights and biases") {
+  struct Kink : nn::Module {
+    nn::Linear& in = register_module("in", nn::Linear(8, 16));
+    nn::Linear& out = register_module("out", nn::Linear(16, 4));
+    Kink() {
+      const NoGrad none;
+      in.weight.fill_(0);
+      in.bias.fill_(0);
+    }
+    Tensor forward(const Tensor& x) override { return out(relu(in(x))); }
+  };
+  for (const DType dtype : {DType::f64, DType::f32})
+    for (int seed = 0; seed < 4; ++seed) {
+      manual_seed(static_cast<std::uint64_t>(seed));
+      Kink net;
+      net.to(dtype);
+      const Tensor x = randn({32, 8}).to(dtype);
+      const Tensor y = randint(0, 4, {32});
+      const auto check = inspect::check_gradients(net, [&] { return cross_entropy(net(x), y); });
+      CHECK_MESSAGE(!check.any_wrong(), to_string(check));
+    }
+}
+
 TEST_CASE("a straight-through estimator is not wrong: its function has no slope") {
   const auto check = checked([](const Tensor& x) { return gt(x, 0.5).to(x.dtype()); },
                              [](const Tensor&, const Tensor& dy) { return dy * 1; }, DType::f64);

@@ -1,8 +1,10 @@
 // Trainings that fail in fp32, each for one planted reason. Experiments name it, and nothing else.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/lab.h>
 #include <gradual/lab/odd_samples.h>
+#include <gradual/lab/program_checks.h>
 #include <gradual/lab/target_checks.h>
 #include <gradual/lab/verdict.h>
 
@@ -138,6 +140,29 @@ TEST_CASE("fp32 learns without the gradients that a function lost: they are name
   }
 }
 
+TEST_CASE("each parameter that may have lost its gradient is compared, of any number") {
+  struct Wide : nn::Module {
+    std::vector<nn::Linear*> layers;
+    Wide() {
+      for (int i = 0; i < 20; ++i) layers.push_back(&register_module(fmt::format("l{}", i), nn::Linear(64, 10)));
+    }
+    Tensor forward(const Tensor& x) override {
+      const Tensor rows = x.reshape({x.size(0), 64});
+      Tensor sum = apply(std::make_shared<Doubled>(0), {(*layers[2])(rows)})[0];
+      for (std::size_t i = 0; i < layers.size(); ++i)
+        if (i != 2) sum = sum + (*layers[i])(rows);
+      return sum;
+    }
+  };
+  const lab::MakeModel wide = [] { return std::make_shared<Wide>(); };
+  inspect::Update update;
+  update.parameter = "l2.weight";
+  update.elements = 640;
+  const auto found = lab::lost_gradient(wide, digits(), 0, options("adamw", 0), {update});
+  REQUIRE(found);
+  CHECK(found->op == "doubled");
+}
+
 TEST_CASE("fp32 fails: one row of the data") {
   const lab::Finding f = only_finding(gradual::test::mlp, with_row(17, 1e6), options("sgd", 0), Cause::broken_sample);
   CHECK(f.site == "sample 17");
@@ -255,6 +280,43 @@ TEST_CASE("the tokens before it tell a target of a sequence, and not a shuffled 
   const auto mixed = lab::nearest_targets(train);
   REQUIRE(mixed);
   CHECK_FALSE(mixed->tells);
+}
+
+TEST_CASE("targets that a loss ignores tell nothing of shuffled answers") {
+  data::Dataset train = data::addition(2).problems;
+  const auto given = lab::nearest_targets(train);
+  REQUIRE(given);
+  CHECK(given->tells);
+  std::vector<std::int64_t> targets = train.targets.to_vector<std::int64_t>();
+  std::vector<std::size_t> counted;
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    if (targets[i] != -100) counted.push_back(i);
+  Generator generator(3);
+  const std::vector<std::int64_t> order = randperm(std::ssize(counted), generator).to_vector<std::int64_t>();
+  const std::vector<std::int64_t> before = targets;
+  for (std::size_t i = 0; i < counted.size(); ++i)
+    targets[counted[i]] = before[counted[static_cast<std::size_t>(order[i])]];
+  train.targets = from_data(targets, train.targets.sizes(), {.dtype = DType::i64});
+  const auto mixed = lab::nearest_targets(train);
+  REQUIRE(mixed);
+  CHECK_FALSE(mixed->tells);
+  CHECK(mixed->random < 0.5);
+  train.targets.fill_(-100);
+  CHECK_FALSE(lab::nearest_targets(train));
+}
+
+TEST_CASE("positions of sequences are drawn from all of them, whatever their length divides") {
+  constexpr std::int64_t kLength = 8;
+  constexpr std::int64_t kSequences = 2048;  // 16 positions for each that is looked at
+  Generator generator(3);
+  const Tensor inputs = randint(0, 10, {kSequences, kLength}, {.dtype = DType::i64}, generator);
+  // The token before; there is none before the first one.
+  const Tensor first = randint(0, 10, {kSequences, 1}, {.dtype = DType::i64}, generator);
+  data::Dataset train{.inputs = inputs, .targets = cat({first, inputs.narrow(1, 0, kLength - 1)}, 1), .classes = 10};
+  const auto near = lab::nearest_targets(train);
+  REQUIRE(near);
+  CHECK(near->tells);
+  CHECK(near->nearest > 0.5);
 }
 
 TEST_CASE("targets that are a random function of the inputs exist for images, numbers and tokens") {

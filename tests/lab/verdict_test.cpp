@@ -1,5 +1,6 @@
 // Verdicts, and what becomes of findings when a run is stopped, resumed, or cannot be explained.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <gradual/gradual.h>
 #include <gradual/lab/verdict.h>
 
@@ -143,18 +144,17 @@ TEST_CASE("a match names skipped steps, losses that were not finite, a rise, a s
   CHECK(to_string(failed).ends_with("but 1 of 3 seeds failed"));
 }
 
-TEST_CASE("an answer that is open has no finding of unknown cause, and is no alarm; others keep theirs") {
+TEST_CASE("\"cannot tell yet\" has no finding of unknown cause but of an Error, and is no alarm; others keep theirs") {
   const auto found = [](inspect::Cause cause) { return lab::Finding{.cause = cause, .sentence = "s"}; };
-  std::vector<lab::Result> results = {run("fp32", 0, 0.95), run("open", 0, 0.93), run("worse", 0, 0.7)};
+  std::vector<lab::Result> results = {run("fp32", 0, 0.95), run("open", 0, 0.90), run("worse", 0, 0.7)};
   for (lab::Result& r : results)
     if (r.recipe != "fp32") r.findings = {found(inspect::Cause::unknown), found(inspect::Cause::format_range)};
-  // A loss that is higher by more than the margin, by more than samples explain: it looks worse.
-  results[1].test_loss = 0.4;
   lab::judge(results);
   CHECK(results[1].verdict.kind == lab::VerdictKind::undecided);
-  CHECK(std::ranges::none_of(results[1].findings,
-                             [](const lab::Finding& f) { return f.cause == inspect::Cause::unknown; }));
-  CHECK(results[1].findings.empty() == !lab::is_alarm(results[1]));
+  CHECK(results[1].verdict.looks_worse);
+  REQUIRE(results[1].findings.size() == 1);
+  CHECK(results[1].findings[0].cause == inspect::Cause::format_range);
+  CHECK(lab::is_alarm(results[1]));
   CHECK(results[2].verdict.kind == lab::VerdictKind::worse);
   REQUIRE(results[2].findings.size() == 2);
   CHECK(results[2].findings[0].cause == inspect::Cause::unknown);
@@ -162,6 +162,10 @@ TEST_CASE("an answer that is open has no finding of unknown cause, and is no ala
   results[1].findings.clear();
   lab::judge(results);
   CHECK_FALSE(lab::is_alarm(results[1]));
+  results[1].findings = {found(inspect::Cause::unknown)};
+  results[1].findings[0].source = lab::FindingSource::error;
+  lab::judge(results);
+  CHECK(results[1].findings.size() == 1);
 }
 
 TEST_CASE("to match an fp32 that is no better than a constant answer is no success; to be worse is still worse") {
@@ -173,6 +177,23 @@ TEST_CASE("to match an fp32 that is no better than a constant answer is no succe
   CHECK(all[2].starts_with("worse by 20.0"));
 }
 
+TEST_CASE("a run that is better than an fp32 below a constant answer matches only if it is better than that") {
+  std::vector<lab::Result> results = {run("fp32", 0, 0.3), run("also below", 0, 0.45), run("learns", 0, 0.9)};
+  for (lab::Result& r : results) r.constant_metric = 0.5;
+  const auto all = verdicts(results);
+  CHECK(all[1] == "not precision: fp32 does the same");
+  CHECK(all[2] == "matches: it learns, and fp32 learns nothing");
+}
+
+TEST_CASE("runs of fp32 are observed further for its first seed alone, or if they fail") {
+  std::vector<lab::Result> results = {run("fp32", 0, 0.95), run("fp32", 1, 0.95),
+                                      diverged("fp32", 2, {2.3, kNaN, kNaN})};
+  lab::judge(results);
+  CHECK(lab::may_have_to_explain(results[0]));
+  CHECK_FALSE(lab::may_have_to_explain(results[1]));
+  CHECK(lab::may_have_to_explain(results[2]));
+}
+
 TEST_CASE("a run that learns where fp32 fails has what fp32's run shows of the program, and nothing of precision") {
   std::vector<lab::Result> results = {diverged("fp32", 0, {2.3, 2, kNaN}), run("a", 0, 0.95)};
   results[0].findings = {{.cause = inspect::Cause::arithmetic, .sentence = "a log of 0"}};
@@ -182,6 +203,13 @@ TEST_CASE("a run that learns where fp32 fails has what fp32's run shows of the p
   CHECK(results[1].verdict.kind == lab::VerdictKind::matches);
   REQUIRE(results[1].findings.size() == 1);
   CHECK(results[1].findings[0].cause == inspect::Cause::arithmetic);
+  // What another recipe's numbers need not do.
+  for (const inspect::Cause cause : {inspect::Cause::learning_rate, inspect::Cause::small_rate,
+                                     inspect::Cause::dead_units, inspect::Cause::labels}) {
+    results[0].findings[0].cause = cause;
+    lab::judge(results);
+    CHECK(results[1].findings.empty());
+  }
 }
 
 TEST_CASE("findings of fp32's run decide nothing in a later look, and explain nothing") {
@@ -288,6 +316,25 @@ TEST_CASE("more seeds are trained until it is decided, of the undecided recipes 
   CHECK(steps == 0);
   REQUIRE(again.size() == results.size());
   for (std::size_t i = 0; i < again.size(); ++i) CHECK(to_string(again[i].verdict) == to_string(results[i].verdict));
+}
+
+TEST_CASE("a run of which one cannot tell is explained when more seeds show that it is worse") {
+  const std::vector list = {amp::recipe("fp32"), amp::recipe("mxfp4")};
+  // Wide margins: at the first look nothing looks worse.
+  lab::Options o{.epochs = 1, .seeds = 1, .margin = 6, .loss_margin = 1000};
+  const auto first = lab::compare(mlp, digits(), list, "", o).back();
+  CHECK(first.verdict.kind == lab::VerdictKind::undecided);
+  CHECK_FALSE(lab::fails(first));
+  CHECK(first.findings.empty());
+  const ::test::TemporaryFolder temporary;
+  const std::string folder = temporary / "out";
+  o.until = 5;
+  for (const lab::Result& r : lab::compare(mlp, digits(), list, folder, o)) {
+    CHECK(!fs::exists(fmt::format("{}/checkpoints/{}-seed{}.safetensors", folder, r.recipe, r.seed)));
+    if (r.recipe == "fp32") continue;
+    CHECK_MESSAGE(r.verdict.kind == lab::VerdictKind::worse, to_string(r.verdict));
+    CHECK_FALSE(r.findings.empty());
+  }
 }
 
 TEST_CASE("a stop while a run is explained leaves it to --resume") {
