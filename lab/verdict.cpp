@@ -334,6 +334,8 @@ bool may_be_decided(const Result& r, const Options& options) {
 
 bool is_alarm(const Result& r) { return !r.findings.empty() || (fails(r) && !is_open(r.verdict)); }
 
+bool lacks_explanation(const Result& r) { return is_worse(r.verdict.kind) && r.findings.empty(); }
+
 bool may_have_to_explain(const Result& r) { return fails(r) || (is_baseline(r) && r.seed == 0); }
 
 bool has_to_explain(const Result& r, const inspect::Evidence& evidence) {
