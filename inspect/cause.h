@@ -18,18 +18,22 @@ inline constexpr int kCauses = static_cast<int>(Cause::count_);
 // What is to blame: the recipe, the program (data, learning rate, code), or the recipe unless fp32 fails too.
 enum class Blame : std::uint8_t { recipe, program, either };
 
+// Where it holds: in the run that shows it, or for every recipe, as it does not depend on the numbers.
+enum class Holds : std::uint8_t { in_run, everywhere };
+
 struct CauseInfo {
   Cause cause;
   std::string_view name;  // in results.json: "adam-eps"
   Blame blame;
+  Holds holds;
   NumberRole role;            // of its numbers, where one role alone can have it; none: the op or the operand tells
   std::string_view evidence;  // what is seen
   std::string_view sentence;  // for readers who know what a float is
   std::string_view cure;      // what helps
 };
 inline constexpr CauseInfo kCauseInfos[kCauses] = {
-#define GRADUAL_CAUSE(cause, name, blame, role, evidence, sentence, cure) \
-  {Cause::cause, name, Blame::blame, NumberRole::role, evidence, sentence, cure},
+#define GRADUAL_CAUSE(cause, name, blame, holds, role, evidence, sentence, cure) \
+  {Cause::cause, name, Blame::blame, Holds::holds, NumberRole::role, evidence, sentence, cure},
 #include "causes.def"
 };
 constexpr const CauseInfo& cause_info(Cause cause) { return kCauseInfos[static_cast<int>(cause)]; }

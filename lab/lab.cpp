@@ -205,8 +205,9 @@ class Comparison {
   // Explains the runs that fail and can be compared with fp32. Those of which one cannot tell yet wait for the next
   // look. A stop leaves the rest to --resume.
   void explain_all() {
-    if (unexplained_.empty()) return;
     judge_all();
+    if (!stopped_) observe_again();
+    if (unexplained_.empty()) return;
     std::vector<Unexplained> later;
     std::vector<std::string> explained;  // their checkpoints
     for (Unexplained& u : unexplained_) {
@@ -221,6 +222,29 @@ class Comparison {
     write();
     // Only now: a run whose checkpoint is gone is taken for explained.
     for (const std::string& checkpoint : explained) fs::remove(checkpoint);
+  }
+
+  // Trains finished runs of earlier calls to their end once more, for the evidence, where more seeds show since that
+  // they are worse.
+  void observe_again() {
+    Options quiet = options_;
+    quiet.progress = {};
+    quiet.trace.clear();
+    quiet.profile.clear();
+    quiet.save.clear();
+    for (std::size_t i = 0; i < results_.size() && !stopped_; ++i) {
+      const auto recipe = std::ranges::find(recipes_, results_[i].recipe, &amp::Recipe::name);
+      const bool waits =
+          std::ranges::any_of(unexplained_, [&](const Unexplained& u) { return u.among == &results_ && u.index == i; });
+      if (waits || recipe == recipes_.end() || !lacks_explanation(results_[i])) continue;
+      const auto seed = static_cast<std::uint64_t>(results_[i].seed);
+      Run run(make_model_, data_, *recipe, seed, quiet);
+      stopped_ = !run.train("", {.recipe = *recipe, .seed = seed});
+      if (stopped_) return;
+      Result again = run.result();
+      if (seed == 0) run.observe_errors(again);  // as in train(), where the evidence is of later steps
+      unexplained_.push_back({&*recipe, &results_, i, "", run.evidence()});
+    }
   }
 
   // False if options.stop ended it.

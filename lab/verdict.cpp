@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -238,16 +237,11 @@ std::vector<Finding> inherited(std::vector<Finding> of_fp32) {
   return of_fp32;
 }
 
-// Causes that lie in the program whatever its numbers are. Another recipe has other numbers: if it learns, then rates,
-// labels and units are not at fault under it.
-constexpr inspect::Cause kOfAnyNumbers[] = {inspect::Cause::wrong_gradient, inspect::Cause::data, inspect::Cause::bug,
-                                            inspect::Cause::arithmetic};
-
 // What a run of fp32 shows of the program: it holds under every recipe.
 std::vector<Finding> of_program(const Result& fp32) {
   std::vector<Finding> found = fp32.findings;
   std::erase_if(found, [](const Finding& f) {
-    return f.precision || std::ranges::find(kOfAnyNumbers, f.cause) == std::end(kOfAnyNumbers);
+    return f.precision || inspect::cause_info(f.cause).holds != inspect::Holds::everywhere;
   });
   return found;
 }
@@ -339,6 +333,8 @@ bool may_be_decided(const Result& r, const Options& options) {
 }
 
 bool is_alarm(const Result& r) { return !r.findings.empty() || (fails(r) && !is_open(r.verdict)); }
+
+bool lacks_explanation(const Result& r) { return is_worse(r.verdict.kind) && r.findings.empty(); }
 
 bool may_have_to_explain(const Result& r) { return fails(r) || (is_baseline(r) && r.seed == 0); }
 

@@ -337,6 +337,26 @@ TEST_CASE("a run of which one cannot tell is explained when more seeds show that
   }
 }
 
+TEST_CASE("a finished run is explained when a later call with more seeds shows that it is worse") {
+  const std::vector list = {amp::recipe("fp32"), amp::recipe("mxfp4")};
+  const ::test::TemporaryFolder temporary;
+  lab::Options o{.epochs = 1, .seeds = 1, .margin = 6, .loss_margin = 1000};
+  CHECK(lab::compare(mlp, digits(), list, temporary / "out", o).back().findings.empty());
+  o.resume = true;
+  o.seeds = 5;
+  const auto more = lab::compare(mlp, digits(), list, temporary / "out", o);
+  o.resume = false;
+  const auto whole = lab::compare(mlp, digits(), list, "", o);
+  REQUIRE(more.size() == whole.size());
+  for (std::size_t i = 0; i < more.size(); ++i) {
+    CHECK(more[i].findings.empty() == (more[i].recipe == "fp32"));
+    REQUIRE(more[i].findings.size() == whole[i].findings.size());
+    if (more[i].findings.empty()) continue;
+    CHECK(more[i].findings[0].sentence == whole[i].findings[0].sentence);
+    CHECK(more[i].findings[0].undone == whole[i].findings[0].undone);
+  }
+}
+
 TEST_CASE("a stop while a run is explained leaves it to --resume") {
   const ::test::TemporaryFolder temporary;
   const std::string folder = temporary / "out";
