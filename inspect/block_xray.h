@@ -93,8 +93,9 @@ struct BlockXray {
 // the quantizer's own kind if its scales are not powers of two. nvfp4 also has "four-over-six" (arXiv 2512.02010): a
 // block's amax becomes 6 or 4, whichever gives the smaller squared error (other formats: the largest value or 2/3 of
 // it). The tensor's scale is then 256 / 448 of nvfp4's, which leaves room for both. Stochastic rounding draws its own
-// random numbers, and so do random scales. Blocks with parts, coded, searched and random scales have the rules and sizes
-// that check_valid() allows them, and rows of the quantizer's own bits. Of coded scales its own rule is the first.
+// random numbers, and so do random scales. Blocks with parts, coded, searched and random scales have the rules and
+// sizes that check_valid() allows them, and rows of the quantizer's own bits. Of coded scales its own rule comes
+// first.
 // others: false leaves only the quantizer's own row. Error if the quantizer has no scales of blocks, or has a Hadamard
 // transform.
 BlockXray xray(const Tensor& x, const Quantizer& quantizer, int axis = -1, bool others = true);

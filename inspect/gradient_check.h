@@ -38,12 +38,12 @@ struct GradientCheck {
   const GradientSlope* wrong_parameter() const;  // the last one in the order of the model: the fault lies after it
 };
 
-// Runs a forward and a backward, and five more forwards for each parameter (up to 14 if its gradient is 0): for those of
-// these names, or without names for 32 evenly spaced ones at most.
+// Runs a forward and a backward, and five more forwards for each parameter (up to 14 if its gradient is 0): for those
+// of these names, or without names for 32 evenly spaced ones at most.
 // A parameter's gradient is wrong if its slope differs by more than a factor of 2 or in sign; a function's, if by more
-// than 10%. A gradient of zeros is wrong if the loss has a slope in a random direction, the same to both sides in several
-// directions: at a kink zeros may be right. A parameter without a gradient is not judged. Parameters, gradients, buffers
-// and the default generator are restored.
+// than 10%. A gradient of zeros is wrong if the loss has a slope in a random direction, the same to both sides in
+// several directions: at a kink zeros may be right. A parameter without a gradient is not judged. Parameters,
+// gradients, buffers and the default generator are restored.
 GradientCheck check_gradients(nn::Module& model, const std::function<Tensor()>& loss,
                               const std::vector<std::string>& names = {});
 

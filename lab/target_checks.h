@@ -16,9 +16,9 @@ struct NearestTargets {
   double random = 0;
   bool tells = false;  // the nearest one is better by more than chance
 };
-// Of 1024 evenly spaced samples at most. Where each position of a sequence has a class, positions are the samples, drawn
-// from those whose target no loss ignores; of tokens the nearest one has the most equal tokens up to it. None for other targets of several classes, and where
-// samples have named fields.
+// Of 1024 evenly spaced samples at most. Where each position of a sequence has a class, positions are the samples,
+// drawn from those whose target no loss ignores; of tokens the nearest one has the most equal tokens up to it. None for
+// other targets of several classes, and where samples have named fields.
 std::optional<NearestTargets> nearest_targets(const data::Dataset& train);
 
 // The data with targets that are a random function of the inputs, which most models can learn: of floats a linear one,

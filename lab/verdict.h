@@ -25,7 +25,8 @@ bool fails(const Result& judged);
 // True if a judged and explained run says that something is wrong: it has a finding, or its verdict fails. "Cannot tell
 // yet" without notes says so by its findings alone.
 bool is_alarm(const Result& judged);
-// True if one cannot tell yet and more seeds are planned. Such a run is explained when it is decided, or after the last.
+// True if one cannot tell yet and more seeds are planned. Such a run is explained when it is decided, or after the
+// last.
 bool may_be_decided(const Result& judged, const Options& options);
 // True if a run is worse and has no finding, so it was never explained: one could not tell when it had ended.
 bool lacks_explanation(const Result& judged);

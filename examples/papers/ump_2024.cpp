@@ -1,8 +1,8 @@
 // u-muP: The Unit-Scaled Maximal Update Parametrization (Blake et al. 2024, arXiv 2407.17465): numbers of size 1 need
 // no scales in FP8.
 //
-// Gradients of a mean over a batch are small, and those below a format's smallest number are lost. Fixed factors forward
-// and backward keep weights, activations and their gradients near 1, where FP8 has its numbers.
+// Gradients of a mean over a batch are small, and those below a format's smallest number are lost. Fixed factors in
+// forward and backward keep weights, activations and their gradients near 1, where FP8 has its numbers.
 #include <map>
 
 #include "paper.h"

@@ -438,7 +438,7 @@ TEST_CASE("splits: what they cannot do is an Error that names it") {
   for (const char* exchange : {"e4m3", "bf16/stochastic", "sign", "bf16/feedback", "bf16/after"})
     CHECK_THROWS_WITH_AS(lab::check_valid(exchanging(exchange), {}), doctest::Contains("the exchange of a split"),
                          Error);
-  lab::Split eden{.kind = lab::SplitKind::rows, .parts = 2};
-  eden.exchange.quantizer = Quantizer{.format = format("e2m1"), .scaling = EdenBlocks{}};
-  CHECK_THROWS_WITH_AS(lab::check_valid(eden, {}), doctest::Contains("random rounding is not emulated"), Error);
+  lab::Split drawn{.kind = lab::SplitKind::rows, .parts = 2};
+  drawn.exchange.quantizer = Quantizer{.format = format("e2m1"), .scaling = Nvfp4Blocks{.rule = CodedRule::stochastic}};
+  CHECK_THROWS_WITH_AS(lab::check_valid(drawn, {}), doctest::Contains("random rounding is not emulated"), Error);
 }
