@@ -47,6 +47,7 @@ Tensor error_of(const ValueTensors& all, const std::vector<Tensor>& errors, int 
 struct SaturationErrors {
   Tensor result, gradient;
 };
-std::optional<SaturationErrors> saturation_errors(const pt2::Step& step, const Tensor& x, const Units& units);
+std::optional<SaturationErrors> saturation_errors(const pt2::Step& step, const ValueTensors& inputs,
+                                                  const Units& units);
 
 }  // namespace gradual::lab

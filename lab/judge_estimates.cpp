@@ -46,12 +46,13 @@ Tensor tanh_gelu_factor(const Tensor& size) { return add(mul(mul(square(size), s
 
 }  // namespace
 
-std::optional<SaturationErrors> saturation_errors(const pt2::Step& step, const Tensor& x, const Units& units) {
+std::optional<SaturationErrors> saturation_errors(const pt2::Step& step, const ValueTensors& inputs,
+                                                  const Units& units) {
   constexpr double kRoundings = 4;
   const bool of_result = is_op(step, "aten.sigmoid") || is_op(step, "aten.tanh");  // backward reads it as it is stored
   const bool gelu = is_op(step, "aten.gelu");
   if (!of_result && !gelu && !is_op(step, "aten.silu") && !is_op(step, "aten.mish")) return std::nullopt;
-  const Tensor size = abs(finite(x));
+  const Tensor size = abs(finite(inputs.at(0).second));
   const Tensor one = ones_like(size);
   if (of_result) return {{{}, mul(one, kRoundings * units.store)}};
   const std::string* const approximate = gelu ? argument_of<std::string>(step, 1) : nullptr;
@@ -120,7 +121,7 @@ std::vector<Tensor> StepBounds::of_moved_operands(const pt2::Step& step, const V
     if (!arranges) largest[i] = add(add(largest[i], spread[i]), mul(abs(outputs[i].second), 2 * units.store));
     largest[i] = where(isfinite(outputs[i].second), largest[i], 0);
   }
-  const auto saturation = inputs.empty() ? std::nullopt : saturation_errors(step, inputs[0].second, units);
+  const auto saturation = saturation_errors(step, inputs, units);
   if (saturation && saturation->result.defined()) largest[0] = add(largest[0], saturation->result);
   return largest;
 }
@@ -165,7 +166,7 @@ std::vector<Tensor> StepBounds::of_sampled_gradients(const pt2::Step& step, cons
     bounds[i] = mul(bounds[i], kSafety);
     if (!arranges) bounds[i] = add(add(bounds[i], spread[i]), add(mul(abs(results[i]), 2 * units.store), units.least));
   }
-  const auto saturation = saturation_errors(step, inputs[0].second, units);
+  const auto saturation = saturation_errors(step, inputs, units);
   if (saturation && bounds[0].defined()) bounds[0] = add(bounds[0], mul(abs(given[0].second), saturation->gradient));
   return bounds;
 }

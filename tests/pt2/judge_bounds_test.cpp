@@ -235,7 +235,7 @@ TEST_CASE("gradients of activations that saturate: formulas that subtract from 1
     return 0.5 * (1 + h) + 0.5 * t * (1 - h * h) * (0.7978845608 * (1 + 3 * 0.044715 * t * t));
   };
   const auto share = [&](const pt2::Step& step, const auto& slope, double scale) {
-    const auto errors = lab::saturation_errors(step, wide, units);
+    const auto errors = lab::saturation_errors(step, {{0, wide}}, units);
     REQUIRE(errors);
     const Tensor exact = slope(wide);
     // the operand's own rounding is of the estimate
@@ -247,7 +247,8 @@ TEST_CASE("gradients of activations that saturate: formulas that subtract from 1
   CHECK(share(by_sigmoid, slope_of_sigmoid, 1 + 1e-5) > 1);
   CHECK(share(by_tanh, slope_of_gelu, 1) < 1);
   CHECK(share(by_tanh, slope_of_gelu, 1 + 1e-4) > 1);
-  CHECK_FALSE(lab::saturation_errors(step_of("aten.exp.default", {}), wide, units));
+  CHECK_FALSE(lab::saturation_errors(step_of("aten.exp.default", {}), {{0, wide}}, units));
+  CHECK_FALSE(lab::saturation_errors(step_of("aten.zeros.default", {}), {}, units));
 }
 
 TEST_CASE("the windows of an average pool that overlap at an element are counted") {
