@@ -228,7 +228,7 @@ bool is_certain(const std::vector<inspect::Finding>& found) {
   return in_forward || found[0].cause == data || found[0].cause == dead_units;
 }
 
-// An answer that says neither worse nor better, without anything beside it.
+// One cannot tell yet whether the recipe is worse, and the verdict has no notes (skipped steps, a larger loss ..).
 bool is_open(const Verdict& v) { return v.kind == VerdictKind::undecided && v.notes.empty(); }
 
 // What fp32's run has, as findings of another run.

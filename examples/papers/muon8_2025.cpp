@@ -22,7 +22,7 @@ Quantizer in_blocks(const char* format_name) {
   return {.format = format(format_name), .overflow = Overflow::saturate, .scaling = FloatBlocks{.block = kBlock}};
 }
 
-// f32 but for the moments: "linear" or "dynamic" codes of 8 bits, or "f32".
+// All in f32, except the moments: their map is "linear" or "dynamic" (codes of 8 bits), or "f32".
 amp::Recipe recipe(const std::string& map) {
   amp::Recipe r = amp::recipe("fp32");
   r.name = map;
@@ -75,8 +75,9 @@ void body(example::Arguments& arguments) {
     }
   for (const char* map : {"dynamic", "linear"}) {
     const optim::MomentFaults f = faults(images, map);
-    std::printf("after 20 steps of AdamW, %s: %.1f%% of the second moments are 0 beside a first one that is not\n", map,
-                100 * static_cast<double>(f.vanished) / static_cast<double>(f.elements));
+    std::printf(
+        "AdamW after 20 steps, %s: %.1f%% of the weights have a first moment that is not 0, and a second of 0\n", map,
+        100 * static_cast<double>(f.vanished) / static_cast<double>(f.elements));
   }
   std::printf(
       "\nThe paper (abstract, two versions): 8-bit Muon is as good as Muon with linear and with dynamic steps; 8-bit\n"
