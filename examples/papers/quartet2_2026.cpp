@@ -5,7 +5,7 @@
 // that takes from the size, and the scales alone are rounded at random (MS-EDEN).
 #include <map>
 
-#include "paper.h"
+#include "gradient_error.h"
 
 using namespace gradual;
 
@@ -14,10 +14,6 @@ namespace {
 constexpr const char* kUsage =
     "Quartet II 2026: NVFP4 with random scales errs less than half of stochastic rounding, without a bias.\n"
     "  quartet2_2026\n  options: --draws N\n";
-
-constexpr std::int64_t kSamples = 128;
-constexpr std::int64_t kInputs = 64;
-constexpr std::int64_t kOutputs = 32;
 
 struct Variant {
   const char* name;
@@ -54,50 +50,18 @@ double of_numbers(const Variant& v) {
   return squared(fake_quantize(x, q, {.key = {3, 1}}) - x) / squared(x);
 }
 
-// The squared error of one gradient of a weight, and that of the mean of many, as parts of the gradient's square.
-struct Errors {
-  double one = 0;
-  double mean = 0;
-};
-
-// x and dy: normal numbers, of which one sample in 64 is `outlier` times as large. Each draw turns by other signs.
-Errors of_gradient(const amp::Recipe& r, double outlier, long draws) {
-  default_generator() = Generator(1);
-  nn::Linear layer(kInputs, kOutputs, {.bias = false});
-  const Tensor size = ones({kSamples, 1});
-  for (std::int64_t i = 0; i < kSamples; i += 64) size.narrow(0, i, 1).fill_(outlier);
-  const Tensor x = randn({kSamples, kInputs}) * size;
-  const Tensor dy = randn({kSamples, kOutputs}) * size;
-  const Tensor exact = matmul(dy.t(), x);
-  Tensor mean = zeros_like(exact);
-  Errors found;
-  for (long k = 0; k < draws; ++k) {
-    default_generator() = Generator(static_cast<std::uint64_t>(k + 2));
-    {
-      const amp::RecipeScope scope(r);
-      (layer(x) * dy).sum().backward();
-    }
-    const Tensor gradient = layer.weight.grad();
-    found.one += squared(gradient - exact) / squared(exact) / static_cast<double>(draws);
-    mean += gradient / static_cast<double>(draws);
-    layer.weight.zero_grad();
-  }
-  found.mean = squared(mean - exact) / squared(exact);
-  return found;
-}
-
 void body(example::Arguments& arguments) {
   const long draws = arguments.number("--draws", 2048);
   arguments.done();
   std::printf("squared errors, as parts of the square%9s %11s %12s %24s\n", "numbers", "a gradient", "mean of many",
               "the same with outliers");
   std::map<std::string, double> numbers;
-  std::map<std::string, Errors> gradient;
-  std::map<std::string, Errors> with_outliers;
+  std::map<std::string, paper::GradientErrors> gradient;
+  std::map<std::string, paper::GradientErrors> with_outliers;
   for (const Variant& v : kVariants) {
     numbers[v.name] = of_numbers(v);
-    const Errors e = of_gradient(recipe(v), 1, draws);
-    const Errors o = of_gradient(recipe(v), 10, draws);
+    const paper::GradientErrors e = paper::gradient_errors(recipe(v), 1, draws, squared);
+    const paper::GradientErrors o = paper::gradient_errors(recipe(v), 10, draws, squared);
     gradient[v.name] = e;
     with_outliers[v.name] = o;
     std::printf("%-38s%8.2f%% %10.2f%% %11.4f%% %11.2f%% %11.4f%%\n", v.name, 100 * numbers[v.name], 100 * e.one,
@@ -108,9 +72,9 @@ void body(example::Arguments& arguments) {
       "bias; models of up to 1.9 billion parameters. Its authors' code was read for the order of steps. Here normal\n"
       "numbers and the gradient of one layer's weight; nothing is trained. A Hadamard transform of few outliers is no\n"
       "uniform rotation.\n\n");
-  const Errors nearest = gradient["to nearest"];
-  const Errors elements = gradient["stochastic elements"];
-  const Errors scales = gradient["stochastic scales (MS-EDEN)"];
+  const paper::GradientErrors nearest = gradient["to nearest"];
+  const paper::GradientErrors elements = gradient["stochastic elements"];
+  const paper::GradientErrors scales = gradient["stochastic scales (MS-EDEN)"];
   // Of independent errors without a bias the mean of n has the n-th part; twice that leaves room for chance.
   const double part = 2.0 / static_cast<double>(draws);
   example::claim(numbers["stochastic scales (MS-EDEN)"] < numbers["stochastic elements"] / 2,
@@ -119,7 +83,7 @@ void body(example::Arguments& arguments) {
   example::claim(elements.mean < part * elements.one, "random elements: the mean comes to the exact gradient");
   example::claim(scales.mean < part * scales.one, "random scales: the mean comes to the exact gradient");
   example::claim(nearest.mean > 2 * part * nearest.one, "to nearest: the mean keeps an error, whatever the rotation");
-  const Errors outliers = with_outliers["stochastic scales (MS-EDEN)"];
+  const paper::GradientErrors outliers = with_outliers["stochastic scales (MS-EDEN)"];
   example::claim(outliers.mean < with_outliers["to nearest"].mean / 4,
                  "with outliers the mean of random scales errs less than a quarter of that to nearest");
   example::claim(outliers.mean > 2 * part * outliers.one, "but a bias remains: few outliers turn to few values");
