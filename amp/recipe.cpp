@@ -151,6 +151,7 @@ bool means_accumulator(const std::string& name) {
 }  // namespace
 
 std::string_view to_string(Mode mode) { return enum_name(mode, {"full", "autocast", "half", "pure"}); }
+std::string_view to_string(Averages averages) { return enum_name(averages, {"f32", "storage"}); }
 std::string_view to_string(Masters masters) { return enum_name(masters, {"none", "per-tensor", "flat"}); }
 
 autograd::GradientSums gradient_sums(const Recipe& r) {

@@ -41,8 +41,12 @@ enum class Mode : std::uint8_t {
   pure       // everything in half
 };
 enum class Masters : std::uint8_t { none, per_tensor, flat };
+// Where a moving average of the weights is kept: in f32, from the masters if there are some; or in storage, the dtype of
+// its parameter, from the parameter, where changes below half an ulp are lost.
+enum class Averages : std::uint8_t { f32, storage };
 std::string_view to_string(Mode mode);  // as in a JSON file
 std::string_view to_string(Masters masters);
+std::string_view to_string(Averages averages);
 
 // A later part of a run, in which operands follow another recipe's quantizers: those of the six operands, the
 // accumulator and the overflow policy. What is kept between steps, results and the other fields stay.
@@ -68,6 +72,7 @@ struct Recipe {
   // dtype, to nearest or stochastic. Unset: f32 with masters, else storage, which loses small terms and in f16
   // overflows.
   std::optional<autograd::GradientSums> gradients = {};
+  std::optional<Averages> averages = {};                 // unset: f32
   std::optional<optim::GradScalerOptions> scaling = {};  // .dynamic tells static from dynamic
   std::vector<std::pair<OpId, CastPolicy>> policy = {};  // edits of the mode's table
   std::optional<Quantization> quantization = {};         // of the ops of kQuantisedOps

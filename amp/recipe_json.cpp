@@ -14,6 +14,7 @@ namespace gradual::amp {
 using autograd::GradientSums, optim::GradScalerOptions, optim::LowPrecisionUpdate;
 
 template <> std::vector<Mode> choices() { return {Mode::full, Mode::autocast, Mode::half, Mode::pure}; }
+template <> std::vector<Averages> choices() { return {Averages::f32, Averages::storage}; }
 template <> std::vector<Masters> choices() { return {Masters::none, Masters::per_tensor, Masters::flat}; }
 template <> std::vector<DType> choices() { return {DType::f32, DType::f16, DType::bf16}; }
 template <> std::vector<LowPrecisionUpdate> choices() {
@@ -57,12 +58,15 @@ template <> struct InFile<std::optional<GradScalerOptions>> {
 template <> std::vector<GradientSums> choices() {
   return {GradientSums::storage, GradientSums::f32, GradientSums::stochastic};
 }
-template <> struct InFile<std::optional<GradientSums>> {
-  static void read(const JsonReader& r, const char* key, const Json& from, std::optional<GradientSums>& value) {
-    InFile<GradientSums>::read(r, key, from, value.emplace());
+// A choice that follows from other fields if it is unset.
+template <class Choice> struct OptionalChoice {
+  static void read(const JsonReader& r, const char* key, const Json& from, std::optional<Choice>& value) {
+    InFile<Choice>::read(r, key, from, value.emplace());
   }
-  static Json of(const std::optional<GradientSums>& value) { return value ? Json(to_string(*value)) : Json(); }
+  static Json of(const std::optional<Choice>& value) { return value ? Json(to_string(*value)) : Json(); }
 };
+template <> struct InFile<std::optional<GradientSums>> : OptionalChoice<GradientSums> {};
+template <> struct InFile<std::optional<Averages>> : OptionalChoice<Averages> {};
 
 using Policies = std::vector<std::pair<OpId, CastPolicy>>;
 template <> struct InFile<Policies> {
@@ -140,6 +144,7 @@ template <> struct Fields<Recipe> {
     field("update", r.update);
     field("optimizer_state", r.optimizer_state);
     field("gradients", r.gradients);
+    field("averages", r.averages);
     field("scaling", r.scaling);
     field("policy", r.policy);
     field("quantization", r.quantization);
@@ -190,6 +195,7 @@ Json json_of(const Recipe& r) {
   erase_value(json, "signs", to_string(HadamardSigns::fixed));
   if (!r.exchange) json.erase("exchange");    // as in files of earlier versions
   if (!r.gradients) json.erase("gradients");  // what follows from the masters
+  if (!r.averages) json.erase("averages");
   if (r.schedule.empty()) json.erase("schedule");
   if (r.quantization && !r.quantization->attention) json["quantization"].erase("attention");
   if (r.quantization && !r.quantization->smooth) json["quantization"].erase("smooth");

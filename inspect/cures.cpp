@@ -128,6 +128,11 @@ Cure norms_in_f32(Recipe r) {
   return {r, "norms, their statistics and the loss in f32"};
 }
 
+Cure averages_in_f32(Recipe r) {
+  r.averages = amp::Averages::f32;
+  return {r, "averages in f32"};
+}
+
 Cure ops_in_f32(Recipe r, const std::vector<std::string>& ops) {
   for (const std::string& op : ops) r.policy.emplace_back(op_from_name(op), amp::CastPolicy::fp32());
   return {r, join(ops) + " in f32"};

@@ -27,6 +27,7 @@ Cure bf16(amp::Recipe r);                    // instead of f16; with masters if 
 Cure dynamic_scale(amp::Recipe r);           // with the usual options
 Cure static_scale(amp::Recipe r, int bits);  // a static loss scale times 2^bits; of 2^bits where there is none
 Cure norms_in_f32(amp::Recipe r);            // mode half instead of pure
+Cure averages_in_f32(amp::Recipe r);         // moving averages of the weights
 Cure ops_in_f32(amp::Recipe r, const std::vector<std::string>& ops);
 // Norms too: in a model of half parameters they take no f32 input.
 Cure ops_and_norms_in_f32(amp::Recipe r, std::vector<std::string> ops);

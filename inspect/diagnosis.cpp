@@ -297,15 +297,19 @@ struct UpdateRule {
   Updated what;
   Cause cause;
   Phase phase;
-  std::string_view of_site;     // follows the site's name
-  Cure (*cure)(amp::Recipe r);  // null: it is the program's own tensor, which no recipe makes
+  std::string_view of_site;  // follows the site's name
+  Cure (*cure)(amp::Recipe r);
 };
 constexpr UpdateRule kUpdateRules[] = {
     {Updated::statistics, Cause::batch_statistics, Phase::forward, ", running statistics", cures::norms_in_f32},
     {Updated::second_moment, Cause::second_moment, Phase::optimizer, ", second moment", cures::masters},
     {Updated::decay, Cause::decay_vanishes, Phase::optimizer, ", weight decay", cures::masters},
-    {Updated::average, Cause::average_vanishes, Phase::optimizer, ", moving average", nullptr},
+    {Updated::average, Cause::average_vanishes, Phase::optimizer, ", moving average", cures::averages_in_f32},
     {Updated::weights, Cause::update_vanishes, Phase::optimizer, "", cures::masters}};
+
+// Whether elements that stay count, however small their updates are: each second moment divides an update of its own,
+// and an average is far from its weights before its updates arrive.
+bool counts_stays(Updated what) { return what == Updated::second_moment || what == Updated::average; }
 
 Found of_updates(const Evidence& e, const UpdateRule& rule) {
   const Update* worst = nullptr;
@@ -317,9 +321,8 @@ Found of_updates(const Evidence& e, const UpdateRule& rule) {
     // With stochastic updates most elements stay, and the others compensate.
     const auto intended = static_cast<double>(u.intended);
     double here = u.arriving() < kMostArrives ? (1 - std::max(0.0, u.arriving())) * intended : 0;
-    // Each second moment divides an update of its own, so small ones count as much as large ones.
     const double stays = u.vanished_percent() / 100;
-    if (rule.what == Updated::second_moment && stays > kMostStays) here = std::max(here, stays * intended);
+    if (counts_stays(rule.what) && stays > kMostStays) here = std::max(here, stays * intended);
     lost += here;
     all += intended;
     if (here > most) {
@@ -335,8 +338,9 @@ Found of_updates(const Evidence& e, const UpdateRule& rule) {
   // If training is as good as in fp32, only evaluation is worse, which alone uses the statistics.
   const bool spoils_evaluation = rule.what == Updated::statistics && e.trains;
   f.severity = spoils_evaluation ? 2 : lost / all * (rule.what == Updated::weights ? 1 : 0.3);
-  if (rule.cure) f.cures = {rule.cure(*e.recipe)};
-  else f.sentence += "; a copy of it in f32 gets them";
+  const bool of_program = rule.what == Updated::average && e.recipe->averages != amp::Averages::storage;
+  if (of_program) f.sentence += "; a copy of it in f32 gets them";
+  else f.cures = {rule.cure(*e.recipe)};
   return f;
 }
 

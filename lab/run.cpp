@@ -235,9 +235,8 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
   if (what_if_ && steps_ + options_.sample_every >= all) sample.emplace();
   amp::CastStatsTable casts;
   amp::RunStep outcome;
-  // Every second sampled step also measures updates. The meter holds copies, so peaks of memory are taken from other
-  // steps.
-  const bool metered = steps_ % (std::int64_t{2} * options_.sample_every) == 0;
+  // The meter holds copies, so peaks of memory are taken from other steps.
+  const bool metered = is_metered();
   {
     const amp::PrecisionObserver watch(casts, recipe_);
     std::optional<inspect::UpdateMeter> meter;
@@ -257,10 +256,26 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
   return outcome;
 }
 
+bool Run::is_metered() const { return samples_ && !replay_ && steps_ % (std::int64_t{2} * options_.sample_every) == 0; }
+
+void Run::sum_updates(const std::vector<inspect::Update>& rows) {
+  for (const inspect::Update& u : rows)
+    if (std::isfinite(u.weight_squares) && std::isfinite(u.intended_squares)) updates_[key_of(u)] += u;
+}
+
+void Run::update_average() {
+  if (!is_metered()) {
+    average_->update();
+    return;
+  }
+  inspect::UpdateMeter meter(*model_);
+  average_->update(&meter);
+  sum_updates(meter.parts());
+}
+
 void Run::add_updates(const inspect::UpdateMeter& meter, bool early) {
-  for (const auto* rows : {&meter.updates(), &meter.parts()})
-    for (const inspect::Update& u : *rows)
-      if (std::isfinite(u.weight_squares) && std::isfinite(u.intended_squares)) updates_[key_of(u)] += u;
+  sum_updates(meter.updates());
+  sum_updates(meter.parts());
   if (seed_ == 0) add(result_.updates, meter, steps_, early);
 }
 
@@ -315,7 +330,7 @@ void Run::train_step(const data::Batch& batch) {
   const bool skipped = outcome->result.skipped();
   if (!sampled && !traced_step()) seconds_.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   schedule_->step();
-  if (average_ && !skipped) average_->update();
+  if (average_ && !skipped) update_average();
 
   bad_losses_ = std::isfinite(loss) ? 0 : bad_losses_ + 1;
   epoch_loss_ += loss;

@@ -94,7 +94,10 @@ class Run {
   // rounded.
   amp::RunStep sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow);
   // early: the step's cloud replaces the one before.
+  bool is_metered() const;  // Every second sampled step also measures updates.
   void add_updates(const inspect::UpdateMeter& meter, bool early);
+  void sum_updates(const std::vector<inspect::Update>& rows);
+  void update_average();
   void end_epoch(Progress& progress);
   void show(Progress& progress, bool finished) const;
   void tell_metric(Progress& progress) const;

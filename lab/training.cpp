@@ -195,17 +195,32 @@ std::string settings_of(const Training& t) {
 Average::Average(amp::RecipeRun& run, double factor)
     : run_(run), factor_(factor), parameters_(run.model().named_parameters()) {
   const Scoped<Chain> bare(chain(), {});
-  for (const auto& [name, parameter] : parameters_)
-    averages_.push_back(run_.optimizer().master(parameter).detach().to(DType::f32).clone());
+  for (const auto& [name, parameter] : parameters_) averages_.push_back(averaged_value(parameter).clone());
 }
 
-void Average::update() {
+bool Average::in_f32() const { return run_.recipe().averages != amp::Averages::storage; }
+
+Tensor Average::averaged_value(const Tensor& parameter) const {
+  if (in_f32()) return run_.optimizer().master(parameter).detach().to(DType::f32);
+  return parameter.detach();
+}
+
+void Average::update(inspect::UpdateMeter* meter) {
   const Scoped<Chain> bare(chain(), {});  // observers see the training alone
   const auto t = static_cast<double>(steps_++);
   const double d = std::min(factor_, (1 + t) / (10 + t));
+  std::optional<ObserverScope> metering;
+  if (meter) metering.emplace(*meter);
   for (std::size_t i = 0; i < averages_.size(); ++i) {
-    const Tensor now = run_.optimizer().master(parameters_[i].second).detach().to(DType::f32);
-    averages_[i] = averages_[i] * d + now * (1 - d);
+    const auto& [name, parameter] = parameters_[i];
+    const Tensor now = averaged_value(parameter);
+    if (in_f32()) {
+      averages_[i] = averages_[i] * d + now * (1 - d);
+      continue;
+    }
+    if (meter) meter->watch_average(name, averages_[i], now, d);
+    averages_[i].mul_(d);
+    averages_[i].add_(now, 1 - d);
   }
 }
 

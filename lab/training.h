@@ -9,6 +9,7 @@
 
 #include "../amp/recipe.h"
 #include "../data/dataset.h"
+#include "../inspect/update_meter.h"
 #include "../optim/schedule.h"
 
 namespace gradual::lab {
@@ -43,8 +44,9 @@ struct Training {
   // is weighted by its share of the targets, so that the sum is the gradient of the whole batch's loss. The targets of
   // samples with named fields are not known; such parts are weighted by their number of samples.
   int accumulate = 1;
-  // The factor d of the averaged parameters a = d a + (1 - d) w after each step, in f32, with min(d, (1 + t) / (10 +
-  // t)) in step t. Evaluation and saving use the averages; buffers are those of the last step. 0: none.
+  // The factor d of the averaged parameters a = d a + (1 - d) w after each step, with min(d, (1 + t) / (10 + t)) in step
+  // t, in f32 or in the dtype that the recipe's `averages` says. Evaluation and saving use the averages; buffers are
+  // those of the last step. 0: none.
   double average = 0;
 };
 // Error naming the field, for the options of --help.
@@ -81,7 +83,8 @@ class Average {
  public:
   Average(amp::RecipeRun& run, double factor);
 
-  void update();  // after each step
+  // After each step. A meter measures the updates of averages that are not in f32.
+  void update(inspect::UpdateMeter* meter = nullptr);
   // The model has the averages, rounded to the dtype of its parameters, while one of these lives.
   class Scope : Pinned {
    public:
@@ -92,16 +95,19 @@ class Average {
     Average& average_;
     std::vector<Tensor> kept_;
   };
-  // The averages under the names of the parameters, in f32; `all`: with the others of this state dict.
+  // The averages under the names of the parameters; `all`: with the others of this state dict.
   StateDict state_dict(const StateDict& all = {}) const;
   void load_state_dict(const StateDict& state);
 
  private:
+  bool in_f32() const;
+  Tensor averaged_value(const Tensor& parameter) const;  // the master or, in storage, the parameter itself
+
   amp::RecipeRun& run_;
   double factor_;
   std::int64_t steps_ = 0;
   std::vector<std::pair<std::string, Tensor>> parameters_;
-  std::vector<Tensor> averages_;  // f32
+  std::vector<Tensor> averages_;
 };
 
 }  // namespace gradual::lab

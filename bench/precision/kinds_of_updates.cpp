@@ -167,6 +167,22 @@ void statistics_overflow(Instance& i, Draw& draw) {
   i.truth.does_not_help = "masters, a loss scale";
 }
 
+// A moving average of the weights that is kept in half stands still; the training itself is right.
+void average_lost(Instance& i, Draw& draw) {
+  i.recipe = amp::recipe("bf16-master");
+  i.recipe.averages = amp::Averages::storage;
+  i.model.initial = 2.5;
+  i.options.lr = draw.scale(3e-4, 6e-4);
+  i.options.training.average = draw.real(0.98, 0.99);
+  i.options.training.schedule = lab::ScheduleKind::constant;
+  i.options.epochs = 40;
+  i.options.sample_every = 32;
+  amp::Recipe cured = i.recipe;
+  cured.averages = amp::Averages::f32;
+  of_optimizer(i, Cause::average_vanishes, Role::state, cured, {"/averages"});
+  i.truth.cure = "averages in f32";
+}
+
 // The gradients of the parts of a batch fit f16, their sum does not.
 void accumulation(Instance& i, Draw& draw) {
   i.recipe = amp::recipe("fp16-master");
@@ -203,6 +219,13 @@ const std::vector<Kind> kKinds = {
      {mlp},
      3,
      decay_lost},
+    {"average-lost",
+     f,
+     "a moving average of the weights in bf16 stands still",
+     kUpdates,
+     {mlp, mlp_norm, cnn, cnn_norm},
+     1,
+     average_lost},
     {"adam-eps", f, "Adam's eps and second moments are 0 in f16", kEps, kEach, 1, adam_eps},
     {"second-moment-vanishes",
      f,

@@ -371,7 +371,13 @@ TEST_CASE("averages, weight decay and rates that do not arrive are findings") {
   lost.part = inspect::UpdatePart::average;
   e.updates = {lost};
   CHECK(causes(e) == std::vector{Cause::average_vanishes});
-  CHECK(inspect::diagnose(e)[0].cures.empty());  // masters of the weights leave the average in its dtype
+  CHECK(inspect::diagnose(e)[0].cures.empty());  // masters of the weights leave the program's average in its dtype
+  amp::Recipe keeps = pure;
+  keeps.averages = amp::Averages::storage;
+  e.recipe = &keeps;
+  REQUIRE(inspect::diagnose(e)[0].cures.size() == 1);
+  CHECK(inspect::diagnose(e)[0].cures[0].recipe.averages == amp::Averages::f32);
+  e.recipe = &pure;
   e.updates[0].part = inspect::UpdatePart::weight_decay;
   CHECK(causes(e) == std::vector{Cause::decay_vanishes});
   CHECK_FALSE(inspect::diagnose(e)[0].cures.empty());

@@ -313,6 +313,30 @@ TEST_CASE("averaged parameters are evaluated and saved; the training stays as it
         doctest::Approx(averaged.test_loss).epsilon(1e-6));
 }
 
+// Large weights that move slowly: what a step adds to the average is below half an ulp of bf16.
+TEST_CASE("averages in the dtype of the weights stand still, and the diagnosis says so") {
+  const data::Split split = few(lab::teacher_and_student(), 1000);
+  const lab::MakeModel large = [] {
+    const auto model = lab::make_mlp(16, 4);
+    const NoGrad no_grad;
+    for (const Tensor& p : model->parameters()) p.detach().mul_(4);
+    return model;
+  };
+  amp::Recipe kept = amp::recipe("bf16-master");
+  kept.name = "kept-in-bf16";
+  kept.averages = amp::Averages::storage;
+  lab::Options o{.epochs = 40, .batch = 20, .lr = 5e-4, .sample_every = 16};
+  o.training = {.schedule = lab::ScheduleKind::constant, .average = 0.99};
+  const auto results = lab::compare(large, split, {amp::recipe("fp32"), amp::recipe("bf16-master"), kept}, "", o);
+  const lab::Result& in_f32 = results[1];
+  const lab::Result& in_bf16 = results[2];
+  CHECK(in_bf16.curve.loss == in_f32.curve.loss);  // the training does not use the average
+  CHECK(in_bf16.test_loss > 1.2 * in_f32.test_loss);
+  REQUIRE_FALSE(in_bf16.findings.empty());
+  CHECK(in_bf16.findings[0].cause == inspect::Cause::average_vanishes);
+  CHECK(in_bf16.findings[0].cure == R"({"averages":"f32"})");
+}
+
 TEST_CASE("a stopped run with averages goes on with the same bits") {
   const Folder folder("average-resume");
   const data::Split split = few(lab::teacher_and_student(), 100);
