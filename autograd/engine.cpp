@@ -71,8 +71,15 @@ bool Engine::keeps_sum(const Node& node) const { return wanted_.empty() && sums_
 void Engine::Pending::widen(std::uint32_t output) {
   Tensor& sum = grads[output];
   if (size_of(sum.dtype()) >= size_of(DType::f32)) return;
+  widened = true;
   own[output] = sum.dtype();
   sum = cast(sum, DType::f32);
+}
+
+// Rounds the sums that are in f32 to the dtypes of their tensors.
+[[gnu::noinline]] void Engine::Pending::narrow() {
+  for (int i = 0; i < kMaxOutputs; ++i)
+    if (own[i]) grads[i] = cast(grads[i], *own[i]);
 }
 
 void Engine::deliver(const Edge& edge, Tensor grad) {
@@ -240,8 +247,7 @@ void Engine::step(Step* report, const Node* leaf) {
                                          .line = node.where,
                                          .backward_of = node.is_leaf() ? "" : to_string(node.op).data()});
   taken.mapped().complete();
-  for (int i = 0; i < kMaxOutputs && !keeps_sum(node); ++i)
-    if (const std::optional<DType> own = taken.mapped().own[i]) grads[i] = cast(grads[i], *own);
+  if (taken.mapped().widened && !keeps_sum(node)) taken.mapped().narrow();
   if (node.is_leaf()) GradientObserver::tell({node, -1, grads[0]});
   run_hooks(node, grads);
   if (report) {

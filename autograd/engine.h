@@ -69,10 +69,12 @@ class Engine : Pinned {
     int dim = 0;
     std::int64_t begin = 0;
     std::int64_t end = 0;
+    bool widened = false;                        // one of the sums is in f32
     std::optional<DType> own[kMaxOutputs] = {};  // of a sum that is kept in f32: the tensor's own dtype
 
     bool write_slice(const Node::Input& input, const SliceAttrs& a, const Tensor& grad, GradientSums sums);
     void widen(std::uint32_t output);
+    void narrow();
     void complete() {
       if (sliced >= 0) fill_rest();
     }
