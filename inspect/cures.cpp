@@ -99,6 +99,20 @@ Cure masters(Recipe r) {
   return {r, half ? "FP32 masters, the optimizer's arithmetic and state in f32" : "weights and state kept in f32"};
 }
 
+Cure state_in_f32(Recipe r) {
+  r.optimizer_state = DType::f32;
+  if (auto& q = r.quantization) {
+    q->moment1.reset();
+    q->moment2.reset();
+  }
+  return {r, "the optimizer's arithmetic and state in f32"};
+}
+
+Cure kahan_update(Recipe r) {
+  if (keeps_half(r) && r.masters == amp::Masters::none) r.update = optim::LowPrecisionUpdate::kahan;
+  return {r, "a Kahan update"};
+}
+
 Cure bf16(Recipe r) {
   const bool optimizer = r.optimizer_state == DType::f16;
   if (optimizer) r = masters(r).recipe;

@@ -26,6 +26,8 @@ Cure masters(amp::Recipe r);                 // FP32 masters for half parameters
 Cure bf16(amp::Recipe r);                    // instead of f16; with masters if the optimizer computes in f16
 Cure dynamic_scale(amp::Recipe r);           // with the usual options
 Cure static_scale(amp::Recipe r, int bits);  // a static loss scale times 2^bits; of 2^bits where there is none
+Cure state_in_f32(amp::Recipe r);            // the optimizer's state and its arithmetic; weights as they are
+Cure kahan_update(amp::Recipe r);            // of half weights without masters
 Cure norms_in_f32(amp::Recipe r);            // mode half instead of pure
 Cure averages_in_f32(amp::Recipe r);         // moving averages of the weights
 Cure ops_in_f32(amp::Recipe r, const std::vector<std::string>& ops);

@@ -26,8 +26,10 @@ constexpr double kSomeClipped = 0.001;
 constexpr double kRises = 2;
 constexpr double kManyLost = 0.1;
 constexpr double kMostStays = 0.5;
-constexpr double kFaint = 0.4;       // of a signal's energy
-constexpr double kNominates = 0.02;  // a share that becomes 0, for a trial to decide
+constexpr double kWeak = 0.01;         // of the severity: of equal trials a sure finding comes first
+constexpr double kDecayCounts = 0.02;  // of an update; less decay does no harm if it is lost
+constexpr double kFaint = 0.4;         // of a signal's energy
+constexpr double kNominates = 0.02;    // a share that becomes 0, for a trial to decide
 
 std::string in_layer(const std::string& path, const Evidence& e) {
   return path.empty() ? "ops outside of all layers" : "layer " + e.names(path);
@@ -283,13 +285,14 @@ std::vector<Finding> of_casts(const Evidence& e) {
 }
 
 // The quantities whose updates are judged together.
-enum class Updated : std::uint8_t { statistics, second_moment, decay, average, weights };
+enum class Updated : std::uint8_t { statistics, second_moment, decay, average, gradient_steps, weights };
 
 bool belongs(const Update& u, Updated what) {
   if (what == Updated::weights) return u.part == UpdatePart::whole;
   if (what == Updated::second_moment) return u.part == UpdatePart::second_moment;
   if (what == Updated::decay) return u.part == UpdatePart::weight_decay;
   if (what == Updated::average) return u.part == UpdatePart::average;
+  if (what == Updated::gradient_steps) return u.part == UpdatePart::gradient_step;
   return u.part == UpdatePart::running_mean || u.part == UpdatePart::running_variance;
 }
 
@@ -299,45 +302,98 @@ struct UpdateRule {
   Phase phase;
   std::string_view of_site;  // follows the site's name
   Cure (*cure)(amp::Recipe r);
+  Cure (*alone)(amp::Recipe r) = nullptr;
 };
 constexpr UpdateRule kUpdateRules[] = {
     {Updated::statistics, Cause::batch_statistics, Phase::forward, ", running statistics", cures::norms_in_f32},
-    {Updated::second_moment, Cause::second_moment, Phase::optimizer, ", second moment", cures::masters},
-    {Updated::decay, Cause::decay_vanishes, Phase::optimizer, ", weight decay", cures::masters},
+    {Updated::second_moment, Cause::second_moment, Phase::optimizer, ", second moment", cures::masters,
+     cures::state_in_f32},
+    {Updated::decay, Cause::decay_vanishes, Phase::optimizer, ", weight decay", cures::masters, cures::kahan_update},
     {Updated::average, Cause::average_vanishes, Phase::optimizer, ", moving average", cures::averages_in_f32},
-    {Updated::weights, Cause::update_vanishes, Phase::optimizer, "", cures::masters}};
+    {Updated::weights, Cause::update_vanishes, Phase::optimizer, "", cures::masters, cures::kahan_update}};
 
 // Whether elements that stay count, however small their updates are: each second moment divides an update of its own,
 // and an average is far from its weights before its updates arrive.
 bool counts_stays(Updated what) { return what == Updated::second_moment || what == Updated::average; }
 
-Found of_updates(const Evidence& e, const UpdateRule& rule) {
+// The share of weight decay in what a step intends for this parameter.
+double share_of_decay(const Evidence& e, const Update& decay) {
+  const auto is_whole = [&](const Update& u) { return u.part == UpdatePart::whole && u.parameter == decay.parameter; };
+  const auto whole = std::ranges::find_if(e.updates, is_whole);
+  if (whole == e.updates.end() || whole->intended_squares == 0) return 1;
+  return std::min(1.0, std::sqrt(decay.intended_squares / whole->intended_squares));
+}
+
+// Updates of an average or of moments do less harm than those of weights, and decay as much as it adds to them.
+double harm_of_update(const Evidence& e, const Update& u, Updated what) {
+  constexpr double kOfState = 0.3;
+  if (what == Updated::weights) return 1;
+  return what == Updated::decay ? kOfState * share_of_decay(e, u) : kOfState;
+}
+
+// How many elements of an update do not get what was intended.
+double lost_elements(const Update& u, Updated what) {
+  const auto intended = static_cast<double>(u.intended);
+  const double lost = u.arriving() < kMostArrives ? (1 - std::max(0.0, u.arriving())) * intended : 0;
+  const double stays = u.vanished_percent() / 100;
+  return counts_stays(what) && stays > kMostStays ? std::max(lost, stays * intended) : lost;
+}
+double still_elements(const Update& u, Updated) { return static_cast<double>(u.vanished); }
+
+struct LostUpdates {
   const Update* worst = nullptr;
+  double share = 0;  // of all elements
+};
+LostUpdates lost_updates(const Evidence& e, Updated what, double (*count)(const Update&, Updated)) {
+  LostUpdates found;
   double lost = 0;
   double all = 0;
   double most = 0;
   for (const Update& u : e.updates) {
-    if (!belongs(u, rule.what)) continue;
-    // With stochastic updates most elements stay, and the others compensate.
-    const auto intended = static_cast<double>(u.intended);
-    double here = u.arriving() < kMostArrives ? (1 - std::max(0.0, u.arriving())) * intended : 0;
-    const double stays = u.vanished_percent() / 100;
-    if (counts_stays(rule.what) && stays > kMostStays) here = std::max(here, stays * intended);
+    if (!belongs(u, what)) continue;
+    const double here = count(u, what);
     lost += here;
-    all += intended;
+    all += static_cast<double>(u.intended);
     if (here > most) {
       most = here;
-      worst = &u;
+      found.worst = &u;
     }
   }
-  if (!worst || lost < kManyLost * all) return {};
-  Finding f{.cause = rule.cause, .phase = rule.phase, .op = worst->op, .site = worst->parameter};
-  f.sentence = fmt::format(
-      "{}{}: {} of its updates arrives, for they are below half an ulp; {} of the elements do not move at all", f.site,
-      rule.of_site, percent(worst->arriving()), percent(worst->vanished_percent() / 100));
+  if (all > 0) found.share = lost / all;
+  return found;
+}
+
+std::string sentence_of(const Update& u, std::string_view of_site) {
+  const std::string stays = percent(u.vanished_percent() / 100);
+  if (u.arriving() < kMostArrives)
+    return fmt::format(
+        "{}{}: {} of its updates arrives, for they are below half an ulp; {} of the elements do not move at all",
+        u.parameter, of_site, percent(u.arriving()), stays);
+  return fmt::format("{}{}: {} of the updates of its elements are below half an ulp and do not move them", u.parameter,
+                     of_site, stays);
+}
+
+Found of_updates(const Evidence& e, const UpdateRule& rule) {
+  LostUpdates lost = lost_updates(e, rule.what, lost_elements);
+  bool weak = false;
+  // Weights that stand still in some steps alone may do harm too; with stochastic updates the others compensate.
+  if (rule.what == Updated::weights && lost.share < kManyLost && e.recipe->update == optim::LowPrecisionUpdate::none) {
+    // where decay is a part of the updates, it has a finding of its own
+    const bool decays = std::ranges::any_of(e.updates, [](const Update& u) { return belongs(u, Updated::decay); });
+    lost = lost_updates(e, decays ? Updated::gradient_steps : Updated::weights, still_elements);
+    weak = true;
+  }
+  if (!lost.worst || lost.share < kManyLost) return {};
+  const Update& worst = *lost.worst;
+  if (rule.what == Updated::decay && share_of_decay(e, worst) < kDecayCounts) return {};
+  Finding f{.cause = rule.cause, .phase = rule.phase, .op = worst.op, .site = worst.parameter};
+  f.sentence = sentence_of(worst, rule.of_site);
+  f.weak = weak;
   // If training is as good as in fp32, only evaluation is worse, which alone uses the statistics.
   const bool spoils_evaluation = rule.what == Updated::statistics && e.trains;
-  f.severity = spoils_evaluation ? 2 : lost / all * (rule.what == Updated::weights ? 1 : 0.3);
+  f.severity = spoils_evaluation ? 2 : lost.share * harm_of_update(e, worst, rule.what);
+  if (weak) f.severity *= kWeak;
+  if (rule.alone) f.alone = rule.alone(*e.recipe);
   const bool of_program = rule.what == Updated::average && e.recipe->averages != amp::Averages::storage;
   if (of_program) f.sentence += "; a copy of it in f32 gets them";
   else f.cures = {rule.cure(*e.recipe)};
@@ -352,6 +408,7 @@ Found of_rates(const Evidence& e) {
     f.sentence = fmt::format("{}: {}", s.op, to_string(s));
     f.severity = 0.2;
     f.cures = {cures::masters(*e.recipe)};
+    f.alone = cures::state_in_f32(*e.recipe);
     return f;
   }
   return {};
@@ -439,6 +496,7 @@ std::vector<Finding> diagnose(const Evidence& e) {
   for (Finding& f : all) {
     if (const NumberRole role = cause_info(f.cause).role; role != NumberRole::none) f.role = role;
     f.cures = f.precision ? cures::valid(*e.recipe, f.cures) : std::vector<Cure>{};
+    if (f.alone && cures::valid(*e.recipe, {*f.alone}).empty()) f.alone.reset();
     auto line = e.lines.find(f.line);
     if (line == e.lines.end()) line = e.lines.find(f.site.substr(0, f.site.find('#')));
     if (line != e.lines.end()) f.sentence += " (" + line->second + ")";

@@ -83,8 +83,9 @@ struct Finding {
   bool precision = true;         // false: the recipe is not the cause
   double severity = 0;           // nominates: the share of the numbers or of the signal that is lost
   bool weak = false;             // it counts only if a trial bears it out
-  // What is made exact to undo the cause at its site. Empty: the first cure does it.
+  // What is made exact to undo the cause at its site. Empty: `alone`, or without it the first cure, does it.
   std::vector<Exact> exact = {};
+  std::optional<Cure> alone = {};     // an edit that undoes fewer other causes than the first cure
   std::optional<double> undone = {};  // the share of the failure that this undoes; none: not tried
 };
 

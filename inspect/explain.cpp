@@ -340,6 +340,9 @@ class Explanation {
     return made_.step < 0 ? steps() : std::min(steps(), made_.step + kAfterDivergence);
   }
 
+  // The recipe with the edit that undoes a finding, which has one.
+  static const amp::Recipe& edited_by(const Finding& f) { return f.alone ? f.alone->recipe : f.cures.at(0).recipe; }
+
   // The share of the failure that is undone with this; none if it cannot run.
   std::optional<double> undone(const amp::Recipe& recipe, const std::vector<Exact>& exact) try {
     ++trials_;
@@ -368,7 +371,7 @@ class Explanation {
       if (!measurable || !f.precision || trials_ >= options_.trials || (f.exact.empty() && f.cures.empty())) continue;
       std::vector<Exact> exact = f.exact;
       for (Exact& e : exact) e.site.clear();
-      f.undone = undone(exact.empty() ? f.cures[0].recipe : recipe_, exact);
+      f.undone = undone(exact.empty() ? edited_by(f) : recipe_, exact);
     }
     std::erase_if(made_.findings, [](const Finding& f) { return f.weak && !(f.undone && *f.undone >= kDoesHarm); });
     std::ranges::stable_sort(made_.findings, std::greater(), [](const Finding& f) {

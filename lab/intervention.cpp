@@ -193,11 +193,13 @@ std::vector<double> Trials::losses(const Change& change, std::int64_t steps) {
 
 namespace {
 
-// The trial of a finding: its mechanism undone everywhere, or else its first cure.
+// The trial of a finding: its mechanism undone everywhere, or its mechanism alone, or else its first cure.
 Change change_of(const inspect::Finding& f, const amp::Recipe& recipe) {
   Change change{.exact = f.exact};
   for (inspect::Exact& e : change.exact) e.site.clear();
-  if (change.exact.empty() && !f.cures.empty()) change.edit = inspect::edit(recipe, f.cures[0].recipe);
+  if (!change.exact.empty()) return change;
+  if (f.alone) change.edit = inspect::edit(recipe, f.alone->recipe);
+  else if (!f.cures.empty()) change.edit = inspect::edit(recipe, f.cures[0].recipe);
   return change;
 }
 
@@ -208,7 +210,7 @@ int order_of(const inspect::Finding& f) {
   if (!f.precision && f.severity >= kClearlyTheProgram) return 0;
   if (!f.precision || !f.undone) return 10;
   if (*f.undone < kDoesHarm) return 20;
-  const bool generic = f.exact.empty() && !f.cures.empty() && f.cures[0].generic;
+  const bool generic = f.exact.empty() && !f.alone && !f.cures.empty() && f.cures[0].generic;
   return 9 - static_cast<int>(std::lround(8 * std::max(0.0, *f.undone - (generic ? kGeneric : 0))));
 }
 

@@ -52,6 +52,18 @@ def _bert(steps, batch=8, length=64):
     return transformers.BertForMaskedLM(config), {"input_ids": tokens, "labels": tokens}
 
 
+def _transformer_of_images(steps, batch=8, size=32):
+    import torchvision
+
+    model = torchvision.models.VisionTransformer(
+        image_size=size, patch_size=4, num_layers=4, num_heads=4, hidden_dim=128, mlp_dim=512, num_classes=10
+    )
+    return train.WithLoss(model), {
+        "images": torch.randn(steps, batch, 3, size, size),
+        "labels": torch.randint(0, 10, (steps, batch)),
+    }
+
+
 MODELS = {
     "ResNet-18, 8 images of 32x32": _images("resnet18", 32),
     "ResNet-18, 8 images of 64x64": _images("resnet18", 64),
@@ -60,6 +72,7 @@ MODELS = {
         8, 64, n_embd=128, n_layer=4, n_head=4, vocab_size=1000, n_positions=64, bos_token_id=None, eos_token_id=None
     ),
     "BERT, 4 layers of width 128, 8 x 64 tokens": _bert,
+    "Vision transformer, 4 layers of width 128, 8 images of 32x32": _transformer_of_images,
 }
 STEPS = 6  # of a round; the best one counts
 

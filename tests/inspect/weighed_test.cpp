@@ -356,6 +356,45 @@ TEST_CASE("the X-ray shows what each size of blocks makes 0, and prints no NaN")
   CHECK(text.find("8: 10.9%, 16: 23.4%, 32: 48.4%, 64: 98.4%, 128: 98.4%") != std::string::npos);
 }
 
+// A step of AdamW whose decay is 2^-10 of its gradient step. 40% of the elements do not move, all of the decay is lost.
+TEST_CASE("lost decay is a finding where it is a part of the updates that counts; weights that stand still are tried") {
+  const amp::Recipe pure = amp::recipe("bf16-pure");
+  inspect::Evidence e{.recipe = &pure, .steps = 10};
+  inspect::Update step{.parameter = "in.weight", .op = "adam_step_", .elements = 100, .intended = 100, .vanished = 40};
+  step.intended_squares = 1;
+  step.product = 0.9;
+  step.weight_squares = 1;
+  inspect::Update part = step;
+  part.part = inspect::UpdatePart::gradient_step;
+  inspect::Update decay = step;
+  decay.part = inspect::UpdatePart::weight_decay;
+  decay.vanished = 100;
+  decay.product = 0;
+  decay.intended_squares = std::exp2(-20);
+  e.updates = {step, part, decay};
+  const std::vector<inspect::Finding> small = inspect::diagnose(e);
+  REQUIRE(small.size() == 1);
+  CHECK(small[0].cause == Cause::update_vanishes);
+  CHECK(small[0].weak);  // it needs a trial
+  REQUIRE(small[0].alone);
+  CHECK(small[0].alone->recipe.update == optim::LowPrecisionUpdate::kahan);  // leaves the state in bf16
+  CHECK(small[0].alone->recipe.optimizer_state == DType::bf16);
+  CHECK(small[0].cures.at(0).recipe.masters == amp::Masters::per_tensor);
+
+  e.updates[2].intended_squares = std::exp2(-8);
+  const std::vector<inspect::Finding> large = inspect::diagnose(e);
+  REQUIRE(large.size() == 2);
+  CHECK(large[0].cause == Cause::decay_vanishes);
+
+  e.updates = {};
+  e.scalars = {{.op = "adam_step_", .rate = inspect::Rate::beta2, .value = 0.999, .used = 1, .dtype = DType::bf16}};
+  const std::vector<inspect::Finding> rate = inspect::diagnose(e);
+  REQUIRE(rate.size() == 1);
+  REQUIRE(rate[0].alone);
+  CHECK(rate[0].alone->recipe.optimizer_state == DType::f32);
+  CHECK(rate[0].alone->recipe.masters == amp::Masters::none);  // weights stay in bf16
+}
+
 TEST_CASE("averages, weight decay and rates that do not arrive are findings") {
   const amp::Recipe pure = amp::recipe("bf16-pure");
   const auto causes = [&](const inspect::Evidence& e) {
