@@ -368,8 +368,7 @@ TEST_CASE("names, aliases and the registry") {
   };
   told("fp8",
        "; did you mean 'fp8-delayed', 'fp8-current', 'fp8-rowwise', 'fp8-block128', 'fp8-smooth', 'fp8-attention', "
-       "'eco-fp8' "
-       "or 'unscaled-fp8'?");
+       "'eco-fp8' or 'unscaled-fp8'?");
   told("fp4", "; did you mean 'mxfp4', 'nvfp4', 'nvfp4-4over6', 'mxfp4-backward' or 'mxfp4-centered'?");
   told("mx", "; did you mean 'mxfp8', 'mxfp6', 'mxfp4', 'mxfp4-backward' or 'mxfp4-centered'?");
   told("mixed", "; did you mean 'amp-fp16' or 'amp-bf16'?");
