@@ -11,6 +11,7 @@
 #include "../amp/attention_call.h"
 #include "../amp/rewrite.h"
 #include "../core/formats/accumulator.h"
+#include "../core/ops/fusions.h"
 #include "../core/ops/ops.h"
 #include "numbers.h"
 
@@ -138,10 +139,9 @@ void ActivationMonitor::after(const OpCall& call, const Outputs& out, const Call
   const Unseen unseen;
   const AccumulatorScope exact(std::nullopt);
   const char* const layer = record.context.module;
-  switch (record.op) {
-    case OpId::linear:
-    case OpId::linear_relu:
-    case OpId::linear_gelu: return add_activation(layer, "x", call[0], -1);
+  const Fusion* const fusion = fusion_of(call);
+  switch (fusion ? fusion->first : record.op) {
+    case OpId::linear: return add_activation(layer, "x", call[0], -1);
     case OpId::conv2d: return add_activation(layer, "x", call[0], 1);
     case OpId::matmul:
       for (const int i : {0, 1})

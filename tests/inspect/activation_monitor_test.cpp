@@ -203,8 +203,10 @@ TEST_CASE("monitors read forward alone: what a recipe rounds before it does, and
   const auto same = [&](const std::string& layer, const std::string& operand) {
     return row(exact, layer, operand).kurtosis() == row(rounded, layer, operand).kurtosis();
   };
-  CHECK(same("0.self_attn", "x"));                 // the first product's input
-  CHECK_FALSE(same("0.self_attn.out_proj", "x"));  // comes from rounded products
+  CHECK(same("0.self_attn", "x"));                       // the first product's input
+  CHECK_FALSE(same("0.self_attn.out_proj", "x"));        // comes from rounded products
+  for (const ActivationMonitor* m : {&exact, &rounded})  // fused with gelu, and not
+    CHECK(row(*m, "0.linear1", "x").elements == 2 * 12 * 16);
   for (const char* operand : {"q", "k", "v"}) CHECK(row(rounded, "0.self_attn", operand).elements == 2 * 12 * 16);
   CHECK(exact.probabilities().size() == 1);
   CHECK(rounded.probabilities().size() == 1);
