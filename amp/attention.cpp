@@ -17,6 +17,7 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
+#include "attention_call.h"
 #include "cast_stats.h"
 
 namespace gradual::amp {
@@ -251,6 +252,7 @@ class BlockAttention final : public Function {
 
   std::string name() const override { return "scaled_dot_product_attention in blocks"; }
   const Replaced* replaces() const override { return &replaced_; }
+  const AttentionAttrs& attributes() const { return attrs_; }
 
  private:
   // Of an added mask, whose last dim may be 1.
@@ -304,6 +306,12 @@ Tensor attention_in_blocks(const Tensor& q, const Tensor& k, const Tensor& v, co
   const bool backward =
       in_checkpoint() || (grad_enabled() && (recorded(q) || recorded(k) || recorded(v) || recorded(mask)));
   return apply(std::make_shared<BlockAttention>(precision, attrs, backward), {q, k, v, mask}, loc)[0];
+}
+
+const AttentionAttrs* attributes_of_blocks(const OpCall& call) {
+  if (call.op != OpId::custom) return nullptr;
+  const auto* const blocks = dynamic_cast<const BlockAttention*>(call.get<CustomAttrs>().function);
+  return blocks ? &blocks->attributes() : nullptr;
 }
 
 }  // namespace gradual::amp

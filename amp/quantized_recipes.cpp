@@ -147,6 +147,20 @@ Quantization bf16_flash(double beta) {
   return {.attention = inside};
 }
 
+// "Towards Fully FP8 GEMM LLM Training at Scale" (Hernandez-Cano et al. 2025): attention's products in FP8 too. Each
+// operand of a block of keys has one scale from its own amax; theirs are delayed, and the head is not in FP8.
+Quantization fp8_attention() {
+  Quantization q = fp8(DelayedScale{});
+  AttentionPrecision inside;
+  for (const auto operand :
+       {&AttentionPrecision::q, &AttentionPrecision::k, &AttentionPrecision::v, &AttentionPrecision::p})
+    inside.*operand = to_format("e4m3fn", TensorScale{});
+  for (const auto gradient : {&AttentionPrecision::d_o, &AttentionPrecision::d_p, &AttentionPrecision::d_s})
+    inside.*gradient = to_format("e5m2", TensorScale{});
+  q.attention = inside;
+  return q;
+}
+
 Recipe full(const std::string& name, const std::string& description, Quantization quantization) {
   return {.name = name, .description = description, .quantization = std::move(quantization)};
 }
@@ -224,6 +238,10 @@ std::vector<Recipe> quantized_recipes() {
       full("fp8-smooth",
            "as fp8-delayed; each channel of x times a power of two before it is rounded, and back (arXiv 2409.12517)",
            smoothed(fp8(DelayedScale{}))),
+      full("fp8-attention",
+           "as fp8-delayed, and attention in blocks of 64 keys: q, k, v and probabilities in e4m3, gradients in e5m2, "
+           "one scale per tensor, of keys and probabilities per block, from its own amax (arXiv 2505.20524)",
+           fp8_attention()),
       full("bf16-flash", "attention in blocks of 64 keys, its operands and its output in bf16; all else in f32",
            bf16_flash(0)),
       full("bf16-flash-shifted",

@@ -19,7 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFinished = "/checkpoints/finished.json";
-constexpr const char* kFiles[] = {"/results.json", "/runs.csv", "/curves.csv", "/pairs.csv", "/report.html", kFinished};
+constexpr const char* kFiles[] = {"/results.json", "/runs.csv",    "/curves.csv", "/monitors.csv",
+                                  "/pairs.csv",    "/report.html", kFinished};
 
 // The run among the results; their end: it is not there.
 auto find_run(std::vector<Result>& results, const Result& run) {
@@ -119,6 +120,7 @@ void Folder::write(const std::vector<Result>& results, const std::vector<Result>
   write_file_atomically(path_ + "/results.json", results_json(results, false));
   write_file_atomically(path_ + "/runs.csv", runs_csv(results));
   write_file_atomically(path_ + "/curves.csv", curves_csv(results));
+  write_file_atomically(path_ + "/monitors.csv", monitors_csv(results));
   if (!results.empty())
     write_file_atomically(path_ + "/pairs.csv", pairs_csv(recipe_pairs(results), results.front().metric));
   write_file_atomically(path_ + "/report.html", report_html(results));

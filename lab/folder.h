@@ -1,4 +1,4 @@
-// The folder of a comparison: results.json, runs.csv, curves.csv, report.html, and checkpoints/.
+// The folder of a comparison: results.json, runs.csv, curves.csv, monitors.csv, report.html, and checkpoints/.
 #pragma once
 
 #include <string>

@@ -1,9 +1,11 @@
 #include "gpt.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
+#include "../nn/mixture_of_experts.h"
 
 namespace gradual::lab {
 
@@ -15,12 +17,20 @@ Gpt::Gpt(const GptOptions& o)
       head(register_module("head", nn::Linear(o.width, o.outputs ? o.outputs : o.vocabulary, {.bias = false}))),
       options_(o) {
   for (std::int64_t i = 0; i < o.layers; ++i)
-    layers_.push_back(blocks.push_back(
-        std::make_shared<nn::TransformerBlock>(o.width, o.heads, nn::TransformerBlockOptions{.causal = true})));
+    if (o.experts > 0)
+      add_block(std::make_shared<nn::MixtureBlock>(o.width, o.heads, true,
+                                                   nn::MixtureOptions{.experts = o.experts, .hidden = 2 * o.width}));
+    else
+      add_block(std::make_shared<nn::TransformerBlock>(o.width, o.heads, nn::TransformerBlockOptions{.causal = true}));
   // Small embeddings, as GPT-2 draws them: a residual stream that starts at 1 trains slowly.
   const auto scale_down = [](const Tensor& t) { t.detach().mul_(0.02); };
   scale_down(tokens.weight);
   scale_down(positions.weight);
+}
+
+template <class Block> void Gpt::add_block(std::shared_ptr<Block> block) {
+  layers_.push_back([block](const Tensor& x, nn::KeyValueCache& cache) { return (*block)(x, cache); });
+  blocks.push_back(std::move(block));
 }
 
 Tensor Gpt::embedded(const Tensor& x, std::int64_t before) {
@@ -37,7 +47,7 @@ Tensor Gpt::forward(const Tensor& x) { return head(norm(blocks(embedded(x, 0))))
 Tensor Gpt::through_blocks(const Tensor& x, nn::KeyValueCaches& caches) {
   const nn::ModuleCall call(blocks, SourceLocation::current());
   Tensor y = x;
-  for (std::size_t i = 0; i < layers_.size(); ++i) y = (*layers_[i])(y, caches[i]);
+  for (std::size_t i = 0; i < layers_.size(); ++i) y = layers_[i](y, caches[i]);
   return call.leave(x, y);
 }
 

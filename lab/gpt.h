@@ -1,6 +1,7 @@
 // The lab's language model: it trains on whole sequences, and continues them with caches of keys and values.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -12,6 +13,8 @@
 namespace gradual::lab {
 
 // Token and position embeddings, pre-norm causal transformer blocks, a norm and a linear head (Radford et al. 2019).
+// With experts, the blocks are nn::MixtureBlock; an expert's hidden layer is twice as wide as the model, so that two
+// experts of a token multiply 1.5 times as much as the feed-forward layer that they replace.
 class Gpt : public nn::Module {
  public:
   explicit Gpt(const GptOptions& options);
@@ -43,8 +46,11 @@ class Gpt : public nn::Module {
   Tensor embedded(const Tensor& x, std::int64_t before);
   Tensor through_blocks(const Tensor& x, nn::KeyValueCaches& caches);
 
+  template <class Block> void add_block(std::shared_ptr<Block> block);
+
   GptOptions options_;
-  std::vector<std::shared_ptr<nn::TransformerBlock>> layers_;  // those of `blocks`
+  // Calls of those of `blocks`, with their caches.
+  std::vector<std::function<Tensor(const Tensor& x, nn::KeyValueCache& cache)>> layers_;
 };
 
 }  // namespace gradual::lab

@@ -8,6 +8,7 @@
 #include "../core/ops/ops.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
+#include "../nn/auxiliary_loss.h"
 #include "../pt2/module.h"
 #include "tasks.h"
 
@@ -102,6 +103,7 @@ std::string metric_for(const Loss& loss) {
 }
 
 Outputs outputs_of(nn::Module& model, const data::Batch& batch, bool wants_target) {
+  const nn::AuxiliaryLossScope auxiliary;
   Outputs made;
   if (auto* exported = dynamic_cast<pt2::ExportedModule*>(&model)) {
     made = run_exported(*exported, batch, wants_target);
@@ -111,6 +113,7 @@ Outputs outputs_of(nn::Module& model, const data::Batch& batch, bool wants_targe
              names_of(batch.fields));
     made = {{model(batch.inputs)}, batch.targets};
   }
+  made.auxiliary = auxiliary.sum();
   if (made.all.empty()) throw_error("the model returns nothing");
   if (wants_target && !made.targets.defined())
     throwf(
@@ -139,7 +142,7 @@ Tensor fitting_targets(const Loss& loss, const Tensor& outputs, const Tensor& ta
   return fitting.reshape(outputs.sizes());
 }
 
-Tensor loss_of(const Loss& loss, const Outputs& outputs) {
+static Tensor main_loss(const Loss& loss, const Outputs& outputs) {
   const Tensor& first = outputs.all[0];
   if (loss.is_output()) {
     if (first.numel() != 1)
@@ -149,6 +152,11 @@ Tensor loss_of(const Loss& loss, const Outputs& outputs) {
   const Tensor targets = fitting_targets(loss, first, outputs.targets);
   if (loss.function) return loss.function(first, targets);
   return formula_of(loss)->function(first, targets);
+}
+
+Tensor loss_of(const Loss& loss, const Outputs& outputs) {
+  const Tensor value = main_loss(loss, outputs);
+  return outputs.auxiliary.defined() ? add(value, outputs.auxiliary) : value;
 }
 
 }  // namespace gradual::lab

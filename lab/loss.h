@@ -49,11 +49,12 @@ std::string metric_for(const Loss& loss);
 struct Outputs {
   std::vector<Tensor> all;
   Tensor targets = {};
+  Tensor auxiliary = {};  // in training, what layers add to the loss (nn/auxiliary_loss.h); undefined: nothing
 };
 Outputs outputs_of(nn::Module& model, const data::Batch& batch, bool wants_target);
 
-// The loss for outputs and targets as a scalar. Targets of another shape take that of the outputs, where one of them is
-// [N, ..] with all sizes after the first as one, or lacks a last size of 1.
+// The loss for outputs and targets as a scalar, with the auxiliary one. Targets of another shape take that of the
+// outputs, where one of them is [N, ..] with all sizes after the first as one, or lacks a last size of 1.
 Tensor loss_of(const Loss& loss, const Outputs& outputs);
 // Targets with the shape and the dtype that the loss compares the outputs with.
 Tensor fitting_targets(const Loss& loss, const Tensor& outputs, const Tensor& targets);

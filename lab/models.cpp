@@ -35,18 +35,23 @@ MakeModel autoencoder_for(const data::Dataset& d) {
   if (d.inputs.dtype() == DType::i64) image_sizes("autoencoder", d);
   return [inputs = d.inputs.numel() / d.size()] { return make_autoencoder(inputs); };
 }
-MakeModel gpt_for(const data::Dataset& d) {
+MakeModel gpt_for(const std::string& name, const data::Dataset& d, std::int64_t experts) {
   if (d.inputs.dtype() != DType::i64)
-    throw_error("model gpt reads tokens, the data are " + sizes_of(d) + " numbers; use --data text:FILE or addition");
+    throwf("model {} reads tokens, the data are {} numbers; use --data text:FILE or addition", name, sizes_of(d));
   const std::int64_t tokens = d.tokens ? d.tokens : d.classes;
-  return [o = GptOptions{.vocabulary = tokens, .context = d.inputs.size(1), .outputs = outputs_for(d)}] {
-    return make_gpt(o);
-  };
+  const GptOptions options{
+      .vocabulary = tokens, .context = d.inputs.size(1), .outputs = outputs_for(d), .experts = experts};
+  return [options] { return make_gpt(options); };
 }
+MakeModel dense_gpt_for(const data::Dataset& d) { return gpt_for("gpt", d, 0); }
+MakeModel moe_gpt_for(const data::Dataset& d) { return gpt_for("moe-gpt", d, 4); }
 
 std::vector<std::pair<std::string, ModelFor>>& models() {
-  static std::vector<std::pair<std::string, ModelFor>> all{
-      {"mlp", mlp_for}, {"cnn", cnn_for}, {"gpt", gpt_for}, {"autoencoder", autoencoder_for}};
+  static std::vector<std::pair<std::string, ModelFor>> all{{"mlp", mlp_for},
+                                                           {"cnn", cnn_for},
+                                                           {"gpt", dense_gpt_for},
+                                                           {"moe-gpt", moe_gpt_for},
+                                                           {"autoencoder", autoencoder_for}};
   return all;
 }
 

@@ -21,6 +21,8 @@ struct GptOptions {
   std::int64_t width = 64;
   std::int64_t heads = 4;
   std::int64_t layers = 2;
+  // Of the mixture that each block has for its feed-forward layer (nn/mixture_of_experts.h), two for a token; 0: none.
+  std::int64_t experts = 0;
 };
 
 // 64-128-128-10 with ReLU (first and last width by the data).

@@ -663,6 +663,72 @@ function meter() {
   plotSteps(byId("meter"), {height: 320, y: {...axis, ...span, format}, layers});
 }
 
+// What StepMonitors saw: by the names of lab::Monitor, [the worst of several, axis, text, what it is].
+const monitors = {
+  kurtosis: [
+    Math.max, {log: 2, label: "mean x⁴ / (mean x²)²"}, short,
+    "of the elements of an activation that enters a product: 3 of normal numbers; the larger, the more of a format's " +
+        "range an outlier takes"
+  ],
+  "feature kurtosis": [
+    Math.max, {log: 2, label: "of the features' norms"}, short,
+    "of the norms of an activation's features: 1 if all are alike, their number if one has everything"
+  ],
+  largest: [Math.max, {log: 2, label: "largest |x|"}, short, "magnitude of an activation that enters a product"],
+  "largest logit": [
+    Math.max, {low: 0, high: 1, label: "largest logit"}, short,
+    "of an attention, or of another softmax: one that grows from step to step is an early sign of divergence"
+  ],
+  entropy: [
+    Math.min, {low: 0, high: 1, label: "nats"}, short,
+    "of an attention's probabilities, or of another softmax, the mean over queries: near 0, each query sees one key"
+  ],
+  "lowest entropy": [Math.min, {low: 0, high: 1, label: "nats"}, short, "the same of the head in which it is lowest"],
+  "changed routes": [
+    Math.max, {low: 0, high: 1, label: "% of the tokens"}, v => short(v) + "%",
+    "tokens whose experts are not those that the same router chooses in f64 for the same input"
+  ],
+  "busiest expert": [
+    Math.max, {low: 0, high: 1, label: "% of the choices"}, v => short(v) + "%",
+    "the share of all choices of experts that the busiest expert gets"
+  ]
+};
+const monitored = name => runsOf(name).find(r => (r.monitors || []).length);
+const siteOf = m => (m.layer || "outside") + (["router", "attention"].includes(m.operand) ? "" : ` ${m.operand}`);
+function monitor() {
+  const recipe = chosen("monitor-recipe");
+  const measure = chosen("monitor-measure");
+  if (!measure) return;
+  const [worst, axis, format, what] = monitors[measure];
+  const all = recipe.startsWith("all");
+  const lineOf = (name, look, points) => ({kind: "line", name, ...look, points: points.filter(p => finite(p[1]))});
+  const layers = [];
+  for (const name of all ? shown().filter(monitored) : [recipe]) {
+    const curves = monitored(name).monitors.filter(m => m.monitor === measure);
+    const steps = [...new Set(curves.flatMap(c => c.step))].sort((a, b) => a - b);
+    const at = step => curves.map(c => c.value[c.step.indexOf(step)]).filter(finite);
+    if (all)
+      layers.push(lineOf(
+          name, {color: color(name), dash: dash(name)},
+          steps.filter(s => at(s).length).map(s => [s, worst(...at(s))])));
+    else
+      curves.forEach(
+          (c, i) => layers.push(
+              lineOf(siteOf(c), {color: colorOf(i), dash: dashOf(i)}, c.step.map((s, k) => [s, c.value[k]]))));
+    layers.push(troubles(name));
+  }
+  for (const l of layers)
+    if (l.kind === "line" && axis.log) l.points = l.points.filter(p => p[1] > 0);
+  const values = layers.filter(l => l.kind === "line").flatMap(l => l.points.map(p => p[1]));
+  byId("monitor-note").textContent = `${measure[0].toUpperCase() + measure.slice(1)}: ${
+      what}. At every second sampled step of the first seed, in forward, before the recipe rounds. Dashed uprights ` +
+      "mark where the run went wrong.";
+  if (!values.length) return byId("monitor").replaceChildren();
+  const span = axis.log ? {low: Math.min(...values) / 2, high: Math.max(...values) * 2} :
+                          {low: Math.min(axis.low, ...values), high: Math.max(axis.high, 1.05 * Math.max(...values))};
+  plotSteps(byId("monitor"), {height: 320, y: {...axis, ...span, format}, layers});
+}
+
 // Weights and their updates as powers of two. Below half the distance to the next number an update is lost.
 function cloud() {
   const run = metered(chosen("cloud-recipe"));
@@ -986,6 +1052,7 @@ const drawings = {
   pareto,
   scale,
   meter,
+  monitor,
   cloud,
   histograms,
   blocks,
@@ -994,7 +1061,7 @@ const drawings = {
   sums
 };
 const draw = () => Object.values(drawings).forEach(f => f());
-overSteps.redraw = () => [loss, scale, meter].forEach(f => f());
+overSteps.redraw = () => [loss, scale, meter, monitor].forEach(f => f());
 
 // Fills a menu, and draws anew what it chooses.
 function menu(id, options, redraw, selected) {
@@ -1058,12 +1125,16 @@ function menus() {
   const studied = recipes.filter(shadowed);
   const withUpdates = recipes.filter(metered);
   const withBlocks = recipes.filter(n => blocksOf(n).length);
+  const withMonitors = recipes.filter(monitored);
+  const seen = new Set(withMonitors.flatMap(n => monitored(n).monitors.map(m => m.monitor)));
   menu("heat-measure", Object.entries(measures).map(([key, m]) => [key, m[0]]), heat);
   menu("lineage-recipe", studied, lineage, worstFirst(studied)[0]);
   menu("lineage-axis", ["linear", "logarithmic"], lineage);
   menu("loss-view", ["logarithmic", "linear", ...(recipes.includes("fp32") ? ["difference from fp32"] : [])], loss);
   menu("meter-measure", Object.keys(meters), meter);
   menu("meter-recipe", ["all recipes, the worst parameter of each", ...withUpdates], meter);
+  menu("monitor-measure", Object.keys(monitors).filter(m => seen.has(m)), monitor);
+  menu("monitor-recipe", ["all recipes, the worst place of each", ...withMonitors], monitor);
   menu("cloud-recipe", withUpdates, cloud, withUpdates.find(n => /pure/.test(n)) || worstFirst(withUpdates)[0]);
   menu(
       "role",
@@ -1079,6 +1150,7 @@ function menus() {
   hideUnless(studied.length, "lineage-section");
   hideUnless(withUpdates.length, "meter-section");
   hideUnless(withBlocks.length, "blocks-section");
+  hideUnless(withMonitors.length, "monitor-section");
 }
 
 // The page for #figure=ID has one figure alone, for gradual-lab figure.

@@ -261,6 +261,14 @@ template <class V> void fields(V& v, UpdateCurve& u) {
   v("cloud", u.cloud);
 }
 
+template <class V> void fields(V& v, MonitorCurve& m) {
+  v("monitor", m.monitor);
+  v("layer", m.layer);
+  v("operand", m.operand);
+  v("step", m.step);
+  v("value", m.value);
+}
+
 template <class V> void fields(V& v, RecipePair& p) {
   v("first", p.first);
   v("second", p.second);
@@ -362,6 +370,7 @@ template <class V> void curve_fields(V& v, Result& r) {
   restore(r, infinite);
   v("blocks", r.blocks, kLater);
   v("updates", r.updates, kLater);
+  v("monitors", r.monitors, kLater);
   v("what_if", JsonText{r.what_if}, kLater);
 }
 

@@ -15,6 +15,7 @@
 #include "../inspect/number_role.h"
 #include "launch.h"
 #include "metric.h"
+#include "monitors.h"
 #include "outcome.h"
 #include "paired.h"
 #include "sample_scores.h"
@@ -152,10 +153,11 @@ struct Result {
   std::optional<Difference> loss_difference = {};
   SampleScores samples = {};  // of the test set after the last epoch; empty in files of earlier versions
   Curve curve = {};
-  std::vector<Histogram> histograms = {};  // one a role
-  std::optional<StepErrors> errors = {};   // of a step after the last one, of a recipe's first seed
-  std::vector<BlockMap> blocks = {};       // of the same step
-  std::vector<UpdateCurve> updates = {};   // of a recipe's first seed
+  std::vector<Histogram> histograms = {};   // one a role
+  std::optional<StepErrors> errors = {};    // of a step after the last one, of a recipe's first seed
+  std::vector<BlockMap> blocks = {};        // of the same step
+  std::vector<UpdateCurve> updates = {};    // of a recipe's first seed
+  std::vector<MonitorCurve> monitors = {};  // the same
   std::string what_if = {};  // JSON for the report (GradientSample in run.h), of one run of a comparison; empty: none
 };
 

@@ -139,6 +139,14 @@ void check_updates(const std::vector<UpdateCurve>& updates) {
   }
 }
 
+void check_monitors(const std::vector<MonitorCurve>& monitors) {
+  for (std::size_t i = 0; i < monitors.size(); ++i) {
+    const std::string path = fmt::format("monitors[{}].", i);
+    ascending(path + "step", monitors[i].step);
+    same_length(path + "value", monitors[i].value.size(), monitors[i].step.size());
+  }
+}
+
 void check_findings(const std::vector<Finding>& findings) {
   for (std::size_t i = 0; i < findings.size(); ++i)
     if (const auto& tried = findings[i].tried)
@@ -165,6 +173,7 @@ void check_values(const Result& r) {
   check_histograms(r.histograms);
   check_blocks(r.blocks);
   check_updates(r.updates);
+  check_monitors(r.monitors);
 }
 
 }  // namespace gradual::lab

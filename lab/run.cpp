@@ -241,12 +241,15 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
     const amp::PrecisionObserver watch(casts, recipe_);
     std::optional<inspect::UpdateMeter> meter;
     std::optional<ObserverScope> metering;
+    std::optional<StepMonitors> monitors;
     if (metered) {
       take_memory();
       metering.emplace(meter.emplace(*model_));
+      if (seed_ == 0) monitors.emplace(*model_);
     }
     outcome = step();
     if (metered) add_updates(*meter, 2 * steps_ <= all);
+    if (monitors) monitors->add_to(result_.monitors, steps_);
   }
   if (metered && all > 1) reset_peak_memory(options_.device);
   if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_, *what_if_);

@@ -90,11 +90,15 @@ class Comparison {
                             {.batch = 64, .device = device_, .prefetch = false});
     data::Batch batch;
     const auto of_sampler = [&] { return cache_ ? cached_logits(sampler, batch, *cache_) : logits(sampler, batch); };
+    inspect::RouteObserver learner_routes(*learner.model);
+    inspect::RouteObserver sampler_routes(*sampler.model);
+    for (const auto& layer : learner_routes.layers()) twins.routes.push_back({layer.path, {}});
     while (loader.next(batch)) {
       const Tensor learned = logits(learner, batch);
       const std::optional<SplitScope> in_parts = scope_of(split, *sampler.model);
       add(learned, of_sampler(), counted(batch.targets), twins);
       if (in_parts) in_parts->check_used();
+      add_routes(learner_routes, sampler_routes, batch.size(), twins);
     }
   }
 
@@ -116,6 +120,24 @@ class Comparison {
       all.push_back(side.run->evaluate(output).to(Device::cpu()).to(DType::f64));
     }
     return cat(all, 1);
+  }
+  // The choices for a batch, sample by sample: a sampler with a cache has a call for each token.
+  static Tensor choices(const std::vector<Tensor>& calls, std::int64_t samples) {
+    std::vector<Tensor> parts;
+    for (const Tensor& t : calls) {
+      const bool whole = t.size(0) % samples == 0;
+      parts.push_back(whole ? t.reshape({samples, t.size(0) / samples, t.size(1)}) : t.unsqueeze(0));
+    }
+    return cat(parts, 1);
+  }
+  static void add_routes(inspect::RouteObserver& learner, inspect::RouteObserver& sampler, std::int64_t samples,
+                         Twins& twins) {
+    for (std::size_t i = 0; i < twins.routes.size(); ++i)
+      if (const auto& chosen = learner.layers()[i].chosen; !chosen.empty())
+        twins.routes[i].change +=
+            inspect::compare_routes(choices(chosen, samples), choices(sampler.layers()[i].chosen, samples));
+    learner.clear();
+    sampler.clear();
   }
   // 1 where a target counts: class -100 is ignored.
   static Tensor counted(const Tensor& targets) {
@@ -165,6 +187,14 @@ std::string positions_table(const Twins& twins) {
     text += fmt::format("{:>8} {:>10.2e} {:>14.2f}% {:>11.2e} {:>23.2f}%\n", t, at.mean_kl(), 100 * at.changed_share(),
                         kl, 100 * std::exp(-log_square));
   }
+  return text;
+}
+
+std::string routes_table(const Twins& twins) {
+  std::string text = "\nlayer with a router               tokens   other experts   choices that move\n";
+  for (const auto& [layer, change] : twins.routes)
+    text += fmt::format("{:<29} {:>10} {:>14.2f}% {:>17.2f}%\n", layer, change.tokens, 100 * change.changed_share(),
+                        100 * change.moved_share());
   return text;
 }
 
@@ -260,7 +290,15 @@ std::string to_string(const Twins& twins) {
       all.mean_kl(), 100 * all.changed_share(), all.largest, std::exp(all.smallest_log), std::exp(all.largest_log),
       kDrawn, 100 * all.effective_share());
   if (!twins.positions.empty()) text += positions_table(twins);
+  if (!twins.routes.empty()) text += routes_table(twins);
   if (!twins.layers.empty()) text += layers_table(twins);
+  return text;
+}
+
+std::string routes_csv(const Twins& twins) {
+  std::string text = "layer,tokens,changed,choices,moved\n";
+  for (const auto& [layer, c] : twins.routes)
+    text += fmt::format("{},{},{},{},{}\n", layer, c.tokens, c.changed, c.choices, c.moved);
   return text;
 }
 

@@ -18,6 +18,7 @@
 #include "../core/quantize/quantizer.h"
 #include "../core/tensor/tensor.h"
 #include "../inspect/diff.h"
+#include "../inspect/routes.h"
 #include "models.h"
 #include "split.h"
 #include "study.h"
@@ -57,6 +58,13 @@ struct TwinOptions {
   bool layers = true;  // also which layers make the losses of a training batch differ; needs a shadow of both
 };
 
+// The experts that the learner and the sampler choose for the same tokens in a layer with a router. All tokens of the
+// test data count, those whose target is ignored too.
+struct TwinRoutes {
+  std::string layer = {};
+  inspect::RouteChange change = {};
+};
+
 struct Twins {
   std::string learner, sampler, data;
   std::string cache = {};  // the sampler's, in words; "": none
@@ -65,7 +73,8 @@ struct Twins {
   TwinChoices all = {};
   std::vector<TwinChoices> positions = {};  // of sequences: of each position; else empty
   std::vector<inspect::ShadowDiff::Contribution> layers =
-      {};  // to loss of learner - loss of sampler, of a training batch
+      {};                               // to loss of learner - loss of sampler, of a training batch
+  std::vector<TwinRoutes> routes = {};  // in the order of the model; empty: it has no router
 };
 
 // Trains with the learner's recipe up to a step, and gives the test data to these weights under both recipes. The
@@ -76,5 +85,7 @@ Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& 
 std::string to_string(const Twins& twins);
 // A line per position; one line without positions.
 std::string to_csv(const Twins& twins);
+// A line per layer with a router.
+std::string routes_csv(const Twins& twins);
 
 }  // namespace gradual::lab

@@ -27,7 +27,7 @@ int twin_command(int argc, char** argv) {
   OptionParser app(
       "Trains with the first recipe, and gives the test data to the trained weights under both: how far the\n"
       "probabilities of a sampler or server with the second recipe are from the learner's, by position of a sequence\n"
-      "and by layer.\n",
+      "by layer, and by the experts that its tokens go to.\n",
       "twin");
   app.add_option("recipes", names,
                  "the learner's and the sampler's recipe, each a name, FILE.json or FILE.json:NAME; before them the "
@@ -43,6 +43,8 @@ int twin_command(int argc, char** argv) {
   bool without_layers = false;
   app.add_flag("--no-layers", without_layers, "without the table of layers, which needs a shadow of a step");
   app.add_option("--csv", csv, "write a line per position to this file");
+  std::string routes;
+  app.add_option("--routes", routes, "write a line per layer with a router to this file");
   bool wide = false;
   app.add_flag("--wide", wide, kWideHelp);
   if (const std::optional<int> status = app.parse(argc, argv)) return *status;
@@ -61,6 +63,7 @@ int twin_command(int argc, char** argv) {
   const Twins twins = twin(make, a.task(), learner, sampler, options);
   say_text(to_string(twins), wide);
   if (!csv.empty()) write_file_atomically(csv, to_csv(twins));
+  if (!routes.empty()) write_file_atomically(routes, routes_csv(twins));
   return 0;
 }
 

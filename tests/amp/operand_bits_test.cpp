@@ -64,6 +64,7 @@ const std::map<std::string, double> kExpected = {
     {"mxfp4-centered", 4 + 8.0 / 32},
     {"quartet2", 4 + 8.0 / 16},
     {"fp8-smooth", 8},
+    {"fp8-attention", 8},
     {"bf16-flash", 32},
     {"bf16-flash-shifted", 32},
     {"adam8", 32},

@@ -398,6 +398,6 @@ TEST_CASE("bad options, data and models are named") {
   CHECK(message([] { lab::data_for("digits", 32); }) ==
         "data 'digits' have no context option (32 was given); text:FILE has");
   CHECK(message([] { lab::model_for("vgg", small_digits().train); }) ==
-        "no model 'vgg'; allowed are mlp, cnn, gpt, autoencoder and FILE.pt2");
+        "no model 'vgg'; allowed are mlp, cnn, gpt, moe-gpt, autoencoder and FILE.pt2");
   CHECK(message([] { lab::model_for("gpt", small_digits().train); }).starts_with("model gpt reads tokens"));
 }

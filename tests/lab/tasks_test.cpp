@@ -84,7 +84,7 @@ TEST_CASE("a program adds models to those of the lab by name") {
   });
   CHECK(lab::model_for("tiny", small_digits().train)()->parameters().size() == 6);
   CHECK(message([] { lab::model_for("vgg", small_digits().train); }) ==
-        "no model 'vgg'; allowed are mlp, cnn, gpt, autoencoder, tiny and FILE.pt2");
+        "no model 'vgg'; allowed are mlp, cnn, gpt, moe-gpt, autoencoder, tiny and FILE.pt2");
   data::Dataset rows = small_digits().train;
   rows.inputs = rows.inputs.reshape({rows.size(), -1});
   CHECK(message([&] {
