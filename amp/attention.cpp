@@ -159,6 +159,7 @@ class BlockAttention final : public Function {
     if (!grads[0].defined()) return std::vector<Tensor>(4);
     const StageScope exact(chain().results, nullptr);
     const StageScope amp(chain().amp, nullptr);
+    const Scoped running(attention_in_backward(), &replaced_);
     const std::vector<Tensor> inputs(kept.begin(), kept.begin() + 4);
     std::vector<Tensor> all = by_both(
         kernel_suits(precision_, inputs, needs_input_grad(3)), [&] { return backward_of_kernel(inputs, grads[0]); },
@@ -202,7 +203,7 @@ class BlockAttention final : public Function {
   }
 
   std::vector<Tensor> forward_of_kernel(const std::vector<Tensor>& inputs) const {
-    AttentionSteps steps(precision_, attrs_, inputs, {key_, 0});
+    AttentionSteps steps(precision_, attrs_, inputs, {key_, 0}, false);
     return rounded(steps, forward_by_kernel(steps));
   }
 
@@ -216,8 +217,8 @@ class BlockAttention final : public Function {
     const Tensor given = grad.to(b.q.dtype());
     AttentionBackward all;
     all.along_values = b.round(&AttentionPrecision::d_o, given, -1);
-    all.along_queries = b.round(&AttentionPrecision::d_o, given, -2);
-    all.along_keys = b.round(&AttentionPrecision::q, b.q, -2);
+    all.along_queries = b.round_again(&AttentionPrecision::d_o, all.along_values, given, -2);
+    all.along_keys = b.round_again(&AttentionPrecision::q, b.queries, b.q, -2);
     all.delta = sum(mul(all.along_values, saved()[4]), {-1}, true);
     all.logsumexp = saved()[5];
     return all;
@@ -254,7 +255,7 @@ class BlockAttention final : public Function {
   }
 
   std::vector<Tensor> backward_of_kernel(const std::vector<Tensor>& inputs, const Tensor& grad) const {
-    AttentionSteps steps(precision_, attrs_, inputs, {key_, kBackwardDraws});
+    AttentionSteps steps(precision_, attrs_, inputs, {key_, kBackwardDraws}, false);
     return backward_by_kernel(steps, operands(steps, grad));
   }
 

@@ -86,7 +86,7 @@ cpu::BackwardBlock backward_block(AttentionSteps& s, std::int64_t first) {
   b.v = s.round(&A::v, narrow(s.v, -2, first, count), -1);
   b.dp = sums_of(s, s.precision.qk_accumulator);
   b.dp_rows = rows_of(s, &A::d_p, count);
-  b.k_of_dq = s.round(&A::k, keys, -2);
+  b.k_of_dq = s.round_again(&A::k, b.k, keys, -2);
   b.ds_rows = rows_of(s, &A::d_s, count);
   b.dq = sums_of(s, s.precision.pv_accumulator);
   b.ds_columns = rows_of(s, &A::d_s, queries);

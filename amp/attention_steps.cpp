@@ -16,6 +16,9 @@ const AttentionField& field_of(AttentionQuantizer quantizer) {
   return kAttentionFields[0];
 }
 
+// True if the axis does not change the result.
+bool has_no_axis(const Quantizer& q) { return per_tensor(q.scaling) && !is_random(q); }
+
 }  // namespace
 
 DType common_dtype(const std::vector<Tensor>& inputs) {
@@ -23,8 +26,13 @@ DType common_dtype(const std::vector<Tensor>& inputs) {
 }
 
 AttentionSteps::AttentionSteps(const AttentionPrecision& how, const AttentionAttrs& a,
-                               const std::vector<Tensor>& inputs, const AttentionDraws& from)
-    : precision(how), attrs(a), mask(inputs[3]), draws(from), scale(attention_scale(a, inputs[0].size(-1))) {
+                               const std::vector<Tensor>& inputs, const AttentionDraws& from, bool is_shown)
+    : precision(how),
+      attrs(a),
+      mask(inputs[3]),
+      draws(from),
+      scale(attention_scale(a, inputs[0].size(-1))),
+      shown(is_shown) {
   const DType dtype = promote(DType::f32, common_dtype(inputs));
   q = inputs[0].to(dtype);
   k = inputs[1].to(dtype);
@@ -46,7 +54,7 @@ Tensor AttentionSteps::round(AttentionQuantizer which, const Tensor& t, int axis
   const AttentionField& field = field_of(which);
   const std::string path = context().module;
   const Scoped site(context().module, intern(path.empty() ? field.name : path + "." + field.name));
-  QuantizeOptions options{.axis = axis, .stats = {}};
+  QuantizeOptions options{.axis = !shown && has_no_axis(*quantizer) ? -1 : axis, .stats = {}};
   if (is_random(*quantizer)) options.key = draws.next();
   const Role role = of_backward(field) ? Role::error : Role::activation;
   if (CastTally* const tally = cast_tally(role, context().module)) {
@@ -54,6 +62,11 @@ Tensor AttentionSteps::round(AttentionQuantizer which, const Tensor& t, int axis
     options.scaled_exponents = true;
   }
   return fake_quantize(t, *quantizer, options);
+}
+
+Tensor AttentionSteps::round_again(AttentionQuantizer which, const Tensor& before, const Tensor& t, int axis) {
+  const std::optional<Quantizer>& quantizer = precision.*which;
+  return !shown && quantizer && has_no_axis(*quantizer) ? before : round(which, t, axis);
 }
 
 std::optional<Accumulator> AttentionSteps::sums(const std::optional<Accumulator>& named) {

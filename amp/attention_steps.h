@@ -14,6 +14,9 @@ namespace gradual::amp {
 
 using AttentionQuantizer = std::optional<Quantizer> AttentionPrecision::*;
 
+// The attention whose backward runs on this thread, where it is no op of its own for observers; null: none.
+inline constexpr auto attention_in_backward = per_thread<const Replaced*, struct OfAttention>;
+
 // Each draw has a seed of its own, which follows from the call's key: a backward that runs again draws the same.
 struct AttentionDraws {
   RandomKey key;
@@ -41,9 +44,10 @@ struct AttentionSteps {
   Tensor kept;     // dropout of ones [.., L, S]; undefined: no dropout
   AttentionDraws draws;
   double scale = 0;
+  bool shown = true;  // to observers, each rounding along its axis
 
   AttentionSteps(const AttentionPrecision& precision, const AttentionAttrs& attrs, const std::vector<Tensor>& inputs,
-                 const AttentionDraws& draws);
+                 const AttentionDraws& draws, bool shown = true);
 
   std::int64_t keys() const { return k.size(-2); }
   // The keys of the block that begins with key `first`.
@@ -51,6 +55,8 @@ struct AttentionSteps {
 
   // Rounds `t` at the site PATH.name. Gradients are counted as errors, all else as activations.
   Tensor round(AttentionQuantizer quantizer, const Tensor& t, int axis);
+  // The same once more along another axis. Nothing is computed if that gives `before` again and nobody is shown it.
+  Tensor round_again(AttentionQuantizer quantizer, const Tensor& before, const Tensor& t, int axis);
   // The accumulator of the next product; none: f32 in any order.
   std::optional<Accumulator> sums(const std::optional<Accumulator>& named);
 };
