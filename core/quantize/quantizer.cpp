@@ -94,9 +94,11 @@ struct Rows {
       std::int64_t rest = row;
       for (int d = sizes.size() - 2; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
       // Whole rows whose elements are adjacent share cache lines.
-      const std::int64_t whole = count < k ? 1 : std::min({kTogether, (n - done) / k, adjacent - row % adjacent});
+      const bool alone = count < k || stride == 1;
+      const std::int64_t whole = alone ? 1 : std::min({kTogether, (n - done) / k, adjacent - row % adjacent});
       if (x.dtype() != dtype_of<T>)
         for (std::int64_t r = 0; r < whole; ++r) copy(at + r, stride, done + r * k, count);
+      else if (stride == 1) std::copy_n(static_cast<const T*>(x.raw()) + at, count, buffer + done);
       else if constexpr (std::is_same_v<T, float>)
         transpose(static_cast<const float*>(x.raw()) + at, stride, buffer + done, k, whole, count);
       else
