@@ -108,7 +108,7 @@ bool kernel_suits(const AttentionPrecision& how, const std::vector<Tensor>& inpu
   const Tensor& v = inputs[2];
   const Tensor& mask = inputs[3];
   for (const Tensor& t : inputs)
-    if (t.defined() && (!t.device().is_cpu() || t.numel() == 0)) return false;
+    if (t.defined() && (!cpu::has_attention_blocks(t.device()) || t.numel() == 0)) return false;
   if (promote(DType::f32, common_dtype(inputs)) != DType::f32 || cpu::rounds_to_tf32(DType::f32)) return false;
   if (current_accumulator() || mask_needs_grad) return false;
   if (std::min<std::int64_t>(how.block, k.size(-2)) > cpu::most_keys_of_block()) return false;

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "../core/kernels/attention_blocks.h"
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
@@ -72,7 +73,7 @@ Tensor AttentionSteps::round_again(AttentionQuantizer which, const Tensor& befor
 std::optional<Accumulator> AttentionSteps::sums(const std::optional<Accumulator>& named) {
   std::optional<Accumulator> how = named ? named : current_accumulator();
   if (named && how->rounding.mode == RoundingMode::stochastic) how->key = draws.next();
-  if (!how && q.device().is_cpu() && q.dtype() == DType::f32) return Accumulator();
+  if (!how && cpu::has_attention_blocks(q.device()) && q.dtype() == DType::f32) return Accumulator();
   return how;
 }
 

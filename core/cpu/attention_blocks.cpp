@@ -366,6 +366,8 @@ void add_to(float* to, const float* from, std::int64_t n) {
 
 }  // namespace
 
+bool has_attention_blocks(Device device) { return device.is_cpu(); }
+
 std::int64_t most_keys_of_block() { return kShortRow; }
 
 void attend_in_blocks(const BlockAttention& call, const std::vector<ForwardBlock>& blocks, const Tensor& o,

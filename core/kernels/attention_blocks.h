@@ -11,8 +11,11 @@
 
 namespace gradual::cpu {
 
-// Rounds n numbers in place, whole rows of a tensor; the first one has this number in it. Any thread may call it. Empty:
-// they stay.
+// True if the device has this kernel.
+bool has_attention_blocks(Device device);
+
+// Rounds n numbers in place, whole rows of a tensor; the first one has this number in it. Any thread may call it.
+// Empty: they stay.
 struct RowRounding {
   std::function<void(float* values, std::int64_t n, std::int64_t first)> round = {};
   bool each_alone = true;  // the result for a number does not depend on its place or neighbours
