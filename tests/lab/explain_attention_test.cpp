@@ -68,4 +68,6 @@ TEST_CASE("explain: a loop of one's own names the operand of attention, and its 
   REQUIRE_FALSE(why.findings.empty());
   CHECK(why.findings[0].site == "block.self_attn.p");
   CHECK(why.findings[0].undone > 0.9);
+  REQUIRE_FALSE(why.findings[0].cures.empty());
+  CHECK(why.findings[0].cures[0].remedy == "attention's p in high precision");
 }
