@@ -13,11 +13,16 @@
 #include "../autograd/activation_checkpoint.h"
 #include "../autograd/function.h"
 #include "../autograd/grad_mode.h"
+#include "../core/observe/observer.h"
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
+<<<<<<< HEAD
 #include "attention_call.h"
+=======
+#include "attention_kernel.h"
+#include "attention_steps.h"
 #include "cast_stats.h"
 
 namespace gradual::amp {
@@ -27,7 +32,7 @@ constexpr double kInf = HUGE_VAL;
 constexpr double kLeastShift = 0.5;
 constexpr double kMostShift = 16;
 
-bool of_backward(const AttentionField& field) { return field.name[0] == 'd'; }
+constexpr std::uint64_t kBackwardDraws = std::uint64_t{1} << 32;
 
 bool draws(const AttentionPrecision& precision, bool backward) {
   for (const AttentionField& field : kAttentionFields) {
@@ -39,43 +44,6 @@ bool draws(const AttentionPrecision& precision, bool backward) {
   return false;
 }
 
-// Each draw has a seed of its own, which follows from the call's key: a backward that runs again draws the same.
-struct Draws {
-  RandomKey key;
-  std::uint64_t drawn;
-
-  RandomKey next() {
-    ++drawn;
-    return {key.seed ^ (drawn * 0x9e3779b97f4a7c15), key.stream};
-  }
-};
-constexpr std::uint64_t kBackwardDraws = std::uint64_t{1} << 32;
-
-// Rounds `t` at the site PATH.name. Gradients are counted as errors, all else as activations.
-Tensor rounded_at_site(const AttentionField& field, const AttentionPrecision& precision, const Tensor& t, int axis,
-                       Draws& draws) {
-  const std::optional<Quantizer>& quantizer = precision.*field.quantizer;
-  if (!quantizer) return t;
-  const std::string path = context().module;
-  const Scoped site(context().module, intern(path.empty() ? field.name : path + "." + field.name));
-  QuantizeOptions options{.axis = axis, .stats = {}};
-  if (is_random(*quantizer)) options.key = draws.next();
-  const Role role = of_backward(field) ? Role::error : Role::activation;
-  if (CastTally* const tally = cast_tally(role, context().module)) {
-    options.stats = {&tally->counts, &tally->exponents};
-    options.scaled_exponents = true;
-  }
-  return fake_quantize(t, *quantizer, options);
-}
-
-constexpr const AttentionField& field_of(std::optional<Quantizer> AttentionPrecision::*quantizer) {
-  for (const AttentionField& f : kAttentionFields)
-    if (f.quantizer == quantizer) return f;
-  return kAttentionFields[0];
-}
-
-Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
-
 // The keys [first, first + count) of a tensor whose dim `dim` is that of keys, or 1 for all keys.
 Tensor keys_of(const Tensor& t, int dim, std::int64_t first, std::int64_t count) {
   if (!t.defined() || t.dim() < -dim || t.size(dim) == 1) return t;
@@ -86,48 +54,12 @@ Tensor sees_nothing(const Tensor& maximum) { return eq(maximum, -kInf); }
 // A number that may be subtracted from -Inf: 0 for a row that sees no key.
 Tensor finite(const Tensor& maximum) { return where(sees_nothing(maximum), 0, maximum); }
 
-// Of q, k and v, which the inputs begin with.
-DType common_dtype(const std::vector<Tensor>& inputs) {
-  return promote(promote(inputs[0].dtype(), inputs[1].dtype()), inputs[2].dtype());
-}
+// The steps of the reference.
+struct Blocks : AttentionSteps {
+  using AttentionSteps::AttentionSteps;
 
-// One call: its operands in the compute type, and the steps that forward and backward share.
-struct Blocks {
-  const AttentionPrecision& precision;
-  const AttentionAttrs& attrs;
-  Tensor q, k, v, mask;
-  Tensor queries;  // q, rounded for the scores
-  Tensor kept;     // dropout of ones [.., L, S]; undefined: no dropout
-  Draws draws;
-  double scale = 0;
-
-  Blocks(const AttentionPrecision& how, const AttentionAttrs& a, const std::vector<Tensor>& inputs, const Draws& from)
-      : precision(how), attrs(a), mask(inputs[3]), draws(from), scale(attention_scale(a, inputs[0].size(-1))) {
-    const DType dtype = promote(DType::f32, common_dtype(inputs));
-    q = inputs[0].to(dtype);
-    k = inputs[1].to(dtype);
-    v = inputs[2].to(dtype);
-    queries = round(&AttentionPrecision::q, q, -1);
-    if (!(attrs.dropout > 0)) return;
-    Shape sizes = broadcast_shapes(q.sizes().first(q.dim() - 2), k.sizes().first(k.dim() - 2), "attention");
-    if (mask.defined() && mask.dim() > 2)
-      sizes = broadcast_shapes(sizes, mask.sizes().first(mask.dim() - 2), "attention");
-    sizes.push_back(q.size(-2));
-    sizes.push_back(k.size(-2));
-    const Tensor all = ones(sizes, options_of(q));
-    kept = dispatch1(OpId::dropout, {&all}, DropoutAttrs{attrs.dropout, attrs.key}, Loc::current());
-  }
-
-  std::int64_t keys() const { return k.size(-2); }
-  std::int64_t block(std::int64_t first) const { return std::min<std::int64_t>(precision.block, keys() - first); }
-
-  Tensor round(std::optional<Quantizer> AttentionPrecision::*quantizer, const Tensor& t, int axis) {
-    return rounded_at_site(field_of(quantizer), precision, t, axis, draws);
-  }
-  Tensor product(const std::optional<Accumulator>& sums, const Tensor& a, const Tensor& b) {
-    std::optional<Accumulator> how = sums ? sums : current_accumulator();
-    if (sums && how->rounding.mode == RoundingMode::stochastic) how->key = draws.next();
-    const AccumulatorScope scope(how);
+  Tensor product(const std::optional<Accumulator>& named, const Tensor& a, const Tensor& b) {
+    const AccumulatorScope scope(sums(named));
     return matmul(a, b);
   }
 
@@ -171,6 +103,38 @@ struct Blocks {
   }
 };
 
+bool same_numbers(const Tensor& a, const Tensor& b) {
+  const Tensor both_nan = logical_and(ne(a, a), ne(b, b));
+  return a.sizes() == b.sizes() && all(logical_or(eq(a, b), both_nan)).item<bool>();
+}
+
+bool written_by_observer() {
+  return chain().observe &&
+         std::ranges::any_of(ObserverScope::installed(), [](const Observer* o) { return o->writes_numbers(); });
+}
+
+// What the kernel gives, if it suits, else what the reference gives. If somebody looks, the reference runs too, for
+// them: its tensors are those that they saw, and have the kernel's numbers. Only one who writes numbers changes them.
+template <class Kernel, class Reference>
+std::vector<Tensor> by_both(bool suits, const Kernel& kernel, const Reference& reference) {
+  const bool looked_at = chain().observe || cast_stats();
+  std::vector<Tensor> computed;
+  if (suits) {
+    const StageScope unseen(chain().observe, nullptr);
+    const Scoped uncounted(cast_stats(), nullptr);
+    computed = kernel();
+  }
+  if (suits && !looked_at) return computed;
+  const bool written = written_by_observer();
+  std::vector<Tensor> seen = reference();
+  if (!suits || written) return seen;
+  const StageScope unseen(chain().observe, nullptr);
+  for (std::size_t i = 0; i < computed.size(); ++i)
+    if (!same_numbers(computed[i], seen[i]))
+      throw_error("internal: attention in blocks: the kernel and the reference differ");
+  return seen;
+}
+
 class BlockAttention final : public Function {
  public:
   // `backward`: it may come, and draw.
@@ -182,6 +146,38 @@ class BlockAttention final : public Function {
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
     const StageScope exact(chain().results, nullptr);  // the op's own result is rounded
     const StageScope amp(chain().amp, nullptr);
+    const std::vector<Tensor> y = by_both(
+        kernel_suits(precision_, inputs, false), [&] { return forward_of_kernel(inputs); },
+        [&] { return forward_of_reference(inputs); });
+    save_for_backward({inputs[0], inputs[1], inputs[2], inputs[3], y[0], y[1]});
+    return {y[0].to(common_dtype(inputs))};
+  }
+
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
+    const std::vector<Tensor>& kept = saved();
+    if (grad_enabled())
+      throw_error(name() +
+                  ": attention in blocks has no second derivative; call backward without create_graph, or use a recipe "
+                  "without quantization.attention");
+    if (!grads[0].defined()) return std::vector<Tensor>(4);
+    const StageScope exact(chain().results, nullptr);
+    const StageScope amp(chain().amp, nullptr);
+    const Scoped running(attention_in_backward(), &replaced_);
+    const std::vector<Tensor> inputs(kept.begin(), kept.begin() + 4);
+    std::vector<Tensor> all = by_both(
+        kernel_suits(precision_, inputs, needs_input_grad(3)), [&] { return backward_of_kernel(inputs, grads[0]); },
+        [&] { return backward_of_reference(inputs, grads[0]); });
+    all.resize(4);
+    return all;
+  }
+
+  std::string name() const override { return "scaled_dot_product_attention in blocks"; }
+  const Replaced* replaces() const override { return &replaced_; }
+  const AttentionAttrs& attributes() const { return attrs_; }
+
+ private:
+  // [the rounded output, the rounded logsumexp], both in the compute type.
+  std::vector<Tensor> forward_of_reference(const std::vector<Tensor>& inputs) const {
     Blocks b(precision_, attrs_, inputs, {key_, 0});
     Tensor m;
     Tensor l;
@@ -207,54 +203,66 @@ class BlockAttention final : public Function {
     }
     const Tensor blind = sees_nothing(m);  // a row that sees no key has the output 0
     const Tensor divisor = where(blind, 1, l);
-    const Tensor lse = b.round(&AttentionPrecision::softmax, where(blind, 0, add(finite(m), log(divisor))), -1);
-    const Tensor output = b.round(&AttentionPrecision::o, div(o, divisor), -1);
-    save_for_backward({inputs[0], inputs[1], inputs[2], inputs[3], output, lse});
-    return {output.to(common_dtype(inputs))};
+    return rounded(b, {div(o, divisor), where(blind, 0, add(finite(m), log(divisor)))});
   }
 
-  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
-    const std::vector<Tensor>& kept = saved();
-    if (grad_enabled()) throw_error(name() + ": attention in blocks has no second derivative");
-    if (!grads[0].defined()) return std::vector<Tensor>(4);
-    const StageScope exact(chain().results, nullptr);
-    const StageScope amp(chain().amp, nullptr);
-    Blocks b(precision_, attrs_, kept, {key_, kBackwardDraws});
-    const Tensor given = grads[0].to(b.q.dtype());
-    const Tensor along_values = b.round(&AttentionPrecision::d_o, given, -1);
-    const Tensor along_queries = b.round(&AttentionPrecision::d_o, given, -2);
-    const Tensor along_keys = b.round(&AttentionPrecision::q, b.q, -2);
-    const Tensor delta = sum(mul(along_values, kept[4]), {-1}, true);
+  std::vector<Tensor> forward_of_kernel(const std::vector<Tensor>& inputs) const {
+    AttentionSteps steps(precision_, attrs_, inputs, {key_, 0}, false);
+    return rounded(steps, forward_by_kernel(steps));
+  }
+
+  static std::vector<Tensor> rounded(AttentionSteps& steps, const AttentionForward& y) {
+    const Tensor logsumexp = steps.round(&AttentionPrecision::softmax, y.logsumexp, -1);
+    return {steps.round(&AttentionPrecision::o, y.o, -1), logsumexp};
+  }
+
+  // dO and q as backward's products read them.
+  AttentionBackward operands(AttentionSteps& b, const Tensor& grad) const {
+    const Tensor given = grad.to(b.q.dtype());
+    AttentionBackward all;
+    all.along_values = b.round(&AttentionPrecision::d_o, given, -1);
+    all.along_queries = b.round_again(&AttentionPrecision::d_o, all.along_values, given, -2);
+    all.along_keys = b.round_again(&AttentionPrecision::q, b.queries, b.q, -2);
+    all.delta = sum(mul(all.along_values, saved()[4]), {-1}, true);
+    all.logsumexp = saved()[5];
+    return all;
+  }
+
+  // [dq, dk, dv], and the mask's gradient if it is needed.
+  std::vector<Tensor> backward_of_reference(const std::vector<Tensor>& inputs, const Tensor& grad) const {
+    Blocks b(precision_, attrs_, inputs, {key_, kBackwardDraws});
+    const AttentionBackward given = operands(b, grad);
     Tensor dq;
     std::vector<Tensor> dk;
     std::vector<Tensor> dv;
     std::vector<Tensor> dmask;
     for (std::int64_t first = 0; first < b.keys(); first += precision_.block) {
       const std::int64_t count = b.block(first);
-      const Tensor p = exp(sub(b.scores(first, count), kept[5]));
+      const Tensor p = exp(sub(b.scores(first, count), given.logsumexp));
       const Tensor seen = b.round(&AttentionPrecision::p, b.with_dropout(p, first, count), -2);
-      dv.push_back(b.product(precision_.pv_accumulator, turned(seen), along_queries));
+      dv.push_back(b.product(precision_.pv_accumulator, turned(seen), given.along_queries));
       const Tensor values = b.round(&AttentionPrecision::v, narrow(b.v, -2, first, count), -1);
-      const Tensor dp =
-          b.round(&AttentionPrecision::d_p,
-                  b.with_dropout(b.product(precision_.qk_accumulator, along_values, turned(values)), first, count), -1);
-      const Tensor ds = mul(p, sub(dp, delta));
+      const Tensor product = b.product(precision_.qk_accumulator, given.along_values, turned(values));
+      const Tensor dp = b.round(&AttentionPrecision::d_p, b.with_dropout(product, first, count), -1);
+      const Tensor ds = mul(p, sub(dp, given.delta));
       const Tensor keys = b.round(&AttentionPrecision::k, narrow(b.k, -2, first, count), -2);
-      const Tensor part =
-          mul(b.product(precision_.pv_accumulator, b.round(&AttentionPrecision::d_s, ds, -1), keys), b.scale);
+      const Tensor along = b.round(&AttentionPrecision::d_s, ds, -1);
+      const Tensor part = mul(b.product(precision_.pv_accumulator, along, keys), b.scale);
       dq = dq.defined() ? add(dq, part) : part;
       const Tensor across = turned(b.round(&AttentionPrecision::d_s, ds, -2));
-      dk.push_back(mul(b.product(precision_.pv_accumulator, across, along_keys), b.scale));
+      dk.push_back(mul(b.product(precision_.pv_accumulator, across, given.along_keys), b.scale));
       if (needs_input_grad(3)) dmask.push_back(ds);
     }
-    return {dq, cat(dk, -2), cat(dv, -2), dmask.empty() ? Tensor() : gradient_of_mask(dmask, kept[3])};
+    std::vector<Tensor> all{dq, cat(dk, -2), cat(dv, -2)};
+    if (!dmask.empty()) all.push_back(gradient_of_mask(dmask, inputs[3]));
+    return all;
   }
 
-  std::string name() const override { return "scaled_dot_product_attention in blocks"; }
-  const Replaced* replaces() const override { return &replaced_; }
-  const AttentionAttrs& attributes() const { return attrs_; }
+  std::vector<Tensor> backward_of_kernel(const std::vector<Tensor>& inputs, const Tensor& grad) const {
+    AttentionSteps steps(precision_, attrs_, inputs, {key_, kBackwardDraws}, false);
+    return backward_by_kernel(steps, operands(steps, grad));
+  }
 
- private:
   // Of an added mask, whose last dim may be 1.
   static Tensor gradient_of_mask(const std::vector<Tensor>& blocks, const Tensor& mask) {
     return sum_to(cat(blocks, -1), mask.sizes());
@@ -287,9 +295,15 @@ void check_valid(const AttentionPrecision& a) {
     const std::optional<Quantizer>& q = a.*field;
     if (!q) continue;
     in_context(name, [&] { check_valid(*q); });
-    if (q->hadamard || q->center || is_any<DelayedScale>(q->scaling))
-      throwf("{}: attention takes scales from its own numbers: no delayed scaling, no transform, no mean subtracted",
-             name);
+    const char* const refused = q->hadamard                        ? "a Hadamard transform"
+                                : q->center                        ? "center"
+                                : is_any<DelayedScale>(q->scaling) ? "delayed scaling"
+                                                                   : nullptr;
+    if (refused)
+      throwf(
+          "{}: {}; attention's quantizers take their scales from the numbers at hand: every scaling but delayed is "
+          "allowed, without hadamard and center",
+          name, refused);
   }
   for (const auto* sums : {&a.qk_accumulator, &a.pv_accumulator})
     if (*sums) check_valid(**sums);

@@ -1,5 +1,5 @@
-// Attention as FlashAttention computes it, a block of keys at a time, with every format of its inside. Slow and
-// readable: it consists of the library's ops, so observers see each of them.
+// Attention as FlashAttention computes it, a block of keys at a time, with every format of its inside. The reference
+// consists of the library's ops, which observers see; on the CPU a kernel has the same bits (attention_kernel.h).
 //
 // For queries Q [L, E] and blocks of keys K_j [block, E] and values V_j [block, D], from j = 1 (Milakov and Gimelshein
 // 2018; Dao et al. 2022):
@@ -47,7 +47,7 @@ struct AttentionPrecision {
   std::optional<Quantizer> running = {};  // P V of a block, and O between blocks
   std::optional<Quantizer> o = {};        // the output; backward reads it rounded
   std::optional<Accumulator> qk_accumulator =
-      {};  // of Q K^T and dO V^T; unset: that of the surrounding scope, else f32
+      {};  // of Q K^T and dO V^T; unset: that of the surrounding scope, else f32 (CPU: in order)
   std::optional<Accumulator> pv_accumulator = {};  // of P V, P^T dO, dS K and dS^T Q
   int block = 64;                                  // keys of a block
   // Not 0: where a row's maximum in a block occurs more than once, it becomes beta times itself if it is positive, and

@@ -229,6 +229,13 @@ Cure signed_format(Recipe r, amp::Role role) {
 
 Cure layer_in_f32(Recipe r, const std::string& layer, const LayerNames& names) {
   const std::string path = layer.substr(0, layer.find('#'));
+  const std::string name = path.substr(path.rfind('.') + 1);
+  if (r.quantization && r.quantization->attention)
+    for (const auto& [field, quantizer] : amp::kAttentionFields)
+      if (std::optional<Quantizer>& q = (*r.quantization->attention).*quantizer; q && name == field) {
+        q.reset();
+        return {.recipe = r, .remedy = "attention's " + name + " in high precision", .generic = true};
+      }
   if (r.quantization && !path.empty()) r.quantization->modules.emplace_back(path, "fp32");
   return {.recipe = r, .remedy = "layer " + names(path) + " in high precision", .generic = true};
 }

@@ -42,7 +42,7 @@ Cure wide_scales(amp::Recipe r);  // f32 scales of blocks instead of coded ones
 // Blocks of so many elements where they are larger and a multiple of it.
 Cure smaller_blocks(amp::Recipe r, int size);
 // Of the quantisers of a role: an f32 scale for so many elements instead of one for a tensor or row; stochastic
-// rounding; a format with a sign.
+// rounding; a format with a sign. layer_in_f32: of an operand of attention in blocks, that operand in all layers.
 Cure finer_scales(amp::Recipe r, amp::Role role, int block);
 Cure stochastic(amp::Recipe r, amp::Role role);
 Cure signed_format(amp::Recipe r, amp::Role role);

@@ -257,6 +257,17 @@ struct RowRules {
     return f;
   }
 
+  // The first operand of a rewritten op that has a site of its own within it (attention's) and whose rounding makes NaN
+  // or Inf; null: none.
+  const LedgerRow* operand_of(const LedgerRow& r) const {
+    if (r.source != Source::rewritten) return nullptr;
+    const auto found = std::ranges::find_if(s.ledger.rows(), [&r](const LedgerRow& x) {
+      return x.source == Source::quantizer && x.number < r.number && x.phase == r.phase && !x.finite() &&
+             !x.nonfinite_inputs && x.module.starts_with(r.module + ".");
+    });
+    return found == s.ledger.rows().end() ? nullptr : &*found;
+  }
+
   // A row that makes NaN or Inf from finite numbers.
   Finding of_maker(const LedgerRow& r) const {
     if (r.phase == Phase::optimizer && !r.parameter.empty()) return of_optimizer(r);
@@ -270,6 +281,7 @@ struct RowRules {
       return r.kind == OpKind::Custom && x.kind != OpKind::Custom && !x.finite() && !x.nonfinite_inputs &&
              Look::is_within(x, r);
     });
+    if (const LedgerRow* const operand = operand_of(r)) return of_maker(*operand);
     const bool inside = inner != s.ledger.rows().end();
     if (inside && !inner->accumulator.empty())
       return look.finding(*inner, Cause::accumulator, {cures::f32_sums(*e.recipe)},

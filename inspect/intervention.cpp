@@ -7,6 +7,7 @@
 #include <array>
 #include <utility>
 
+#include "../amp/attention_steps.h"
 #include "../core/formats/accumulator.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/throwf.h"
@@ -99,8 +100,9 @@ void Intervention::quantized(const QuantizerCall& call) {
     if (const auto found = frames_.back().inputs.find(amp::storage_id(call.from)); found != frames_.back().inputs.end())
       frames_.back().inputs[amp::storage_id(call.to)] |= found->second;
   if (call.kind != QuantizerCall::values || !call.quantizer) return;
-  const Replaced* const product = frames_.empty() || !call.within ? nullptr : call.within->replaces;
-  const std::string name = product ? operand_of(call, *product) : "";
+  const bool framed = !frames_.empty() && call.within;
+  const Replaced* const product = framed ? call.within->replaces : amp::attention_in_backward();
+  const std::string name = framed && product ? operand_of(call, *product) : "";
   const std::string line = file_line(context().line);
   for (const ExactPart part : {ExactPart::operand, ExactPart::zeroed, ExactPart::clipped, ExactPart::result}) {
     const bool of_result = part == ExactPart::result;

@@ -46,6 +46,7 @@ class Intervention final : public Observer {
   void begin_step(std::int64_t step) { step_ = step; }
   std::int64_t touched() const { return touched_; }  // tensors that were written so far
 
+  bool writes_numbers() const override { return true; }
   void before(const OpCall& call, const CallRecord& record) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
   void quantized(const QuantizerCall& call) override;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -39,9 +40,29 @@ std::vector<std::string> layers_of(const Result& run) {
   return layers;
 }
 
+// Of attention in blocks: each operand of each layer, whose site is a layer of its own, and the sums of a layer.
+Units units_of_attention(const amp::AttentionPrecision& attention, const std::vector<std::string>& layers) {
+  Units units;
+  std::vector<std::string> summed;
+  for (const std::string& site : layers) {
+    const std::size_t dot = site.rfind('.');
+    const std::string name = dot == std::string::npos ? site : site.substr(dot + 1);
+    const auto* const field = std::ranges::find(amp::kAttentionFields, name, &amp::AttentionField::name);
+    if (field == std::end(amp::kAttentionFields) || !(attention.*field->quantizer)) continue;
+    units.push_back({.exact = {{.part = inspect::ExactPart::operand, .site = site}}});
+    const std::string layer = dot == std::string::npos ? "" : site.substr(0, dot);
+    const bool known = std::ranges::find(summed, layer) != summed.end();
+    if (known || !(attention.qk_accumulator || attention.pv_accumulator)) continue;
+    summed.push_back(layer);
+    units.push_back({.exact = {{.part = inspect::ExactPart::sum, .site = layer}}});
+  }
+  return units;
+}
+
 Units units_of(const amp::Recipe& recipe, const Result& run) {
   Units units;
   if (const auto& q = recipe.quantization) {
+    if (q->attention) units = units_of_attention(*q->attention, layers_of(run));
     for (const std::string& layer : layers_of(run)) {
       for (const auto& operand : amp::kOperandQuantizers)
         for (const auto field : operand) {

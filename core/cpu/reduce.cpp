@@ -3,7 +3,6 @@
 // or interleaved parts of one row), kRows rows at a time. Segments and lanes are combined pairwise, so that the error
 // grows with the logarithm of the length (Higham 1993).
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -19,15 +18,16 @@
 #include "../tensor/memory.h"
 #include "kernels.h"
 #include "rounded_gemm.h"
+#include "row_sum.h"
 
 namespace gradual::cpu {
 
 namespace {
 
-constexpr std::int64_t kLanes = 256;        // independent sums
-constexpr std::int64_t kRows = 32;          // rows of lanes added in sequence before they join the segment's sum
-constexpr std::int64_t kSegment = 32768;    // elements of one output that one thread sums at a time
-constexpr std::int64_t kRowSegment = 1024;  // the same if each column has its own sum
+constexpr std::int64_t kLanes = kMostLanes;  // independent sums
+constexpr std::int64_t kRows = kLaneRows;    // rows of lanes added in sequence before they join the segment's sum
+constexpr std::int64_t kSegment = 32768;     // elements of one output that one thread sums at a time
+constexpr std::int64_t kRowSegment = 1024;   // the same if each column has its own sum
 
 // A reduction: maps each element, then combines. Both functions are inlined and compiled once per compute type.
 template <class C> struct Reducer {
@@ -80,8 +80,7 @@ template <class C>
 void reduce_segment(const Plan& p, const Reducer<C>& r, std::int64_t output, std::int64_t width, const C* params,
                     std::int64_t begin, std::int64_t end, C* out, std::int64_t stride) {
   alignas(64) C total[kLanes], part[kLanes], spread[kLanes], buffer[kBlock];
-  const auto fitting = std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(end - begin, 4)) / 4);
-  const std::int64_t lanes = p.columns ? width : std::min(kLanes, static_cast<std::int64_t>(fitting));
+  const std::int64_t lanes = p.columns ? width : sum_lanes(end - begin);
   if (params && !p.columns) {
     std::fill_n(spread, lanes, *params);
     params = spread;

@@ -19,6 +19,7 @@
 #include "../support/philox.h"
 #include "../tensor/memory.h"
 #include "group_sums.h"
+#include "ordered_gemm.h"
 
 namespace gradual::cpu {
 namespace {
@@ -377,11 +378,29 @@ bool tile(const Accumulator& how, const Adders<T>& add, const Adder<double>& las
   return true;
 }
 
+// c += a b. Sums are f32 numbers, so adding one to c rounds once.
+void add_ordered(const Gemm<float>& g) {
+  const Scratch memory(static_cast<std::size_t>(g.m * g.n) * sizeof(float));
+  Gemm<float> sums = g;
+  sums.c = memory.as<float>();
+  sums.ldc = g.n;
+  ordered_gemm(sums);
+  for (std::int64_t i = 0; i < g.m; ++i)
+    for (std::int64_t j = 0; j < g.n; ++j) g.c[i * g.ldc + j] += sums.c[i * g.n + j];
+}
+
 }  // namespace
+
+bool is_ordered_f32(const Accumulator& how) {
+  Accumulator without_key = how;
+  without_key.key = {};
+  return without_key == Accumulator();
+}
 
 void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std::int64_t first_element,
                 std::int64_t across) {
   if (g.m <= 0 || g.n <= 0 || g.k <= 0) return;
+  if (is_ordered_f32(how) && !narrows) return add_ordered(g);
   using enum RoundingMode;
   const Adder<double> f32 = adder({});
   const Adder<double> last = adder({.rounding = {narrows ? to_odd : nearest_even}});

@@ -15,6 +15,9 @@ namespace gradual::cpu {
 void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std::int64_t first_element = 0,
                 std::int64_t across = 0);
 
+// True if the sums are f32 numbers rounded to nearest one product after the other: those of ordered_gemm().
+bool is_ordered_f32(const Accumulator& how);
+
 // The sum of x over the dims of the bit mask `dims`, divided by n, by the scope's accumulator: each output is the
 // product of its elements, in row-major order, with ones. Returns false, with nothing written, without an accumulator
 // or if x is f64 or integral.

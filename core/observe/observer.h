@@ -40,6 +40,9 @@ struct UpdateEvent;
 struct Observer {
   virtual ~Observer() = default;
   virtual bool wants_counts() const { return false; }
+  // True if it writes the numbers that it sees (an intervention). Where a kernel computes what these ops show, their
+  // numbers are then taken instead of the kernel's.
+  virtual bool writes_numbers() const { return false; }
   // The record has no seconds, kernels and counts yet.
   virtual void before(const OpCall&, const CallRecord&) {}
   virtual void after(const OpCall&, const Outputs&, const CallRecord&) {}

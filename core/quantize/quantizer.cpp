@@ -26,6 +26,7 @@
 #include "quantize_part.h"
 #include "quantizer_call.h"
 #include "quantizer_kernels.h"
+#include "row_quantizer.h"
 
 namespace gradual::detail {
 namespace {
@@ -93,9 +94,11 @@ struct Rows {
       std::int64_t rest = row;
       for (int d = sizes.size() - 2; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
       // Whole rows whose elements are adjacent share cache lines.
-      const std::int64_t whole = count < k ? 1 : std::min({kTogether, (n - done) / k, adjacent - row % adjacent});
+      const bool alone = count < k || stride == 1;
+      const std::int64_t whole = alone ? 1 : std::min({kTogether, (n - done) / k, adjacent - row % adjacent});
       if (x.dtype() != dtype_of<T>)
         for (std::int64_t r = 0; r < whole; ++r) copy(at + r, stride, done + r * k, count);
+      else if (stride == 1) std::copy_n(static_cast<const T*>(x.raw()) + at, count, buffer + done);
       else if constexpr (std::is_same_v<T, float>)
         transpose(static_cast<const float*>(x.raw()) + at, stride, buffer + done, k, whole, count);
       else
@@ -405,24 +408,41 @@ struct Call {
        const PartOf& of = {})
       : q(checked(quantizer, what, t)), o(options), part(of), x(t, axis), g(make_grid(x, q, o, part)) {}
 
+  // body(first, n, values, scales, stats) gets n elements, scaled but not yet rounded and counted. `scratch` may hold
+  // the source.
+  template <class T, class F>
+  void scaled_part(const T* source, std::optional<Scratch>& scratch, std::int64_t first, std::int64_t n,
+                   CastStats stats, const F& body) const {
+    const std::vector<Scale> scales =
+        g.fixed ? std::vector{g.one} : find_scales(source, n, part.first_element + first, g);
+    if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(scales), stats);
+    if (stats.exponents && !o.scaled_exponents) {
+      stats.exponents->add(source, n);
+      stats.exponents = nullptr;
+    }
+    if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
+    auto* values = scratch->as<T>();
+    const bool product_is_exact = sizeof(T) == sizeof(double) && !doubles;
+    multiply(source, values, n, g, scales, exact && !product_is_exact);
+    body(first, n, values, std::span(scales), stats);
+  }
+  // Rounds n scaled elements and, with `unscales`, multiplies them by the inverse scales: those of blocks, and with
+  // `all` those of the tensor.
+  template <class T>
+  void round_part(const T* from, float* to, std::int64_t number, std::int64_t n, std::span<const Scale> scales,
+                  CastStats stats, bool unscales, bool all) const {
+    round_scaled(rounder, from, to, n, number, stats, g, scales, false);
+    if (unscales && (!g.fixed || (all && g.one.inverse != 1)))
+      unscale(to, n, g, scales, all ? g.spec.global_inverse : 1, fits_f32(q));
+  }
+
   // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but not yet rounded and
   // counted. Chunks are whole rows of blocks. If the grid is fixed, they are any range, and `scales` has one entry.
   template <class F> void for_scaled(const F& body, bool whole_rows = false) const {
     const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
       std::optional<Scratch> scratch;
       const T* source = x.load<T>(first, n, scratch);
-      const std::vector<Scale> scales =
-          g.fixed ? std::vector{g.one} : find_scales(source, n, part.first_element + first, g);
-      if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(scales), stats);
-      if (stats.exponents && !o.scaled_exponents) {
-        stats.exponents->add(source, n);
-        stats.exponents = nullptr;
-      }
-      if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
-      auto* values = scratch->as<T>();
-      const bool product_is_exact = sizeof(T) == sizeof(double) && !doubles;
-      multiply(source, values, n, g, scales, exact && !product_is_exact);
-      body(first, n, values, std::span(scales), stats);
+      scaled_part(source, scratch, first, n, stats, body);
     };
     std::mutex mutex;
     x.chunks(whole_rows ? g.block_rows * x.k
@@ -481,10 +501,8 @@ struct Call {
           std::optional<Scratch> rows;
           float* const to = as_given ? rows.emplace(static_cast<std::size_t>(n) * sizeof(float)).template as<float>()
                                      : out.data<float>() + first;
-          round_scaled(rounder, from, to, n, number, stats, g, scales, false);
+          round_part(from, to, number, n, scales, stats, !apart, all);
           if (apart) std::ranges::transform(scales, row_scales->data<float>() + first / x.k, &Scale::inverse);
-          else if (!g.fixed || (all && g.one.inverse != 1))
-            unscale(to, n, g, scales, all ? g.spec.global_inverse : 1, fits_f32(q));
           if (as_given) x.store(to, first, n, static_cast<float*>(out.raw()));
         },
         as_given);
@@ -608,6 +626,37 @@ Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions&
   Tensor y = c.values(true, nullptr);
   QuantizerCall{QuantizerCall::values, x, y, {}, &q, c.x.axis}.tell_observers();
   return y;
+}
+
+struct RowQuantizer::State {
+  Quantizer quantizer;
+  QuantizeOptions options;
+  Tensor row;
+  detail::Call call{"RowQuantizer", row, -1, quantizer, options};
+
+  State(const Quantizer& q, std::int64_t length, RandomKey key)
+      : quantizer(q), options{.key = key}, row(zeros({1, length})) {}
+};
+
+RowQuantizer::RowQuantizer(const Quantizer& quantizer, std::int64_t length, RandomKey key)
+    : state_(std::make_shared<State>(quantizer, length, key)) {}
+
+bool RowQuantizer::suits(const Quantizer& q) {
+  const ScaleUnit unit = unit_of(q.scaling);
+  if (q.hadamard || q.center) return false;
+  if (unit == ScaleUnit::tensor) return is_any<NoScale, FixedScale>(q.scaling);
+  return unit == ScaleUnit::row || !(has_two_levels(q.scaling) || has_tiles(q.scaling));
+}
+
+void RowQuantizer::round(float* values, std::int64_t n, std::int64_t first) const {
+  const detail::Call& c = state_->call;
+  const auto body = [&](std::int64_t number, std::int64_t count, const auto* from,
+                        std::span<const detail::Scale> scales,
+                        CastStats stats) { c.round_part(from, values, number, count, scales, stats, true, true); };
+  std::optional<Scratch> scratch;
+  if (!c.wide) return c.scaled_part(static_cast<const float*>(values), scratch, first, n, {}, body);
+  const auto* const wide = std::copy_n(values, n, scratch.emplace(n * sizeof(double)).as<double>()) - n;
+  c.scaled_part(wide, scratch, first, n, {}, body);
 }
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {

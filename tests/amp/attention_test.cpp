@@ -523,7 +523,9 @@ TEST_CASE("attention in blocks: recipes go to JSON and back, and say what is wro
   };
   refused(R"({"block": 0})", "block is 0; a block has at least 1 key");
   refused(R"({"beta": 0.5})", "beta is 0.5; allowed are 0 and finite numbers above 1");
-  refused(R"({"p": {"format": "e4m3fn", "hadamard": true}})", "no transform");
+  refused(R"({"p": {"format": "e4m3fn", "hadamard": true}})", "p: a Hadamard transform; attention's quantizers take");
+  refused(R"({"q": {"format": "e4m3fn", "center": true}})", "q: center; ");
+  refused(R"({"ds": {"format": "e4m3fn", "scaling": {"kind": "delayed"}}})", "every scaling but delayed is allowed");
   refused(R"({"s": {"format": "e4m3fn"}})", "unknown key \"s\"");
   amp::Recipe edited = r;
   edited.name = "edited";
@@ -537,7 +539,7 @@ TEST_CASE("attention in blocks: recipes go to JSON and back, and say what is wro
   const Tensor y = amp::attention_in_blocks(x, x, x, {}, {}, {});
   CHECK(message_of([&] {
           autograd::backward({y}, {ones({3, 4})}, {.create_graph = true});
-        }).find("no second derivative") != std::string::npos);
+        }).find("call backward without create_graph") != std::string::npos);
   CHECK(message_of([&] {
           amp::attention_in_blocks(x, random({3, 5}, 1), x, {}, {}, {});
         }).find("allowed are q") != std::string::npos);

@@ -162,6 +162,17 @@ void f32_product(const F32Product& p) {
   else detail::run_avx2([=] { Kernel<Avx2>::run(p, own); });
 }
 
+bool f32_in_order(const Gemm<float>& g) {
+  if (cpu_isa() < CpuIsa::avx2) return false;
+  const F32Product p{g.m, g.n, g.k, g.a, g.b, nullptr, g.c, g.ldc};
+  const std::int64_t room = (p.k + 1 + p.m) * Kernel<Avx512>::kColumns;  // a bias, and strips of b and c
+  const Scratch scratch(static_cast<std::size_t>(room) * sizeof(float));
+  auto* const own = scratch.as<float>();
+  if (cpu_isa() >= CpuIsa::avx512) detail::run_avx512([=] { Kernel<Avx512>::small(p, own); });
+  else detail::run_avx2([=] { Kernel<Avx2>::small(p, own); });
+  return true;
+}
+
 }  // namespace gradual::cpu
 
 #else
@@ -170,6 +181,7 @@ namespace gradual::cpu {
 
 bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
 void f32_product(const F32Product&) { throw_error("internal: this build has no kernel for f32_product"); }
+bool f32_in_order(const Gemm<float>&) { return false; }
 
 }  // namespace gradual::cpu
 

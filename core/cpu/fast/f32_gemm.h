@@ -15,5 +15,8 @@ bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k);
 // Runs on the calling thread. Each sum starts from the bias and adds products in the order of k by fused multiply-adds,
 // however the product is cut.
 void f32_product(const F32Product& p);
+// c = a b in the same order, of any size and strides (core/cpu/ordered_gemm.h). False, with nothing written, without
+// AVX2.
+bool f32_in_order(const Gemm<float>& g);
 
 }  // namespace gradual::cpu

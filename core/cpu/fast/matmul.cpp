@@ -1,6 +1,7 @@
 // matmul and linear by the fast kernels. bf16 and f8 operands are multiplied as bf16 if the processor has bf16
 // products, all others as f32. Sums are f32.
 #include "../../ops/cpu_backend.h"
+#include "../ordered_gemm.h"
 #include "../product_offers.h"
 #include "bf16_gemm.h"
 #include "f32_gemm.h"
@@ -62,6 +63,9 @@ bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
 
 }  // namespace
 
-void register_contractions() { cpu::set_products<product>(columns().fast); }
+void register_contractions() {
+  cpu::set_products<product>(columns().fast);
+  cpu::set_ordered_kernel(cpu::f32_in_order);
+}
 
 }  // namespace gradual::fast
