@@ -107,6 +107,8 @@ template <class Kind> double bits_of_scales(const Kind& kind, const Format& form
     bits += code_bits(kind.scale_format) / numbers_in(kind.block, kind.square);
   } else if constexpr (is_one_of<Kind, EdenBlocks>) {
     bits += code_bits(kind.scale_format) / kind.block;
+  } else if constexpr (is_one_of<Kind, DoubleBlocks>) {
+    bits += code_bits(kind.scale_format) / kind.block + 32.0 / kind.outer;
   } else if constexpr (is_one_of<Kind, RangeBlocks>) {
     bits += (32 + code_bits(format)) / numbers_in(kind.block, kind.square);
   } else if constexpr (is_one_of<Kind, PowerParts, FloatParts, CodedParts>) {

@@ -226,6 +226,7 @@ TEST_CASE("a scaling's keys decide its kind, and keys without a meaning there ar
   CHECK(scaling(R"("kind": "block", "part": 4, "scale": "coded")") == Scaling(CodedParts{.part = 4}));
   CHECK(scaling(R"("kind": "nvfp4", "block": 16)") == Scaling(Nvfp4Blocks{.block = 16}));
   CHECK(scaling(R"("kind": "ms-eden", "group": 64)") == Scaling(EdenBlocks{.group = 64}));
+  CHECK(scaling(R"("kind": "double-block", "outer": 64)") == Scaling(DoubleBlocks{.outer = 64}));
 
   const auto refused = [&](const std::string& keys) {
     const std::string start = "recipe 'a', quantization, forward_x, scaling: ";

@@ -341,7 +341,8 @@ TEST_CASE("names, aliases and the registry") {
                                                         "adam4",
                                                         "eco-fp8",
                                                         "unscaled-fp8",
-                                                        "muon8"});
+                                                        "muon8",
+                                                        "tetrajet-v2"});
   CHECK(amp::recipe("O0").name == "fp32");
   CHECK(amp::recipe("O1").name == "amp-fp16");
   CHECK(amp::recipe("O2").name == "fp16-master");
