@@ -21,15 +21,6 @@ constexpr std::int64_t kWords = 128;
 constexpr std::int64_t kBatch = 128;
 constexpr double kOscillates = 8;  // the rounded way over the own way, as in the authors' code
 
-// Classes drawn from a linear model: the loss of the model itself is a floor that nobody goes below.
-struct Language {
-  Tensor weight = randn({kWords, kInputs}) * (1.5 / std::sqrt(kInputs));
-  Tensor logits(const Tensor& x) const { return matmul(x, weight.t()); }
-  Tensor draw(const Tensor& x) const {
-    return argmax(logits(x) - log(-log(rand({x.size(0), kWords}) + 1e-20)), 1);  // the largest of Gumbel numbers
-  }
-};
-
 // Backward rounds what forward's codes stand for again, as the paper has it: all layers are linear.
 amp::Recipe recipe(const std::string& name, long steps) {
   if (name == "f32" || name == "NVFP4") return amp::recipe(name == "f32" ? "fp32" : "nvfp4");
@@ -42,81 +33,75 @@ amp::Recipe recipe(const std::string& name, long steps) {
 }
 
 struct Outcome {
-  double loss = 0;         // above the floor, mean of the last fifth of the steps
-  double oscillating = 0;  // weights at the end, in percent
+  double loss = 0;     // above that of the model that draws the classes, mean of the last fifth of the steps
+  double leaping = 0;  // weights whose code changes twice or more in the last 25 steps, in percent
+  double far = 0;      // those that go eight times as far rounded as they go themselves
 };
 
-// The ways of weights and of what they are rounded to, over the last steps.
-struct Ways {
-  std::vector<Tensor> last, rounded, way, rounded_way;
+// A weight in the last steps, as the bins of a quantizer show it.
+struct Followed {
+  Tensor weight;
+  Tensor last = {}, rounded = {}, codes = {};
+  Tensor way = zeros(weight.sizes()), rounded_way = zeros(weight.sizes()), changes = zeros(weight.sizes());
 
-  void follow(nn::Module& model, const Quantizer& q) {
+  void follow(const Quantizer& bins) {
     const NoGrad off;
-    std::size_t i = 0;
-    for (const auto& [name, p] : model.named_parameters()) {
-      if (p.dim() < 2) continue;
-      const Tensor now = p.detach().clone();
-      const Tensor to = fake_quantize(now, q);
-      if (last.size() <= i) {
-        for (auto* list : {&way, &rounded_way}) list->push_back(zeros_like(now));
-        last.push_back(now);
-        rounded.push_back(to);
-      }
-      way[i].add_(abs(now - last[i]));
-      rounded_way[i].add_(abs(to - rounded[i]));
-      last[i] = now;
-      rounded[i++] = to;
+    const Tensor now = weight.detach().clone();
+    const Tensor to = fake_quantize(now, bins);
+    const Tensor code = quantize(now, bins).decode();
+    if (last.defined()) {
+      way.add_(abs(now - last));
+      rounded_way.add_(abs(to - rounded));
+      changes.add_(ne(code, codes).to(DType::f32));
     }
-  }
-  double percent() const {
-    double all = 0;
-    double found = 0;
-    for (std::size_t i = 0; i < way.size(); ++i) {
-      all += static_cast<double>(way[i].numel());
-      found += logical_and(gt(way[i], 0.0), ge(rounded_way[i], way[i] * kOscillates)).to(DType::f32).sum().item();
-    }
-    return 100 * found / all;
+    last = now;
+    rounded = to;
+    codes = code;
   }
 };
 
+// Classes drawn from a linear model, whose own loss is a floor.
 Outcome trained(const std::string& name, std::uint64_t seed, long steps) {
   default_generator() = Generator(seed);
-  const Language language;
+  const Tensor teacher = randn({kWords, kInputs}) * (1.5 / std::sqrt(kInputs));
   nn::Sequential model{nn::Linear(kInputs, 128), nn::ReLU(), nn::Linear(128, 128), nn::ReLU(), nn::Linear(128, kWords)};
   const amp::Recipe r = recipe(name, steps);
   amp::RecipeRun run(r, model, optim::AdamWOptions{.lr = 3e-3}, {.seed = seed, .steps = steps});
-  const Quantizer bins = r.quantization ? *r.quantization->forward_w : *amp::recipe("nvfp4").quantization->forward_w;
+  const amp::Recipe shown = r.quantization ? r : amp::recipe("tetrajet-v2");
   Generator contexts(seed + 1000);
   Outcome out;
-  Ways ways;
+  std::vector<Followed> weights;
+  for (const auto& [path, p] : model.named_parameters())
+    if (p.dim() == 2) weights.push_back({p});
   for (long step = 0; step < steps; ++step) {
     run.optimizer().param_groups()[0].lr = 3e-3 * (1.01 + std::cos(M_PI * step / steps)) / 2.01;
     const Tensor x = randn({kBatch, kInputs}, {}, contexts);
-    const Tensor y = language.draw(x);
+    const Tensor logits = matmul(x, teacher.t());
+    const Tensor y = argmax(logits - log(-log(rand({kBatch, kWords}) + 1e-20)), 1);  // the largest of Gumbel numbers
     const double loss = run.step([&] { return cross_entropy(model(x), y); }).loss.item();
     if (step >= steps - steps / 5)
-      out.loss += (loss - cross_entropy(language.logits(x), y).item()) / static_cast<double>(steps / 5);
-    if (step >= steps - 25) ways.follow(model, bins);
+      out.loss += (loss - cross_entropy(logits, y).item()) / static_cast<double>(steps / 5);
+    for (Followed& w : weights)
+      if (step >= steps - 26) w.follow(*shown.quantization->forward_w);
   }
-  out.oscillating = ways.percent();
+  const double percent = 100.0 / static_cast<double>(kInputs * 128 + 128 * 128 + 128 * kWords);
+  for (const Followed& w : weights) {
+    out.leaping += percent * ge(w.changes, 2.0).to(DType::f32).sum().item();
+    out.far += percent * gt(w.rounded_way, w.way * kOscillates).to(DType::f32).sum().item();
+  }
   return out;
 }
 
-// The squared errors of a rounding of tokens of very different sizes, relative to the tokens' squares, in percent; of one
-// rounding, and of the mean of 256.
+// The squared error of tokens of very different sizes, relative to their squares, in percent: of one rounding, and of the
+// mean of 256.
 std::array<double, 2> errors(const Scaling& scaling, RoundingMode mode) {
   Generator g(7);
   const Tensor x = randn({256, 512}, {}, g) * exp(randn({256, 1}, {}, g) * 4.0);
   const Quantizer q{.format = format("e2m1"), .rounding = {mode}, .scaling = scaling};
-  Tensor mean = zeros_like(x);
-  double one = 0;
   const auto of = [&](const Tensor& y) { return 100 * (sum(square(y - x), {1}) / sum(square(x), {1})).mean().item(); };
-  for (std::uint64_t k = 0; k < 256; ++k) {
-    const Tensor y = fake_quantize(x, q, {.key = {3, k}});
-    if (k == 0) one = of(y);
-    mean.add_(y / 256.0);
-  }
-  return {one, of(mean)};
+  const Tensor mean = zeros_like(x);
+  for (std::uint64_t k = 0; k < 256; ++k) mean.add_(fake_quantize(x, q, {.key = {3, k}}) / 256.0);
+  return {of(fake_quantize(x, q, {.key = {3, 0}})), of(mean)};
 }
 
 void body(example::Arguments& arguments) {
@@ -130,18 +115,32 @@ void body(example::Arguments& arguments) {
   std::printf("one scale of the tensor        %8.3f %%  %10.4f %%\n", tensor[0], tensor[1]);
   std::printf("scales of 128                  %8.3f %%  %10.4f %%\n", outer[0], outer[1]);
   std::printf("scales of 128, stochastic      %8.3f %%  %10.4f %%\n\n", random[0], random[1]);
-  std::printf("%-27s %22s %22s\n", "mean of seeds", "loss above the floor", "weights that oscillate");
+  std::printf("%-27s %20s %18s %18s\n", "mean of seeds", "loss above the floor", "codes that leap", "Q(w) 8 times w");
   std::map<std::string, Outcome> mean;
   for (const char* name : {"f32", "NVFP4", "without reset", "TetraJet-v2"}) {
     Outcome& m = mean[name];
     for (long seed = 1; seed <= seeds; ++seed) {
       const Outcome one = trained(name, static_cast<std::uint64_t>(seed), steps);
-      m.loss += one.loss / static_cast<double>(seeds);
-      m.oscillating += one.oscillating / static_cast<double>(seeds);
-      if (std::getenv("SEEDS")) std::printf("  %s %ld %f %f\n", name, seed, one.loss, one.oscillating);
+      for (auto field : {&Outcome::loss, &Outcome::leaping, &Outcome::far})
+        m.*field += one.*field / static_cast<double>(seeds);
     }
-    std::printf("%-27s %22.4f %20.2f %%\n", name, m.loss, m.oscillating);
+    std::printf("%-27s %20.4f %16.3f %% %16.2f %%\n", name, m.loss, m.leaping, m.far);
   }
+  std::printf(
+      "\nThe paper (abstract): language models to 370 million parameters and 212 billion tokens; its gap to bf16 is "
+      "51.3%%\n"
+      "smaller than that of earlier methods. Here 37,000 weights, no OutControl, and f32 for bf16. Of most weights "
+      "whose\n"
+      "rounded way is eight times their own, it is the scale of the block that moves, not the code.\n\n");
+  const Outcome& without = mean["without reset"];
+  const Outcome& reset = mean["TetraJet-v2"];
+  example::claim(tensor[0] > 10 * outer[0], "tokens of different sizes need scales of their own: a tenth of the error");
+  example::claim(random[1] < 0.02 * random[0],
+                 "stochastic rounding has next to no bias: the mean of 256 errs 1/50 or less");
+  example::claim(reset.leaping < 0.3 * without.leaping, "resets take away two thirds or more of the codes that leap");
+  example::claim(reset.far > 10 * reset.leaping, "most of what the ratio of ways finds is no leaping code");
+  example::claim(reset.loss > without.loss - 0.1 * (without.loss - mean["f32"].loss),
+                 "here resets do not narrow the gap to f32 by a tenth: the paper's gain does not show");
 }
 
 }  // namespace
