@@ -71,6 +71,7 @@ const std::map<std::string, double> kExpected = {
     {"eco-fp8", (4 * 32 + 2 * 8.0) / 6},
     {"unscaled-fp8", 8},
     {"muon8", 32},
+    {"tetrajet-v2", 4 + 8.0 / 16 + 32.0 / 128},
 };
 
 // By the sources that the formats name.

@@ -277,8 +277,8 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {R"({"name": 3})", "recipe number 1: \"name\" is 3; allowed is a text"},
       {R"({"name": "a", "sacling": "none"})",
        "recipe 'a': unknown key \"sacling\"; allowed are base, name, description, mode, dtype, tf32, "
-       "masters, update, optimizer_state, gradients, scaling, policy, quantization, exchange, schedule; did you mean "
-       "'scaling'?"},
+       "masters, update, optimizer_state, gradients, scaling, policy, quantization, exchange, schedule, "
+       "oscillation_reset; did you mean 'scaling'?"},
       {R"({"name": "a", "mode": "fulll"})",
        "recipe 'a': \"mode\" is \"fulll\"; allowed is one of full, autocast, half, pure; did you mean "
        "'full'?"},

@@ -360,7 +360,7 @@ TEST_CASE("names, aliases and the registry") {
       "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "
       "msamp-o2, nvfp4-4over6, mxint8, msfp12, msfp16, mx9, mx6, mx4, hif4, int8, int4, int8-asym, int4-asym, nf4, "
       "int8-rowwise, switchback, mxfp4-backward, mxfp4-centered, quartet2, fp8-smooth, bf16-flash, bf16-flash-shifted, "
-      "adam8, adam4, eco-fp8, unscaled-fp8, muon8, eXmY, eXmY:ROUNDING, pure:FORMAT, "
+      "adam8, adam4, eco-fp8, unscaled-fp8, muon8, tetrajet-v2, eXmY, eXmY:ROUNDING, pure:FORMAT, "
       "mx16:FORMAT, "
       "fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
   const auto told = [](const char* name, const std::string& end) {
