@@ -168,7 +168,8 @@ TEST_CASE("oscillation reset: in files, and what contradicts") {
   const Recipe known = amp::recipe("tetrajet-v2");
   CHECK(known.oscillation_reset == OscillationReset{});
   const Recipe r = amp::recipe_from_json(
-      R"({"name": "mine", "base": "mxfp4", "oscillation_reset": {"from": 100, "period": 20, "window": 4, "ratio": 16}})");
+      R"({"name": "mine", "base": "mxfp4",
+          "oscillation_reset": {"from": 100, "period": 20, "window": 4, "ratio": 16}})");
   CHECK(r.oscillation_reset == OscillationReset{100, 20, 4, 16});
   CHECK(amp::recipe_from_json(amp::to_json(r)).oscillation_reset == r.oscillation_reset);
   CHECK(amp::to_json(amp::recipe("mxfp4")).find("oscillation") == std::string::npos);
