@@ -173,9 +173,9 @@ class QuantizationState : Pinned {
   void put_hidden(Tensor count) { hidden_ = std::move(count); }  // for the next take_hidden()
 
   // With `measures`, each product that is the gradient of a weight and rounds an operand is computed without rounding
-  // too, and the difference is noise. Operands that forward kept only as codes (requantize) count as exact. The noise of
-  // several products adds up as if it were independent of each other and of other products' gradients. A RecipeRun sets
-  // it where its schedule needs it.
+  // too, and the difference is noise. Operands that forward kept only as codes (requantize) count as exact. The noise
+  // of several products adds up as if it were independent of each other and of other products' gradients. A RecipeRun
+  // sets it where its schedule needs it.
   bool measures = false;
   void add_noise(std::uint64_t weight, const GradientNoise& noise) { noise_[weight] += noise; }
   NoiseOfGradients take_noise() { return std::exchange(noise_, {}); }
