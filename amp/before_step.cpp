@@ -3,26 +3,15 @@
 #include <cstddef>
 #include <utility>
 
-#include "../autograd/grad_mode.h"
-#include "../core/ops/dispatch.h"
+#include "bookkeeping.h"
 
 namespace gradual::amp {
-namespace {
-
-// Keeping and restoring is no part of the training: it is not recorded, cast, rounded or observed.
-struct Bookkeeping {
-  NoGrad off;
-  StageScope amp{chain().amp, nullptr};
-  StageScope observe{chain().observe, nullptr};
-  StageScope results{chain().results, nullptr};
-};
-
-}  // namespace
 
 BeforeStep::BeforeStep(std::vector<Tensor> buffers, std::vector<Tensor> parameters, Gradients gradients,
                        QuantizationState* state, RandomKey start)
     : changed_(std::move(buffers)), parameters_(std::move(parameters)), state_(state), start_(start) {
   if (state_) hidden_ = state_->hidden();
+  if (state_) noise_ = state_->noise();
   const Bookkeeping unseen;
   for (const Tensor& b : changed_) values_.push_back(b.defined() ? b.detach().clone() : Tensor());
   for (const Tensor& p : parameters_) {
@@ -44,6 +33,7 @@ void BeforeStep::restore() const {
   if (!state_) return;
   state_->forget_staged();
   state_->put_hidden(hidden_);
+  state_->put_noise(noise_);
 }
 
 }  // namespace gradual::amp

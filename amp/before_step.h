@@ -39,7 +39,9 @@ class BeforeStep : Pinned {
   std::vector<Tensor> changed_, parameters_;
   QuantizationState* state_;
   RandomKey start_;
-  Tensor hidden_;  // counted in earlier micro-batches of this step
+  // counted in earlier micro-batches of this step
+  Tensor hidden_;
+  NoiseOfGradients noise_;
   std::vector<Tensor> values_, gradients_;
 };
 

@@ -19,6 +19,7 @@
 #include "../core/support/philox.h"
 #include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
+#include "bookkeeping.h"
 #include "cast_stats.h"
 #include "recipe.h"
 #include "whole_operands.h"
@@ -144,8 +145,9 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
 }
 
 // Saves forward's operands with one scale per tensor as codes, if backward uses the same quantizer.
-void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedOperand& v) {
-  if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
+// Not where noise is measured, which needs the operands themselves.
+void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedOperand& v, bool measures) {
+  if (!q.save_codes || measures || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
   if (q.*kOperandQuantizers[static_cast<int>(o.role)][1] != *o.quantizer || is_identity(*o.quantizer)) return;
   const Format format = detail::rounded_format(*o.quantizer);
   if (!per_tensor(o.quantizer->scaling) || changes_numbers(*o.quantizer) || o.channel || format.bits() > 16) return;
@@ -249,8 +251,8 @@ std::pair<QuantizedOperand, QuantizedOperand> operands(const Quantization& q, co
   };
   QuantizedOperand x = operand(a, b, axis_a);
   QuantizedOperand w = operand(b, a, axis_b);
-  save_codes(q, a, x);
-  save_codes(q, b, w);
+  save_codes(q, a, x, site.state->measures);
+  save_codes(q, b, w, site.state->measures);
   return {std::move(x), std::move(w)};
 }
 
@@ -375,8 +377,7 @@ struct ConvSite {
 // Whether an operand's blocks lie within the innermost dim.
 bool lies_within(const Quantizer& q, std::int64_t innermost) {
   if (per_tensor(q.scaling)) return true;
-  const auto* const eden = std::get_if<EdenBlocks>(&q.scaling);
-  const int together = eden ? eden->group : block_size(q.scaling);
+  const int together = elements_together(q.scaling);
   return unit_of(q.scaling) == ScaleUnit::block && !has_tiles(q.scaling) && innermost % together == 0;
 }
 
@@ -452,7 +453,7 @@ QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const Pr
   if (within) {
     const bool plain = stays(o) || (per_tensor(o.quantizer->scaling) && !o.quantizer->hadamard);
     QuantizedOperand r = rounded(o, t, plain ? 1 : c.axis.dims[o.input], c.site, {.same_layout = !plain});
-    save_codes(q, o, r);
+    save_codes(q, o, r, c.site.state->measures);
     return r;
   }
   QuantizedOperand r = rounded_rows(o, conv_rows(op, t, c.attrs.groups), c.attrs.groups, c.site);
@@ -563,6 +564,25 @@ Outputs in_high_precision(const OpCall& call) {
   return dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
 }
 
+// Adds what rounding changed in the gradient of a weight. `rounded`: the product of a and b as it is used.
+void measure_noise(const OpCall& call, const ProductOperand& a, const ProductOperand& b, const Tensor& rounded,
+                   const Site& site) {
+  const bool wgrad = a.role != Role::weight && b.role != Role::weight && a.role != b.role;
+  if (!rewrite_context().gradient || !wgrad || site.weight == 0 || (stays(a) && stays(b))) return;
+  const Bookkeeping unseen;
+  const AccumulatorScope exact_sums(std::nullopt);
+  const MatmulPrecisionScope f32(MatmulPrecision::f32);
+  const Tensor left = numbers_of(a);
+  const Tensor right = numbers_of(b);
+  const Tensor none;
+  const Tensor* const refs[] = {&left, &right, &none};
+  const Tensor exact = dispatch(call.op, TensorRefs(refs, call.inputs.size()), *call.attrs, call.where)[0];
+  const auto squares = [](const Tensor& t) { return sum(square(t)).item(); };
+  const Tensor given = cast(rounded, DType::f64);
+  const Tensor wanted = cast(exact, DType::f64);
+  site.state->add_noise(site.weight, {.squares = squares(given - wanted), .excess = squares(given) - squares(wanted)});
+}
+
 // The dim of x that holds its channels: in forward the contracted one.
 int channel_dim(OpId op, int input, bool wgrad) {
   if (op != OpId::matmul && op != OpId::linear) return 1;
@@ -606,6 +626,7 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
     default:
       out[0] = centers(a) || centers(b) ? convolution_centered(q, call, a, b, site) : convolution(q, call, a, b, site);
   }
+  if (state.measures) measure_noise(call, a, b, out[0], site);
   DType high = promote(call[0].dtype(), call[1].dtype());
   if (is_f8(high)) high = DType::f32;
   if (!a.saved && !b.saved && high != out[0].dtype()) out[0] = out[0].to(high);
@@ -789,7 +810,9 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
   auto& known = weights_[module];
   auto at = std::find(known.begin(), known.end(), weight.raw());
   if (at == known.end()) at = known.insert(known.end(), weight.raw());
-  return find(at == known.begin() ? module : fmt::format("{}#{}", module, at - known.begin() + 1));
+  Site& found = find(at == known.begin() ? module : fmt::format("{}#{}", module, at - known.begin() + 1));
+  found.weight = storage_id(weight);
+  return found;
 }
 
 void QuantizationState::end_forward() {

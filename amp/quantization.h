@@ -107,6 +107,19 @@ struct OperandGroup {
 };
 std::vector<OperandGroup> describe(const Quantization& quantization);
 
+// What rounding the operands of wgrad did to the gradient of a weight: g became g + n.
+struct GradientNoise {
+  double squares = 0;  // |n|^2
+  double excess = 0;   // |g + n|^2 - |g|^2
+
+  GradientNoise& operator+=(const GradientNoise& other) {
+    squares += other.squares;
+    excess += other.excess;
+    return *this;
+  }
+};
+using NoiseOfGradients = std::map<std::uint64_t, GradientNoise>;  // by storage_id() of the weight
+
 // The state of delayed scaling: amax histories of x, w and dy for each module. One object serves one model.
 class QuantizationState : Pinned {
  public:
@@ -116,6 +129,7 @@ class QuantizationState : Pinned {
     AmaxHistory x = {};
     AmaxHistory w = {};
     AmaxHistory dy = {};
+    std::uint64_t weight = 0;  // its storage_id(); 0: of activations, or not yet used
     QuantizationState* state = nullptr;
     const Quantization* quantization = nullptr;  // that of its module; null: high precision
   };
@@ -158,6 +172,16 @@ class QuantizationState : Pinned {
   const Tensor& hidden() const { return hidden_; }
   void put_hidden(Tensor count) { hidden_ = std::move(count); }  // for the next take_hidden()
 
+  // With `measures`, each product that is the gradient of a weight and rounds an operand is computed without rounding
+  // too, and the difference is noise. Operands that forward kept only as codes (requantize) count as exact. The noise
+  // of several products adds up as if it were independent of each other and of other products' gradients. A RecipeRun
+  // sets it where its schedule needs it.
+  bool measures = false;
+  void add_noise(std::uint64_t weight, const GradientNoise& noise) { noise_[weight] += noise; }
+  NoiseOfGradients take_noise() { return std::exchange(noise_, {}); }
+  const NoiseOfGradients& noise() const { return noise_; }
+  void put_noise(NoiseOfGradients noise) { noise_ = std::move(noise); }
+
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 
@@ -169,6 +193,7 @@ class QuantizationState : Pinned {
   std::map<std::string, std::vector<const void*>> weights_;  // of each module, in order of first use
   std::vector<std::pair<Quantizer, bool>> hides_;            // what hides_nonfinite() said
   Tensor hidden_;
+  NoiseOfGradients noise_;
 };
 
 // The products that a recipe quantises. conv2d_backward_input is here as conv_transpose2d.

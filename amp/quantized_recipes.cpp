@@ -130,6 +130,21 @@ Quantization quartet2() {
           .wgrad_dy = backward};
 }
 
+// TetraJet-v2 (Chen et al. 2025), without OutControl: forward to nearest, backward at random after a random rotation of
+// 16. Theirs rounds x and W again from forward's codes (`requantize`), which convolutions that round windows lack.
+Quantization tetrajet_v2() {
+  const Quantizer forward = to_format("e2m1", DoubleBlocks{});
+  Quantizer backward = to_format("e2m1", DoubleBlocks{}, {.mode = RoundingMode::stochastic});
+  backward.hadamard = true;
+  backward.signs = HadamardSigns::drawn;
+  return {.forward_x = forward,
+          .forward_w = forward,
+          .dgrad_dy = backward,
+          .dgrad_w = backward,
+          .wgrad_x = backward,
+          .wgrad_dy = backward};
+}
+
 // "Scaling FP8 training to trillion-token LLMs" (Fishman et al. 2024): theirs scales the input of the layer after a
 // SwiGLU alone.
 Quantization smoothed(Quantization q) {
@@ -163,6 +178,17 @@ Quantization fp8_attention() {
 
 Recipe full(const std::string& name, const std::string& description, Quantization quantization) {
   return {.name = name, .description = description, .quantization = std::move(quantization)};
+}
+
+Recipe with_oscillation_reset() {
+  Recipe r =
+      full("tetrajet-v2",
+           "matmul operands in e2m1; blocks of 16 with e4m3 scales under f32 scales of 128; in backward rounded at "
+           "random after a Hadamard transform with drawn signs; weights that oscillate are set to the centre of their "
+           "bin (TetraJet-v2, arXiv 2510.27527)",
+           tetrajet_v2());
+  r.oscillation_reset.emplace();
+  return r;
 }
 
 // ECO (Nikdan et al. 2026).
@@ -257,6 +283,7 @@ std::vector<Recipe> quantized_recipes() {
            fp8(NoScale{})),
       full("muon8", "f32, with the momentum in int8, an f32 scale per 2048: for Muon (arXiv 2509.23106)",
            linear_momentum()),
+      with_oscillation_reset(),
   };
 }
 

@@ -159,9 +159,27 @@ autograd::GradientSums gradient_sums(const Recipe& r) {
                                                          : autograd::GradientSums::f32);
 }
 
-// The step that a phase begins with.
+bool measures_noise(const Recipe& r) {
+  return std::ranges::any_of(r.schedule, [](const Phase& p) { return p.when && info_of(p.when->quantity).of_noise; });
+}
+
+// The step that a phase without `when` begins with.
 static std::int64_t first_step(const Phase& p, std::int64_t steps) {
   return p.last > 0 ? steps - std::llround(p.last * static_cast<double>(steps)) : p.from;
+}
+
+std::vector<PhaseStart> starts_of(const Recipe& r, std::int64_t step, std::int64_t steps,
+                                  const std::vector<PhaseStart>& begun) {
+  std::vector<PhaseStart> starts;
+  for (std::size_t i = 0; i < r.schedule.size(); ++i) {
+    const Phase& p = r.schedule[i];
+    if (p.last > 0 && steps <= 0)
+      throwf("recipe '{}': its schedule has a share of the run; RunOptions::steps says how long the run is", r.name);
+    const auto measured = std::ranges::find(begun, i, &PhaseStart::phase);
+    if (p.when && measured != begun.end()) starts.push_back(*measured);
+    if (!p.when && step >= first_step(p, steps)) starts.push_back({i, first_step(p, steps), std::nan("")});
+  }
+  return starts;
 }
 
 // What a phase changes; `modules` and what is kept between steps stay.
@@ -179,13 +197,11 @@ static void enter(Quantization& q, const Phase& phase) {
   q.smooth = other.smooth;
 }
 
-Recipe recipe_in_step(const Recipe& r, std::int64_t step, std::int64_t steps) {
+Recipe recipe_in_step(const Recipe& r, std::int64_t step, std::int64_t steps, const std::vector<PhaseStart>& begun) {
   Recipe now = r;
   now.schedule.clear();
-  for (const Phase& p : r.schedule) {
-    if (p.last > 0 && steps <= 0)
-      throwf("recipe '{}': its schedule has a share of the run; RunOptions::steps says how long the run is", r.name);
-    if (step < first_step(p, steps)) continue;
+  for (const PhaseStart& start : starts_of(r, step, steps, begun)) {
+    const Phase& p = r.schedule[start.phase];
     if (p.modules.empty()) now.quantization = r.quantization;  // an earlier phase ends
     enter(*now.quantization, p);
   }
@@ -198,7 +214,7 @@ static void check_schedule(const Recipe& r, std::int64_t steps) {
   for (const Phase& p : r.schedule) {
     if (p.last > 0 && steps <= 0)
       throwf("recipe '{}': its schedule has a share of the run; RunOptions::steps says how long the run is", r.name);
-    if (steps <= 0) continue;
+    if (steps <= 0 || p.when) continue;
     const std::int64_t first = first_step(p, steps);
     if (p.last > 0 && first == steps)
       throwf("recipe '{}', schedule: the last {:g} of {} steps is no step", r.name, p.last, steps);
@@ -209,6 +225,23 @@ static void check_schedule(const Recipe& r, std::int64_t steps) {
           r.name, steps, p.recipe, first, before);
     before = first;
   }
+}
+
+// An oscillating weight needs bins, and its full precision between steps.
+static void check_oscillation_reset(const Recipe& r) {
+  const std::string who = fmt::format("recipe '{}'", r.name);
+  in_context(who, [&] { check_valid(*r.oscillation_reset); });
+  if (!r.quantization || !r.quantization->forward_w)
+    throw_error(who + ": oscillation_reset is for weights that forward rounds; there is no quantizer of forward_w");
+  const Quantizer& w = *r.quantization->forward_w;
+  if (is_random(w) || w.hadamard || is_any<DelayedScale>(w.scaling))
+    throwf("{}: oscillation_reset needs a rounding of weights that is the same in each step; forward_w is {}", who,
+           describe(w));
+  if (r.quantization->weight || r.quantization->master || r.quantization->result)
+    throw_error(who + ": oscillation_reset is for weights with full precision; leave weight, master and result out");
+  const bool half = r.mode == Mode::half || r.mode == Mode::pure;
+  if (half && r.masters == Masters::none)
+    throw_error(who + ": oscillation_reset is for f32 parameters or masters; half parameters without them round it");
 }
 
 static void check_schedule(const Recipe& r) {
@@ -225,11 +258,14 @@ static void check_schedule(const Recipe& r) {
       if (p.from < 0 || !(p.last >= 0 && p.last <= 1) || (p.from > 0 && p.last > 0))
         throwf("from is {} and last is {}; allowed is one of from, at least 0, and last, above 0 and at most 1", p.from,
                p.last);
-      if (p.last == 0 ? p.from < from || has_last : p.last > last)
+      if (p.when && (p.from > 0 || p.last > 0)) throw_error("a phase with `when` has neither from nor last");
+      if (p.when) check_valid(*p.when);
+      const bool early = p.last == 0 ? p.from < from || has_last : p.last > last;
+      if (!p.when && early)
         throw_error("phases stand in the order of their steps, those with `from` before those with `last`");
       has_last = has_last || p.last > 0;
-      if (p.last == 0) from = p.from;
-      else last = p.last;
+      if (p.last > 0) last = p.last;
+      else if (!p.when) from = p.from;
       if (recipe(p.recipe).quantization && !recipe(p.recipe).quantization->modules.empty())
         throwf("recipe '{}' has modules of its own, which only a model's recipe has", p.recipe);
       if (!recipe(p.recipe).schedule.empty()) throwf("recipe '{}' has a schedule of its own", p.recipe);
@@ -278,6 +314,7 @@ void check_valid(const Recipe& r) {
   });
   if (r.quantization) check_quantized(r);
   check_schedule(r);
+  if (r.oscillation_reset) check_oscillation_reset(r);
   if (r.exchange) in_context("recipe '" + r.name + "'", [&] { check_valid(*r.exchange); });
   for (const auto& [op, policy] : r.policy)
     refuse_if(r.mode == Mode::full && policy.kind == PolicyKind::lower,
@@ -367,21 +404,9 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   dtype_ = first_.dtype();
   if (recipe_.scaling) scaler_.emplace(*recipe_.scaling);
   if (recipe_.quantization) name_layers(*recipe_.quantization, model_);
+  if (recipe_.oscillation_reset) oscillation_.emplace(*recipe_.oscillation_reset, model_);
   enter_phase();
   if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
-}
-
-// Makes now_ the recipe of the next step. A product keeps its histories if its quantisation is the same.
-void RecipeRun::enter_phase() {
-  if (!recipe_.quantization) return;
-  Recipe next = recipe_in_step(recipe_, steps_, options_.steps);
-  name_layers(*next.quantization, model_);
-  if (quantization_ && next.quantization == now_.quantization) return;
-  now_ = std::move(next);
-  const std::shared_ptr<QuantizationState> before = quantization_;
-  quantization_ = std::make_shared<QuantizationState>(*now_.quantization);
-  if (before) quantization_->take_histories(*before);
-  quantization_->watch = now_.scaling.has_value();
 }
 
 void RecipeRun::tell_purpose() const {
@@ -435,6 +460,7 @@ void RecipeRun::backward(const Tensor& loss, autograd::GradOptions options) {
 
 optim::StepResult RecipeRun::update() {
   const ResultScope results(recipe_.quantization);
+  const std::optional<Measured> measured = measure_for_phase();
   if (quantization_) quantize_gradients(*quantization_, model_);
   if (scaler_ && quantization_) scaler_->note(quantization_->take_hidden());
   if (options_.clip_norm > 0) {
@@ -451,8 +477,13 @@ optim::StepResult RecipeRun::update() {
   if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
   optimizer_->zero_grad();
   ++steps_;
+  if (oscillation_) {
+    device::need_no_capture("the update of a recipe with oscillation_reset");
+    oscillation_->after_update(steps_, *quantization_, *optimizer_);
+  }
   if (!recipe_.schedule.empty()) {
     device::need_no_capture("the update of a recipe with a schedule");
+    if (measured) note(*measured);
     enter_phase();
   }
   return result;
@@ -476,6 +507,12 @@ RunStep RecipeRun::step(const std::function<Tensor()>& loss) {
   return {value.detach(), update()};
 }
 
+// Whether what a step does depends on its number.
+static bool counts_steps(const Recipe& r) { return !r.schedule.empty() || r.oscillation_reset; }
+static bool has_conditions(const Recipe& r) {
+  return std::ranges::any_of(r.schedule, [](const Phase& p) { return p.when.has_value(); });
+}
+
 StateDict RecipeRun::state_dict() {
   StateDict state;
   state.set("recipe", recipe_.name);
@@ -483,7 +520,9 @@ StateDict RecipeRun::state_dict() {
   state.add("optimizer", optimizer_->state_dict());
   if (scaler_) state.add("scaler", scaler_->state_dict());
   if (quantization_) state.add("quantization", quantization_->state_dict());
-  if (!recipe_.schedule.empty()) state.set("steps", static_cast<double>(steps_));
+  if (counts_steps(recipe_)) state.set("steps", static_cast<double>(steps_));
+  if (has_conditions(recipe_)) state.add("phases", phases_state());
+  if (oscillation_) state.add("oscillation", oscillation_->state_dict());
   return state;
 }
 
@@ -495,8 +534,10 @@ void RecipeRun::load_state_dict(const StateDict& state) {
   optimizer_->load_state_dict(state.sub("optimizer"));  // after the model: its masters stand
   if (scaler_) scaler_->load_state_dict(state.sub("scaler"));
   if (!quantization_) return;
-  if (!recipe_.schedule.empty()) steps_ = static_cast<std::int64_t>(state.real("steps"));
+  if (counts_steps(recipe_)) steps_ = static_cast<std::int64_t>(state.real("steps"));
+  if (has_conditions(recipe_)) load_phases(state.sub("phases"));
   enter_phase();
+  if (oscillation_) oscillation_->load_state_dict(state.sub("oscillation"));
   quantization_->load_state_dict(state.sub("quantization"));
   for (const auto& [name, param] : model_.named_parameters()) optimizer_->keep_master(param);
 }

@@ -30,6 +30,8 @@
 #include "../optim/sgd.h"
 #include "autocast.h"
 #include "exchange.h"
+#include "oscillation_reset.h"
+#include "phase_condition.h"
 #include "quantized_results.h"
 
 namespace gradual::amp {
@@ -55,8 +57,17 @@ struct Phase {
   double last = 0;                        // above 0, instead of `from`: the share of the run's steps that it ends with
   std::string recipe = {};                // by name; one without quantisation leaves operands in high precision
   std::vector<std::string> modules = {};  // by path, as in Quantization::modules; empty: all
+  // Set, instead of `from` and `last`: it begins when a measured quantity says so. It is watched once the phase before
+  // it in the list has begun, and until one after it has.
+  std::optional<PhaseCondition> when = {};
 
   bool operator==(const Phase&) const = default;
+};
+// A phase that has begun.
+struct PhaseStart {
+  std::size_t phase = 0;  // index in Recipe::schedule
+  std::int64_t step = 0;  // its first one, counted from 0
+  double value = 0;       // of a phase with `when`: the quantity in the step before; else NaN
 };
 
 struct Recipe {
@@ -79,13 +90,22 @@ struct Recipe {
   std::optional<Exchange> exchange = {};                 // of gradients between ranks (dist/)
   // In ascending order; each begins from the recipe's own quantisation, which it needs.
   std::vector<Phase> schedule = {};
+  // Weights that oscillate around a threshold of forward_w's rounding are set to the number that they are rounded to.
+  std::optional<OscillationReset> oscillation_reset = {};
 };
 
+// The phases that have begun by this step of a run of `steps` steps (0: unknown, Error for a phase with `last`), in the
+// schedule's order. begun: those of them with `when`.
+std::vector<PhaseStart> starts_of(const Recipe& recipe, std::int64_t step, std::int64_t steps,
+                                  const std::vector<PhaseStart>& begun);
 // The recipe as it is in a step of a run of `steps` steps (0: unknown, Error for a phase with `last`). Its schedule is
-// empty.
-Recipe recipe_in_step(const Recipe& recipe, std::int64_t step, std::int64_t steps);
+// empty. begun: the phases with `when` that have begun; others have not.
+Recipe recipe_in_step(const Recipe& recipe, std::int64_t step, std::int64_t steps,
+                      const std::vector<PhaseStart>& begun = {});
 // The recipe's `gradients`, or what they are if it is unset.
 autograd::GradientSums gradient_sums(const Recipe& recipe);
+// Whether a phase of its schedule begins by the noise of gradients.
+bool measures_noise(const Recipe& recipe);
 // Error naming the field if the choices contradict each other.
 void check_valid(const Recipe& recipe);
 // Also checks that the model has the modules that the quantisation names.
@@ -182,6 +202,10 @@ class RecipeRun : Pinned {
   const Recipe& recipe() const { return recipe_; }
   // The recipe of the next step: another one only if recipe() has a schedule. Calls of update() count as steps.
   const Recipe& recipe_now() const { return now_; }
+  // The phases of the schedule that have begun, in its order.
+  std::vector<PhaseStart> phase_starts() const;
+  // Null without Recipe::oscillation_reset.
+  const OscillationWatch* oscillation() const { return oscillation_ ? &*oscillation_ : nullptr; }
   const RunOptions& options() const { return options_; }
   nn::Module& model() { return model_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
@@ -203,10 +227,21 @@ class RecipeRun : Pinned {
   Tensor run_forward(const std::function<Tensor()>& loss) const;
 
   void enter_phase();
+  std::optional<std::size_t> watched_phase() const;  // the one whose `when` may begin it next
+  struct Measured {
+    std::size_t phase;
+    double value;
+  };
+  std::optional<Measured> measure_for_phase();
+  void note(const Measured& measured);
+  StateDict phases_state() const;
+  void load_phases(const StateDict& state);
 
   Recipe recipe_;
   Recipe now_;
-  std::int64_t steps_ = 0;  // updates so far
+  std::int64_t steps_ = 0;         // updates so far
+  std::vector<PhaseStart> begun_;  // phases with `when`
+  std::int64_t below_ = 0;         // steps in a row in which the watched phase's quantity was below its threshold
   nn::Module& model_;
   RunOptions options_;
   Device device_;
@@ -215,6 +250,7 @@ class RecipeRun : Pinned {
   std::shared_ptr<optim::Optimizer> optimizer_;  // the model's trainer()
   std::optional<optim::GradScaler> scaler_;
   std::shared_ptr<QuantizationState> quantization_;
+  std::optional<OscillationWatch> oscillation_;
   std::vector<Tensor> parameters_, buffers_;  // the model's
 };
 

@@ -90,6 +90,23 @@ template <> struct InFile<Policies> {
   }
 };
 
+template <> struct Fields<PhaseCondition> {
+  static constexpr const char* kNeeded = "quantity";
+  template <class F> static void of(PhaseCondition& c, F field) {
+    field("quantity", c.quantity);
+    field("below", c.below);
+    field("steps", c.steps);
+  }
+};
+template <> struct Fields<OscillationReset> {
+  template <class F> static void of(OscillationReset& o, F field) {
+    field("from", o.from);
+    field("period", o.period);
+    field("window", o.window);
+    field("ratio", o.ratio);
+  }
+};
+
 template <> struct Fields<Phase> {
   static constexpr const char* kNeeded = "recipe";
   template <class F> static void of(Phase& p, F field) {
@@ -97,6 +114,7 @@ template <> struct Fields<Phase> {
     field("last", p.last);
     field("recipe", p.recipe);
     field("modules", p.modules);
+    field("when", p.when);
   }
 };
 template <> struct InFile<std::vector<std::string>> {
@@ -107,7 +125,7 @@ template <> struct InFile<std::vector<std::string>> {
   }
   static Json of(const std::vector<std::string>& value) { return value; }
 };
-// An object has either "from" or "last".
+// An object has one of "from", "last" and "when".
 template <> struct InFile<std::vector<Phase>> {
   static void read(const JsonReader& r, const char* key, const Json& from, std::vector<Phase>& value) {
     if (!from.is_array()) r.bad(key, "a list such as [{\"from\": 500, \"recipe\": \"fp32\"}]");
@@ -116,17 +134,22 @@ template <> struct InFile<std::vector<Phase>> {
       if (!from[i].is_object()) r.bad(key, "a list of objects such as {\"from\": 500, \"recipe\": \"fp32\"}");
       const JsonReader inner{from[i], fmt::format("{}, {}, number {}", r.where, key, i + 1)};
       inner.need("recipe");
-      if (from[i].contains("from") == from[i].contains("last"))
-        throwf("{}: it has one of \"from\" and \"last\"", inner.where);
+      const auto has = [&](const char* begins) { return from[i].contains(begins) ? 1 : 0; };
+      if (has("from") + has("last") + has("when") != 1)
+        throwf("{}: it has one of \"from\", \"last\" and \"when\"", inner.where);
       inner.read_fields(value.emplace_back());
       if (from[i].contains("last") && !(value.back().last > 0)) inner.bad("last", "above 0 and at most 1");
+      if (has("when") && !value.back().when)
+        inner.bad("when", "an object such as {\"quantity\": \"gradient_to_noise\", \"below\": 1.73}");
     }
   }
   static Json of(const std::vector<Phase>& value) {
     Json list = Json::array();
     for (const Phase& p : value) {
       Json& one = list.emplace_back(json_of_fields(p));
-      one.erase(p.last > 0 ? "from" : "last");
+      if (p.last > 0 || p.when) one.erase("from");
+      if (p.last == 0) one.erase("last");
+      if (!p.when) one.erase("when");
       if (p.modules.empty()) one.erase("modules");
     }
     return list;
@@ -150,6 +173,7 @@ template <> struct Fields<Recipe> {
     field("quantization", r.quantization);
     field("exchange", r.exchange);
     field("schedule", r.schedule);
+    field("oscillation_reset", r.oscillation_reset);
   }
 };
 
@@ -197,6 +221,7 @@ Json json_of(const Recipe& r) {
   if (!r.gradients) json.erase("gradients");  // what follows from the masters
   if (!r.averages) json.erase("averages");
   if (r.schedule.empty()) json.erase("schedule");
+  if (!r.oscillation_reset) json.erase("oscillation_reset");
   if (r.quantization && !r.quantization->attention) json["quantization"].erase("attention");
   if (r.quantization && !r.quantization->smooth) json["quantization"].erase("smooth");
   return json;

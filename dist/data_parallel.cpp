@@ -61,7 +61,8 @@ std::string text_of(const amp::Recipe& recipe) {
 }
 
 // Numbers about a shard, in this order. Then come what its loss divided by, two numbers for each shard of the batch, of
-// which a shard sets its own; for each parameter 1 if it has a gradient; and what buffers gained.
+// which a shard sets its own; for each parameter 1 if it has a gradient; what buffers gained; and, if the recipe's
+// schedule asks for it, for each parameter two numbers of its gradient's noise.
 enum About : std::size_t { kLoss, kNonfinite, kHidden, kCounted };
 
 std::string text_of(const StateValue& value) {
@@ -172,6 +173,8 @@ int shards_of(const DataParallelOptions& o, int ranks) {
 DataParallel::DataParallel(Communicator& ranks, amp::RecipeRun& run, DataParallelOptions options)
     : DataParallel(ranks, run.model(), with_facts(std::move(options), run), run.recipe().exchange) {
   run_ = &run;
+  noise_ = amp::measures_noise(run.recipe());
+  if (noise_) about_ += 2 * static_cast<std::int64_t>(parameters_.size());
   if (ranks.size() > 1) copy_state();
 }
 
@@ -488,7 +491,8 @@ template <class T> struct DataParallel::Step {
   Range own = all.own_shards();
   amp::BeforeStep before{tensors_of(all.buffers_), tensors_of(all.parameters_), amp::BeforeStep::Gradients::dropped,
                          all.run_ ? all.run_->quantization() : nullptr, start};
-  std::int64_t earlier_hidden = 0;  // operands in which earlier calls hid Inf or NaN, on all ranks
+  amp::NoiseOfGradients earlier_noise = {};  // of earlier calls, the same on all ranks
+  std::int64_t earlier_hidden = 0;           // operands in which earlier calls hid Inf or NaN, on all ranks
   ShardWeights weights{all.ranks_, all.shards_, whole};
   Buckets<T> buckets{all, key};
 
@@ -505,7 +509,29 @@ template <class T> struct DataParallel::Step {
     for (const auto& [name, p] : all.parameters_) out.push_back(p.grad().defined() ? 1 : 0);
     for (std::size_t i = 0; i < before.buffers().size(); ++i)
       append_gains(out, all.buffers_[i].second, before.buffers()[i], share);
+    if (!all.noise_) return out;
+    const amp::NoiseOfGradients noise = all.run_->quantization()->take_noise();
+    for (const auto& [name, p] : all.parameters_) {
+      const auto of_weight = noise.find(amp::storage_id(p));
+      const bool counts = of_weight != noise.end() && shard.weight != 0;
+      const double by = counts ? shard.weight * shard.weight : 0;
+      const amp::GradientNoise own = counts ? of_weight->second : amp::GradientNoise{};
+      out.push_back(static_cast<T>(own.squares * by));
+      out.push_back(static_cast<T>(own.excess * by));
+    }
     return out;
+  }
+
+  // Squares of independent shards add up.
+  amp::NoiseOfGradients noise_of_batch(double factor) const {
+    amp::NoiseOfGradients sum = earlier_noise;
+    const double by = factor * factor;
+    const T* numbers = buckets.sums[buckets.last].data() + all.about_ - 2 * all.parameters_.size();
+    for (const auto& [name, p] : all.parameters_) {
+      if (numbers[0] != 0) sum[amp::storage_id(p)] += {by * numbers[0], by * numbers[1]};
+      numbers += 2;
+    }
+    return sum;
   }
 
   void run_shard(Shard& shard) {
@@ -552,7 +578,14 @@ template <class T> struct DataParallel::Step {
     beginning.insert(beginning.end(), before.buffers().begin(), before.buffers().end());
     // of the shards that wait
     std::vector<std::vector<Tensor>> waiting(static_cast<std::size_t>(own.size()), beginning);
-    const auto swap = [&](int i) { swap_tensors(waiting[static_cast<std::size_t>(i)], all.parameters_, all.buffers_); };
+    std::vector<amp::NoiseOfGradients> waiting_noise(waiting.size());
+    const auto swap = [&](int i) {
+      const auto k = static_cast<std::size_t>(i);
+      swap_tensors(waiting[k], all.parameters_, all.buffers_);
+      if (!all.noise_) return;
+      amp::NoiseOfGradients now = all.run_->quantization()->take_noise();
+      all.run_->quantization()->put_noise(std::exchange(waiting_noise[k], std::move(now)));
+    };
     const auto join = [&](const std::vector<Tensor>& brought) {
       return sum_over_shards(all.ranks_, all.shards_, own.first, brought);
     };
@@ -595,6 +628,7 @@ template <class T> struct DataParallel::Step {
 
   Tensor run() {
     earlier_hidden = take_hidden(all.run_);
+    if (all.noise_) earlier_noise = all.run_->quantization()->take_noise();
     return before.whole([&] { return sum_of_shards(); });
   }
 
@@ -622,6 +656,7 @@ template <class T> struct DataParallel::Step {
       all.fill_buckets();
     }
     const std::optional<double> factor = weights.factor(buckets.counted());
+    if (all.noise_) quantization->put_noise(noise_of_batch(factor.value_or(1)));
     const double mean = factor ? static_cast<double>(total[kLoss]) * *factor : std::nan("");
     return full({}, mean, {.dtype = all.options_.sum});
   }

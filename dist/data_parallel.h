@@ -111,6 +111,7 @@ class DataParallel : Pinned {
   DataParallelOptions options_;
   int shards_, emulated_;
   std::vector<std::pair<std::string, Tensor>> parameters_, buffers_;
+  bool noise_ = false;                             // shards tell the noise of gradients (amp::measures_noise)
   std::int64_t about_ = 0;                         // header fields of a shard, before the gradients of the last bucket
   std::vector<std::vector<std::size_t>> buckets_;  // of parameters, ascending in each; the last waits for backward
   std::vector<std::size_t> order_;                 // of parameters, in rank 0's first backward

@@ -223,7 +223,7 @@ std::optional<CodedRule> coded_rule_of(const Scaling& scaling) {
 // Scales that do not follow from a block's amax alone: those of parts, coded, searched and random ones. The quantizer
 // itself rounds the whole matrix with them.
 bool wants_whole(const Quantizer& q) {
-  if (is_any<PowerParts, FloatParts, CodedBlocks, CodedParts, EdenBlocks>(q.scaling)) return true;
+  if (is_any<PowerParts, FloatParts, CodedBlocks, CodedParts, EdenBlocks, DoubleBlocks>(q.scaling)) return true;
   return searches_scales(q.scaling) || coded_rule_of(q.scaling).value_or(CodedRule::nearest) != CodedRule::nearest;
 }
 
@@ -238,7 +238,7 @@ bool is_allowed(const Quantizer& q) {
 std::string own_rule(const Quantizer& q) {
   if (const auto rule = coded_rule_of(q.scaling); rule && *rule != CodedRule::nearest)
     return std::string(to_string(*rule));
-  if (is_any<EdenBlocks>(q.scaling)) return std::string(kind_name(q.scaling));
+  if (is_any<EdenBlocks, DoubleBlocks>(q.scaling)) return std::string(kind_name(q.scaling));
   if (has_two_levels(q.scaling)) return "nvfp4";
   return of_kind(
       q.scaling, std::string("f32"),

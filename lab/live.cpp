@@ -24,9 +24,10 @@ std::string curve_lines(const std::string& recipe, std::int64_t seed, const Curv
   std::string text;
   for (std::size_t i = from; i < curve.step.size(); ++i) {
     const double underflow = curve.underflow_percent[i];
-    text += fmt::format("{},{},{},{},{},{},{}\n", inspect::csv_field(recipe), seed, curve.step[i], curve.loss[i],
+    text += fmt::format("{},{},{},{},{},{},{},{}\n", inspect::csv_field(recipe), seed, curve.step[i], curve.loss[i],
                         curve.scale[i], curve.skipped[i] ? 1 : 0,
-                        std::isnan(underflow) ? std::string() : fmt::format("{}", underflow));
+                        std::isnan(underflow) ? std::string() : fmt::format("{}", underflow),
+                        curve.phase.empty() ? 0 : curve.phase[i]);
   }
   return text;
 }

@@ -156,6 +156,20 @@ function pairs() {
   byId("pairs").replaceChildren(...tableOf(["recipe", ...recipes], rows));
 }
 
+// "from step 312 on as fp32: gradient_to_noise was 1.7, below 1.73".
+function phaseText(p) {
+  const what = p.modules.length ? `${p.modules.join(", ")} as` : "as";
+  const why = p.quantity ? `: ${p.quantity} was ${short(p.value)}, below ${short(p.below)}` : "";
+  return `from step ${p.step} on ${what} ${p.recipe}${why}`;
+}
+// The phases of schedules that began, a line for each run.
+function phases() {
+  const runs = data.runs.filter(r => (r.phases || []).length);
+  hideUnless(runs.length, "phases-section");
+  byId("phases").replaceChildren(
+      ...runs.map(r => el("li", {}, `${r.recipe}, seed ${r.seed}: ${r.phases.map(phaseText).join("; ")}`)));
+}
+
 // Why runs went wrong: of a recipe's seeds the first that has findings.
 function findings() {
   const place = byId("findings");
@@ -379,6 +393,11 @@ function smoothed(run, f) {
   }
   return points;
 }
+// Where phases of a schedule began in a recipe's first seed.
+function switches(name) {
+  const points = (runsOf(name)[0].phases || []).map(p => [p.step, , , , `${name}: ${phaseText(p)}`]);
+  return {kind: "marks", name: name + " changed", color: color(name), points};
+}
 // Where a recipe's first seed went wrong: skipped steps, the first loss that is not finite, steps of findings.
 function troubles(name) {
   const run = runsOf(name)[0];
@@ -431,7 +450,7 @@ function loss() {
     });
     if (n && runs.some(r => r.status === "diverged"))
       layers.push({kind: "texts", name, color: color(name), points: [[curves[0][n - 1][0], mean(at(n - 1)), , , "×"]]});
-    layers.push(troubles(name));
+    layers.push(troubles(name), switches(name));
   }
   const zoom = overSteps.zoom || [0, Infinity];
   const values = layers.filter(l => l.kind === "line")
@@ -1173,6 +1192,7 @@ function start() {
   hideUnless((data.pairs || []).length, "pairs-section");
   summary();
   pairs();
+  phases();
   findings();
   whatIf();
   draw();

@@ -53,6 +53,16 @@ template <class V> void fields(V& v, Curve& c) {
   v("scale", c.scale);
   v("skipped", c.skipped);
   v("underflow_percent", c.underflow_percent);
+  v("phase", c.phase, kLater);
+}
+
+template <class V> void fields(V& v, PhaseEntry& p) {
+  v("step", p.step);
+  v("recipe", p.recipe);
+  v("modules", p.modules);
+  v("quantity", p.quantity);
+  v("value", p.value);
+  v("below", p.below);
 }
 
 template <class V> void fields(V& v, SampleScores& s) {
@@ -322,6 +332,7 @@ template <class V> void fields(V& v, Result& r) {
   v("casts", r.casts);
   v("step_errors", r.errors, kLater);
   v("bytes_sent", r.bytes_sent, kLater);
+  v("phases", r.phases, kLater);
   v("operand_bits", r.operand_bits, kLater);
 }
 namespace {
@@ -484,8 +495,15 @@ std::vector<Result> results_from_json(const std::string& text, const std::string
   }
 }
 
+std::string to_string(const PhaseEntry& p) {
+  const std::string what = p.modules.empty() ? "" : fmt::format("{} ", fmt::join(p.modules, ", "));
+  const std::string why =
+      p.quantity.empty() ? "" : fmt::format(": {} was {:.3g}, below {:.3g}", p.quantity, p.value, p.below);
+  return fmt::format("from step {} on {}as {}{}", p.step, what, p.recipe, why);
+}
+
 std::string curves_csv(const std::vector<Result>& results) {
-  std::string text = "recipe,seed,step,loss,scale,skipped,underflow_percent\n";
+  std::string text = "recipe,seed,step,loss,scale,skipped,underflow_percent,phase\n";
   for (const Result& r : results) text += curve_lines(r.recipe, r.seed, r.curve);
   return text;
 }
@@ -495,7 +513,7 @@ std::string runs_csv(const std::vector<Result>& results) {
     Json j = result_json(r, false);
     j["peak_bytes"] = r.peak_total;
     for (const char* nested : {"findings", "definition", "origin", "casts", "step_errors", "difference",
-                               "loss_difference", "judgement", "metric"})
+                               "loss_difference", "judgement", "metric", "phases"})
       j.erase(nested);
     return to_text(j) + "\n";
   };

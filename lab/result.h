@@ -30,7 +30,20 @@ struct Curve {
   std::vector<double> scale;  // 1 without a scaler
   std::vector<bool> skipped;
   std::vector<double> underflow_percent;  // NaN if the step was not sampled or rounded nothing
+  std::vector<std::int64_t> phase = {};   // of the recipe's schedule: how many have begun; empty in earlier versions
 };
+
+// A phase of the recipe's schedule that has begun.
+struct PhaseEntry {
+  std::int64_t step = 0;  // its first one
+  std::string recipe = {};
+  std::vector<std::string> modules = {};  // empty: all
+  std::string quantity = {};              // that it was waiting for, as recipes name it; empty: its step was given
+  double value = std::numeric_limits<double>::quiet_NaN();  // of the quantity, in the step before
+  double below = std::numeric_limits<double>::quiet_NaN();  // its threshold
+};
+// "from step 312 on as fp32: gradient_to_noise was 1.7, below 1.73".
+std::string to_string(const PhaseEntry& phase);
 
 // The effect of rounding on the elements of one role in one layer.
 struct CastRow {
@@ -151,7 +164,8 @@ struct Result {
   // and without it.
   std::optional<Difference> difference = {};
   std::optional<Difference> loss_difference = {};
-  SampleScores samples = {};  // of the test set after the last epoch; empty in files of earlier versions
+  std::vector<PhaseEntry> phases = {};  // in the order in which they began; empty in files of earlier versions
+  SampleScores samples = {};            // of the test set after the last epoch; empty in files of earlier versions
   Curve curve = {};
   std::vector<Histogram> histograms = {};   // one a role
   std::optional<StepErrors> errors = {};    // of a step after the last one, of a recipe's first seed
@@ -165,7 +179,7 @@ struct Result {
 std::string results_json(const std::vector<Result>& results, bool with_curves);
 // The reverse of results_json(.., true); Error naming `file` and what is wrong.
 std::vector<Result> results_from_json(const std::string& text, const std::string& file);
-// recipe, seed, step, loss, scale, skipped, underflow_percent
+// recipe, seed, step, loss, scale, skipped, underflow_percent, phase
 std::string curves_csv(const std::vector<Result>& results);
 // One self-contained page.
 std::string report_html(const std::vector<Result>& results);

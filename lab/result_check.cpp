@@ -78,6 +78,7 @@ void check_curve(const Curve& c) {
   same_length("curve.scale", c.scale.size(), steps);
   same_length("curve.skipped", c.skipped.size(), steps);
   same_length("curve.underflow_percent", c.underflow_percent.size(), steps);
+  if (!c.phase.empty()) same_length("curve.phase", c.phase.size(), steps);
   all_in_range("curve.scale", c.scale, 0, kAny);
   all_in_range("curve.underflow_percent", c.underflow_percent, 0, kPercent);
 }
@@ -170,6 +171,7 @@ void check_values(const Result& r) {
   check_casts(r.casts);
   check_samples(r.samples);
   check_curve(r.curve);
+  for (std::size_t i = 0; i < r.phases.size(); ++i) at_least(fmt::format("phases[{}].step", i), r.phases[i].step, 0);
   check_histograms(r.histograms);
   check_blocks(r.blocks);
   check_updates(r.updates);

@@ -307,6 +307,7 @@ void Run::train_step(const data::Batch& batch) {
                      : plain_step(batch);
   };
   const double scale = run_->loss_scale();
+  const std::size_t phases = run_->phase_starts().size();
   const auto start = Clock::now();
   std::optional<amp::RunStep> outcome;
   double underflow = std::numeric_limits<double>::quiet_NaN();
@@ -345,6 +346,7 @@ void Run::train_step(const data::Batch& batch) {
   c.scale.push_back(scale);
   c.skipped.push_back(skipped);
   c.underflow_percent.push_back(underflow);
+  c.phase.push_back(static_cast<std::int64_t>(phases));
   if (replay_) {
     replay_->step = steps_ - 1;
     replay_->nonfinite = !std::isfinite(loss) || !first_nonfinite().empty();
@@ -455,8 +457,25 @@ bool Run::train(const std::string& checkpoint, Progress progress) {
   return !stopped;
 }
 
+// Those with a step of the run.
+static std::vector<PhaseEntry> phases_of(const amp::RecipeRun& run, std::int64_t steps) {
+  std::vector<PhaseEntry> all;
+  for (const amp::PhaseStart& start : run.phase_starts()) {
+    const amp::Phase& phase = run.recipe().schedule[start.phase];
+    if (start.step >= steps) continue;
+    PhaseEntry& entry = all.emplace_back(PhaseEntry{.step = start.step, .recipe = phase.recipe});
+    entry.modules = phase.modules;
+    if (!phase.when) continue;
+    entry.quantity = to_string(phase.when->quantity);
+    entry.value = start.value;
+    entry.below = phase.when->below;
+  }
+  return all;
+}
+
 Result Run::result() {
   result_.steps = steps_;
+  result_.phases = phases_of(*run_, steps_);
   result_.final_scale = run_->loss_scale();
   if (!seconds_.empty() || !(result_.ms_per_step > 0)) result_.ms_per_step = 1e3 * median(seconds_);
   const amp::CastTally gradients = total(casts_, amp::kGradients);

@@ -237,6 +237,25 @@ std::string to_string(const Finding& f) {
   return text;
 }
 
+// The phases of recipes with a schedule: one line if all seeds began them alike, else a line for each seed.
+static std::string phases_text(const std::vector<RecipeRuns>& rows) {
+  std::string text;
+  for (const RecipeRuns& row : rows) {
+    std::vector<std::string> of_runs;
+    for (const Result* run : row.runs) {
+      std::string line;
+      for (const PhaseEntry& phase : run->phases) line += (line.empty() ? "" : "; ") + to_string(phase);
+      of_runs.push_back(line);
+    }
+    const bool alike = std::ranges::all_of(of_runs, [&](const std::string& line) { return line == of_runs[0]; });
+    for (std::size_t i = 0; i < (alike ? 1 : of_runs.size()); ++i) {
+      const std::string seed = alike ? "" : fmt::format(", seed {}", row.runs[i]->seed);
+      if (!of_runs[i].empty()) text += wrapped(fmt::format("{}{}: {}", row.first().recipe, seed, of_runs[i]), 2) + "\n";
+    }
+  }
+  return text;
+}
+
 std::string table(const std::vector<Result>& results, const TableOptions& options) {
   const std::vector<RecipeRuns> rows = by_recipe(results);
   if (rows.empty()) return "no run has ended\n";
@@ -246,6 +265,7 @@ std::string table(const std::vector<Result>& results, const TableOptions& option
     if (const double sent = row.of(&Result::bytes_sent).mean; sent > 0)
       text += fmt::format("{}: the exchange sends {} in a step, all ranks together\n", row.first().recipe,
                           megabytes(sent / row.of(&Result::steps).mean));
+  text += phases_text(rows);
   if (!options.wide)
     for (const Conclusion& c : conclusions(results)) {
       text += "\n" + wrapped("- " + c.sentence, 2) + "\n";

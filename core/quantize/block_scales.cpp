@@ -81,6 +81,21 @@ template <class T> std::vector<Scale> directed_scales(const std::vector<T>& most
   return scales;
 }
 
+// Double blocks: the scales of one row's blocks from their amaxes, times those of the outer blocks.
+template <class T> void double_scales(const T* most, std::int64_t cols, const Grid& g, std::vector<Scale>& scales) {
+  const std::int64_t in_outer = g.outer / g.block_cols;
+  for (std::int64_t begin = 0; begin < cols; begin += in_outer) {
+    const std::int64_t end = std::min(begin + in_outer, cols);
+    ScaleSpec spec = g.spec;
+    set_global(spec, nvfp4_global(largest(most + begin, end - begin, T(0)), spec));
+    for (std::int64_t i = begin; i < end; ++i) {
+      Scale scale = scale_of(most[i], spec);
+      scale.inverse = unscaled(scale.inverse, spec.global_inverse);
+      scales.push_back(scale);
+    }
+  }
+}
+
 // MS-EDEN: multiplies the inverse scales of each group by <x, x> / <x, Q(x)> and rounds them at random. The first scale
 // is that of the tensor's block `first`.
 template <class T>
@@ -202,6 +217,8 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
   });
   if (g.levels[1]) {
     for (std::int64_t r = 0; r < rows; ++r) part_scales(most.data() + r * cols, cols, g, scales);
+  } else if (g.outer > 0) {
+    for (std::int64_t r = 0; r < rows; ++r) double_scales(most.data() + r * cols, cols, g, scales);
   } else if (g.search) {
     scales = searched_scales(values, rows, most, g);
   } else if (g.scale_rounding != RoundingMode::nearest_even) {

@@ -18,6 +18,7 @@ struct Grid : ScaleGrid {
   Format scale_format = {};                                  // of coded scales
   RandomKey scale_key = {};
   std::int64_t group = 0;                // MS-EDEN: the elements of a row whose scales are corrected together; 0: none
+  std::int64_t outer = 0;                // double blocks: the elements of a row under one f32 scale; 0: none
   std::array<std::int64_t, 3> levels{};  // block, part and inner part; 0: none. block_cols is the last
 };
 

@@ -263,6 +263,10 @@ template <class Kind> void set_blocks(const Kind& kind, const Rows& x, Grid& g) 
     g.group = kind.group;
     unit = kind.group;
   }
+  if constexpr (requires { kind.outer; }) {
+    g.outer = kind.outer;
+    unit = kind.outer;
+  }
   if (!tiles && x.k % unit == 0) g.k = unit;
 }
 

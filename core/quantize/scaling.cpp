@@ -39,6 +39,11 @@ int block_size(const Scaling& scaling) {
   return of_kind(
       scaling, 0, [](const auto& kind) requires requires { kind.block; } { return kind.block; });
 }
+int elements_together(const Scaling& scaling) {
+  if (const auto* const eden = std::get_if<EdenBlocks>(&scaling)) return eden->group;
+  if (const auto* const outer = std::get_if<DoubleBlocks>(&scaling)) return outer->outer;
+  return block_size(scaling);
+}
 bool has_tiles(const Scaling& scaling) {
   return of_kind(
       scaling, false, [](const auto& kind) requires requires { kind.square; } { return kind.square; });

@@ -10,6 +10,7 @@
 #include "amax_scale.h"
 #include "coded_scale.h"
 #include "delayed_scale.h"
+#include "double_scale.h"
 #include "eden_scale.h"
 #include "given_scale.h"
 #include "power_scale.h"
@@ -18,9 +19,9 @@
 namespace gradual {
 
 // In JSON the first of the kinds with one name is the default.
-using Scaling =
-    std::variant<NoScale, FixedScale, TensorScale, TensorRange, DelayedScale, RowScale, RowRange, PowerBlocks,
-                 FloatBlocks, CodedBlocks, RangeBlocks, PowerParts, FloatParts, CodedParts, Nvfp4Blocks, EdenBlocks>;
+using Scaling = std::variant<NoScale, FixedScale, TensorScale, TensorRange, DelayedScale, RowScale, RowRange,
+                             PowerBlocks, FloatBlocks, CodedBlocks, RangeBlocks, PowerParts, FloatParts, CodedParts,
+                             Nvfp4Blocks, EdenBlocks, DoubleBlocks>;
 
 // True if the scaling is one of these kinds.
 template <class... Kinds> constexpr bool is_any(const Scaling& scaling) {
@@ -58,6 +59,9 @@ ScaleOracle oracle_of(const Scaling& scaling);
 std::optional<ScaleRule> rule_of(const Scaling& scaling);
 // The elements of a block along the contracted axis; 0: no blocks.
 int block_size(const Scaling& scaling);
+// The elements of a row whose scales depend on each other: those of a block, of MS-EDEN's group, of an outer block; 0:
+// no blocks.
+int elements_together(const Scaling& scaling);
 bool has_tiles(const Scaling& scaling);
 
 // Each changes an option of a scaling whose kind has it; another one stays as it is.

@@ -40,10 +40,15 @@ std::string sums_text(const amp::Recipe& r) {
   return fmt::format("{}{}", to_string(r.dtype), sums == stochastic ? ", rounded at random" : "");
 }
 
+std::string begin_text(const amp::Phase& p) {
+  if (p.last > 0) return fmt::format("in the last {:g}% of the steps", 100 * p.last);
+  if (!p.when) return fmt::format("from step {} on", p.from);
+  const std::string often = p.when->steps > 1 ? fmt::format(" in {} steps in a row", p.when->steps) : "";
+  return fmt::format("once {} is below {:g}{}", to_string(p.when->quantity), p.when->below, often);
+}
+
 std::string phase_text(const amp::Phase& p) {
-  const std::string when =
-      p.last > 0 ? fmt::format("in the last {:g}% of the steps", 100 * p.last) : fmt::format("from step {} on", p.from);
-  return fmt::format("{}: {} as {}", when,
+  return fmt::format("{}: {} as {}", begin_text(p),
                      p.modules.empty() ? "operands" : fmt::format("{}", fmt::join(p.modules, ", ")), p.recipe);
 }
 
@@ -57,6 +62,10 @@ void list_recipes(const std::vector<amp::Recipe>& recipes) {
     if (r.mode == amp::Mode::half || r.mode == amp::Mode::pure || r.gradients)
       say(stdout, "{:<16} gradients add in {}\n", "", sums_text(r));
     for (const amp::Phase& p : r.schedule) say(stdout, "{:<16} {}\n", "", phase_text(p));
+    if (const auto& o = r.oscillation_reset)
+      say(stdout,
+          "{:<16} oscillating weights reset every {} updates, after {} in which they go {:g} times as far rounded\n",
+          "", o->period, o->window, o->ratio);
     if (!r.quantization) continue;
     for (const amp::OperandGroup& g : describe(*r.quantization))
       say(stdout, "{:<16} {}: {}\n", "", fmt::join(g.operands, ", "), g.quantizer);

@@ -72,6 +72,7 @@ const std::map<std::string, double> kExpected = {
     {"eco-fp8", (4 * 32 + 2 * 8.0) / 6},
     {"unscaled-fp8", 8},
     {"muon8", 32},
+    {"tetrajet-v2", 4 + 8.0 / 16 + 32.0 / 128},
 };
 
 // By the sources that the formats name.
@@ -108,6 +109,8 @@ template <class Kind> double bits_of_scales(const Kind& kind, const Format& form
     bits += code_bits(kind.scale_format) / numbers_in(kind.block, kind.square);
   } else if constexpr (is_one_of<Kind, EdenBlocks>) {
     bits += code_bits(kind.scale_format) / kind.block;
+  } else if constexpr (is_one_of<Kind, DoubleBlocks>) {
+    bits += code_bits(kind.scale_format) / kind.block + 32.0 / kind.outer;
   } else if constexpr (is_one_of<Kind, RangeBlocks>) {
     bits += (32 + code_bits(format)) / numbers_in(kind.block, kind.square);
   } else if constexpr (is_one_of<Kind, PowerParts, FloatParts, CodedParts>) {

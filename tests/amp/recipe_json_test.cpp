@@ -226,6 +226,7 @@ TEST_CASE("a scaling's keys decide its kind, and keys without a meaning there ar
   CHECK(scaling(R"("kind": "block", "part": 4, "scale": "coded")") == Scaling(CodedParts{.part = 4}));
   CHECK(scaling(R"("kind": "nvfp4", "block": 16)") == Scaling(Nvfp4Blocks{.block = 16}));
   CHECK(scaling(R"("kind": "ms-eden", "group": 64)") == Scaling(EdenBlocks{.group = 64}));
+  CHECK(scaling(R"("kind": "double-block", "outer": 64)") == Scaling(DoubleBlocks{.outer = 64}));
 
   const auto refused = [&](const std::string& keys) {
     const std::string start = "recipe 'a', quantization, forward_x, scaling: ";
@@ -276,8 +277,8 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
       {R"({"name": 3})", "recipe number 1: \"name\" is 3; allowed is a text"},
       {R"({"name": "a", "sacling": "none"})",
        "recipe 'a': unknown key \"sacling\"; allowed are base, name, description, mode, dtype, tf32, "
-       "masters, update, optimizer_state, gradients, averages, scaling, policy, quantization, exchange, schedule; did you mean "
-       "'scaling'?"},
+       "masters, update, optimizer_state, gradients, averages, scaling, policy, quantization, exchange, schedule, "
+       "oscillation_reset; did you mean 'scaling'?"},
       {R"({"name": "a", "mode": "fulll"})",
        "recipe 'a': \"mode\" is \"fulll\"; allowed is one of full, autocast, half, pure; did you mean "
        "'full'?"},

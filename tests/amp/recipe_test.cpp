@@ -342,7 +342,8 @@ TEST_CASE("names, aliases and the registry") {
                                                         "adam4",
                                                         "eco-fp8",
                                                         "unscaled-fp8",
-                                                        "muon8"});
+                                                        "muon8",
+                                                        "tetrajet-v2"});
   CHECK(amp::recipe("O0").name == "fp32");
   CHECK(amp::recipe("O1").name == "amp-fp16");
   CHECK(amp::recipe("O2").name == "fp16-master");
@@ -354,14 +355,15 @@ TEST_CASE("names, aliases and the registry") {
     CHECK(message_of([&] { amp::recipe(bad); }) ==
           "recipe '" + std::string(bad) +
               "': fp16-static: must be followed by a positive number, as in fp16-static:128");
-  CHECK(message_of([] { amp::recipe("amp-fp61"); }) ==
-        "no recipe 'amp-fp61'; there are fp32, tf32, fp16-pure, bf16-pure, fp16-master, bf16-master, amp-fp16, "
-        "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "
-        "msamp-o2, nvfp4-4over6, mxint8, msfp12, msfp16, mx9, mx6, mx4, hif4, int8, int4, int8-asym, int4-asym, nf4, "
-        "int8-rowwise, switchback, mxfp4-backward, mxfp4-centered, quartet2, fp8-smooth, fp8-attention, bf16-flash, "
-        "bf16-flash-shifted, adam8, adam4, eco-fp8, unscaled-fp8, muon8, eXmY, eXmY:ROUNDING, pure:FORMAT, "
-        "mx16:FORMAT, "
-        "fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
+  CHECK(
+      message_of([] { amp::recipe("amp-fp61"); }) ==
+      "no recipe 'amp-fp61'; there are fp32, tf32, fp16-pure, bf16-pure, fp16-master, bf16-master, amp-fp16, "
+      "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "
+      "msamp-o2, nvfp4-4over6, mxint8, msfp12, msfp16, mx9, mx6, mx4, hif4, int8, int4, int8-asym, int4-asym, nf4, "
+      "int8-rowwise, switchback, mxfp4-backward, mxfp4-centered, quartet2, fp8-smooth, fp8-attention, bf16-flash, "
+      "bf16-flash-shifted, adam8, adam4, eco-fp8, unscaled-fp8, muon8, tetrajet-v2, eXmY, eXmY:ROUNDING, pure:FORMAT, "
+      "mx16:FORMAT, "
+      "fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
   const auto told = [](const char* name, const std::string& end) {
     CAPTURE(name);
     CHECK(message_of([&] { amp::recipe(name); }).ends_with(end));

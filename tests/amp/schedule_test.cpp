@@ -1,12 +1,17 @@
 // Recipes whose operands change their quantizers during a run.
 #include <doctest/doctest.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../../amp/recipe.h"
+#include "../../inspect/update_meter.h"
 #include "../../nn/linear.h"
 #include "../../nn/module.h"
 #include "support.h"
@@ -151,8 +156,8 @@ TEST_CASE("schedule: in a file, and what contradicts") {
   CHECK(amp::to_json(amp::recipe("mxfp4")).find("schedule") == std::string::npos);
   const std::vector<std::pair<std::string, std::string>> rows = {
       {R"([{"from": 3}])", "\"recipe\" is missing"},
-      {R"([{"recipe": "fp32"}])", "it has one of \"from\" and \"last\""},
-      {R"([{"from": 3, "last": 0.5, "recipe": "fp32"}])", "it has one of \"from\" and \"last\""},
+      {R"([{"recipe": "fp32"}])", "it has one of \"from\", \"last\" and \"when\""},
+      {R"([{"from": 3, "last": 0.5, "recipe": "fp32"}])", "it has one of \"from\", \"last\" and \"when\""},
       {R"([{"last": 1.5, "recipe": "fp32"}])", "above 0 and at most 1"},
       {R"([{"last": 0, "recipe": "fp32"}])", "above 0 and at most 1"},
       {R"([{"from": -1, "recipe": "fp32"}])", "from is -1"},
@@ -160,7 +165,15 @@ TEST_CASE("schedule: in a file, and what contradicts") {
       {R"([{"from": 3, "recipe": "fp33"}])", "no recipe 'fp33'"},
       {R"({"from": 3})", "allowed is a list such as"},
       {R"([{"from": 3, "recipe": "fp32", "modules": "a"}])", "allowed is a list of texts"},
-      {R"([{"from": 3, "recipe": "fp32", "step": 3}])", "unknown key \"step\""}};
+      {R"([{"from": 3, "recipe": "fp32", "step": 3}])", "unknown key \"step\""},
+      {R"([{"from": 3, "when": {"quantity": "gradient_norm", "below": 1}, "recipe": "fp32"}])", "it has one of"},
+      {R"([{"when": "none", "recipe": "fp32"}])", "allowed is an object such as"},
+      {R"([{"when": {"below": 1}, "recipe": "fp32"}])", "\"quantity\" is missing"},
+      {R"([{"when": {"quantity": "noise", "below": 1}, "recipe": "fp32"}])",
+       "allowed is one of gradient_to_noise, gradient_norm"},
+      {R"([{"when": {"quantity": "gradient_norm"}, "recipe": "fp32"}])", "when: below is 0; allowed is a number above"},
+      {R"([{"when": {"quantity": "gradient_norm", "below": 1, "steps": 0}, "recipe": "fp32"}])",
+       "when: steps is 0; allowed is at least 1"}};
   for (const auto& [schedule, message] : rows) {
     CAPTURE(schedule);
     CHECK(message_of([&] { from_json(schedule); }).find(message) != std::string::npos);
@@ -172,4 +185,180 @@ TEST_CASE("schedule: in a file, and what contradicts") {
   CHECK(message_of([&] {
           amp::check_valid(from_json(R"([{"from": 3, "recipe": "fp32", "modules": ["c"]}])"), net);
         }).find("the model has no module 'c'") != std::string::npos);
+}
+
+namespace {
+
+constexpr double kAlways = 1e30;
+
+Recipe when(const std::string& quantity, double below, int steps = 1, const std::string& rest = "") {
+  return from_json(fmt::format(R"([{{"when": {{"quantity": "{}", "below": {}, "steps": {}}}, "recipe": "fp32"}}{}])",
+                               quantity, below, steps, rest));
+}
+
+// By the update meter, which observes: |gradient| / |noise| of each step of mxfp4.
+std::vector<double> ratios_of_meter(int steps) {
+  const Trained plain(amp::recipe("mxfp4"));
+  std::vector<double> all;
+  for (int k = 0; k < steps; ++k) {
+    inspect::UpdateMeter meter(*plain.net);
+    {
+      const ObserverScope scope(meter);
+      plain.step(k);
+    }
+    double gradient = 0;
+    double noise = 0;
+    for (const inspect::GradientNoise& layer : meter.gradient_noise()) {
+      gradient += layer.gradient_squares;
+      noise += layer.noise_squares;
+    }
+    all.push_back(std::sqrt(gradient / noise));
+  }
+  return all;
+}
+
+double squares(const Tensor& t) { return sum(square(t.to(DType::f64))).item(); }
+
+}  // namespace
+
+TEST_CASE("measured phases: gradient to noise is that of products with and without rounding") {
+  // One layer: the gradient of its output is known.
+  default_generator().manual_seed(4);
+  nn::Linear net(32, 8);
+  RecipeRun run(when("gradient_to_noise", kAlways), net, optim::SGDOptions{.lr = 0.1});
+  const Tensor x = random({16, 32}, 1);
+  const Tensor y = run.evaluate([&] { return net(x); });
+  const Tensor dy = y * (2.0 / static_cast<double>(y.numel()));
+  const Quantizer q = *amp::recipe("mxfp4").quantization->wgrad_x;
+  const auto product = [](const Tensor& a, const Tensor& b) {
+    return matmul(a.to(DType::f64).t().contiguous(), b.to(DType::f64));
+  };
+  const Tensor exact = product(dy, x);
+  const Tensor rounded = product(fake_quantize(dy, q, {.axis = 0}), fake_quantize(x, q, {.axis = 0}));
+  CHECK(run.phase_starts().empty());
+  run.step([&] { return square(net(x)).mean(); });
+  REQUIRE(run.phase_starts().size() == 1);
+  CHECK(run.phase_starts()[0].step == 1);
+  const double ratio = std::sqrt(squares(exact) / squares(rounded - exact));
+  CHECK(run.phase_starts()[0].value == doctest::Approx(ratio).epsilon(1e-4));
+}
+
+TEST_CASE("measured phases: one begins when the update meter's measure falls below the threshold") {
+  const std::vector<double> ratios = ratios_of_meter(6);
+  std::size_t least = 1;
+  for (std::size_t k = 2; k < 5; ++k)
+    if (ratios[k] < ratios[least]) least = k;
+  REQUIRE(ratios[least] < ratios[0]);
+  double before = ratios[0];
+  for (std::size_t k = 0; k < least; ++k) before = std::min(before, ratios[k]);
+  const Recipe recipe = when("gradient_to_noise", (ratios[least] + before) / 2);
+  const Trained measured(recipe);
+  measured.steps(0, 6);
+  REQUIRE(measured.run->phase_starts().size() == 1);
+  const amp::PhaseStart start = measured.run->phase_starts()[0];
+  CHECK(start.step == static_cast<std::int64_t>(least) + 1);
+  CHECK(start.value == doctest::Approx(ratios[least]).epsilon(1e-3));
+  // The rest is that of a phase with this step.
+  const Trained given(from_json(fmt::format(R"([{{"from": {}, "recipe": "fp32"}}])", start.step)));
+  given.steps(0, 6);
+  check_same(measured, given);
+  // Nothing depends on observers.
+  const Trained observed(recipe);
+  for (int k = 0; k < 6; ++k) {
+    inspect::UpdateMeter meter(*observed.net);
+    const ObserverScope scope(meter);
+    observed.step(k);
+  }
+  check_same(observed, measured);
+  CHECK(observed.run->phase_starts()[0].value == start.value);
+}
+
+TEST_CASE("measured phases: so many steps in a row, one after the other, and none after a phase whose step came") {
+  const Trained three(when("gradient_norm", kAlways, 3));
+  three.steps(0, 6);
+  REQUIRE(three.run->phase_starts().size() == 1);
+  CHECK(three.run->phase_starts()[0].step == 3);
+  const Trained never(when("gradient_norm", 1e-30));
+  never.steps(0, 6);
+  CHECK(never.run->phase_starts().empty());
+  check_same(never, [] {
+    Trained plain(amp::recipe("mxfp4"));
+    plain.steps(0, 6);
+    return plain;
+  }());
+  const std::string second =
+      R"(, {"when": {"quantity": "gradient_to_noise", "below": 1e30, "steps": 2}, "recipe": "mxfp8"})";
+  const Trained both(when("gradient_norm", kAlways, 1, second));
+  both.steps(0, 1);
+  CHECK_FALSE(both.run->recipe_now().quantization->forward_x);
+  both.steps(1, 6);  // in f32 there is no noise
+  CHECK(both.run->phase_starts().size() == 1);
+  const Trained late(when("gradient_norm", kAlways, 4, R"(, {"from": 2, "recipe": "mxfp8"})"));
+  late.steps(0, 6);
+  REQUIRE(late.run->phase_starts().size() == 1);
+  CHECK(late.run->phase_starts()[0].phase == 1);
+  CHECK(std::isnan(late.run->phase_starts()[0].value));
+}
+
+TEST_CASE("measured phases: the loss scale and micro-batches do not change what is measured") {
+  const auto value = [](const Recipe& recipe, int parts) {
+    const Trained t(recipe);
+    for (int k = 0; k < parts; ++k) {
+      const Tensor x = random({16, 32}, 0);
+      t.run->backward(t.run->forward([&] { return square((*t.net)(x)).mean() * (1.0 / parts); }));
+    }
+    t.run->update();
+    return t.run->phase_starts().at(0).value;
+  };
+  for (const char* quantity : {"gradient_to_noise", "gradient_norm"}) {
+    CAPTURE(quantity);
+    const Recipe plain = when(quantity, kAlways);
+    Recipe scaled = plain;
+    scaled.scaling = optim::GradScalerOptions{.init_scale = 1024};
+    CHECK(value(scaled, 1) == doctest::Approx(value(plain, 1)).epsilon(1e-5));
+  }
+  CHECK(value(when("gradient_norm", kAlways), 4) ==
+        doctest::Approx(value(when("gradient_norm", kAlways), 1)).epsilon(1e-5));
+  // Four times the same part: the noise counts as independent, although here it is the same.
+  const double once = value(when("gradient_to_noise", kAlways), 1);
+  const double four = value(when("gradient_to_noise", kAlways), 4);
+  CHECK(four > 1.5 * once);
+  CHECK(four < 2.5 * once);
+}
+
+TEST_CASE("measured phases: a step with an overflow is not below the threshold") {
+  Recipe recipe = when("gradient_norm", kAlways);
+  recipe.scaling = optim::GradScalerOptions{};
+  const Trained t(recipe);
+  const Tensor x = random({16, 32}, 0);
+  t.run->step([&] { return (*t.net)(x).mean() * HUGE_VAL; });
+  CHECK(t.run->phase_starts().empty());
+  t.step(1);
+  CHECK(t.run->phase_starts().size() == 1);
+}
+
+TEST_CASE("measured phases: a resumed run has the bits of an unbroken one, and begins the phase in the same step") {
+  const Recipe recipe = when("gradient_to_noise", kAlways, 3, R"(, {"last": 0.2, "recipe": "mxfp8"})");
+  for (const int broken : {1, 2, 3, 4}) {
+    CAPTURE(broken);
+    const Trained whole(recipe);
+    whole.steps(0, broken);
+    const StateDict state = whole.run->state_dict();
+    const Trained resumed(recipe);
+    resumed.run->load_state_dict(state);
+    resumed.steps(broken, 6);
+    whole.steps(broken, 6);
+    check_same(resumed, whole);
+    REQUIRE(resumed.run->phase_starts().size() == 2);
+    CHECK(resumed.run->phase_starts()[0].step == 3);
+    CHECK(resumed.run->phase_starts()[0].value == whole.run->phase_starts()[0].value);
+  }
+}
+
+TEST_CASE("measured phases: in files") {
+  const Recipe r = when("gradient_to_noise", 1.732, 5);
+  CHECK(r.schedule[0].when ==
+        amp::PhaseCondition{.quantity = MeasuredQuantity::gradient_to_noise, .below = 1.732, .steps = 5});
+  CHECK(amp::recipe_from_json(amp::to_json(r)).schedule == r.schedule);
+  CHECK(amp::to_json(r).find("\"from\"") == std::string::npos);
 }

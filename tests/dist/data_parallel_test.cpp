@@ -141,6 +141,38 @@ TEST_CASE("every number of ranks trains to the same bits with synchronised batch
   set_deterministic(false);
 }
 
+TEST_CASE("measured phases and resets of oscillating weights have the same bits on every number of ranks") {
+  set_deterministic(true);
+  amp::Recipe measured = amp::recipe("mxfp4");
+  measured.name = "measured";
+  const amp::PhaseCondition noise{.quantity = MeasuredQuantity::gradient_to_noise, .below = 1e30, .steps = 2};
+  measured.schedule = {{.recipe = "fp32", .when = noise}};
+  amp::register_recipe(measured);
+  amp::Recipe resets = amp::recipe("tetrajet-v2");
+  resets.name = "resets";
+  resets.oscillation_reset = amp::OscillationReset{.period = 3, .window = 2, .ratio = 1.5};
+  amp::register_recipe(resets);
+  for (const char* recipe : {"measured", "resets"})
+    for (const bool synchronized : {false, true}) {
+      CAPTURE(recipe);
+      CAPTURE(synchronized);
+      const Outcome one = train({.recipe = recipe, .synchronized = synchronized});
+      if (one.state.contains("phases.begun")) {
+        CHECK(one.state.integer("phases.begun") == 1);
+        CHECK(one.state.integer("phases.0.step") == 2);
+        CHECK(one.state.real("phases.0.value") > 1);
+        CHECK(one.state.real("phases.0.value") < 100);
+      } else {
+        CHECK(one.state.integer("oscillation.windows") == 1);
+        CHECK(one.state.integer("oscillation.resets") > 0);
+      }
+      for (const int ranks : {2, 3, 8})
+        check_same_bits(train({.recipe = recipe, .ranks = ranks, .synchronized = synchronized}), one);
+      if (!synchronized) check_same_bits(train({.recipe = recipe, .ranks = 4, .bucket_bytes = 300}), one);
+    }
+  set_deterministic(false);
+}
+
 TEST_CASE("buckets change no bit of an overflow on one rank, and of synchronised batch norm") {
   set_deterministic(true);
   for (const std::int64_t bytes : {1, 3000}) {

@@ -83,7 +83,7 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
   CHECK(json.contains("machine"));
   CHECK(json.contains("version"));
   const std::string csv = folder.read("curves.csv");
-  CHECK(csv.starts_with("recipe,seed,step,loss,scale,skipped,underflow_percent\n"));
+  CHECK(csv.starts_with("recipe,seed,step,loss,scale,skipped,underflow_percent,phase\n"));
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 1 + 4 * 15);
   const std::string html = folder.read("report.html");
   CHECK(html.find("@DATA@") == std::string::npos);
@@ -279,7 +279,7 @@ TEST_CASE("names of recipes are quoted in curves.csv where they need it") {
   lab::Result r;
   r.recipe = "a, \"b\"";
   r.curve = {{0}, {1.5}, {1}, {false}, {NAN}};
-  CHECK(lab::curves_csv({r}).ends_with("\n\"a, \"\"b\"\"\",0,0,1.5,1,0,\n"));
+  CHECK(lab::curves_csv({r}).ends_with("\n\"a, \"\"b\"\"\",0,0,1.5,1,0,,0\n"));
 }
 
 TEST_CASE("what the report shades as lost is what was lost") {
