@@ -285,9 +285,13 @@ void check_valid(const AttentionPrecision& a) {
     const std::optional<Quantizer>& q = a.*field;
     if (!q) continue;
     in_context(name, [&] { check_valid(*q); });
-    if (q->hadamard || q->center || is_any<DelayedScale>(q->scaling))
-      throwf("{}: attention takes scales from its own numbers: no delayed scaling, no transform, no mean subtracted",
-             name);
+    if (q->hadamard || q->center || has_kept_scale(q->scaling))
+      throwf(
+          "{}: attention takes scales from its own numbers: no delayed or learned scaling, no transform, no mean "
+          "subtracted",
+          name);
+    if (q->gradient != QuantizerGradient::straight)
+      throwf("{}: the gradient is {}; in attention it is straight", name, to_string(q->gradient));
   }
   for (const auto* sums : {&a.qk_accumulator, &a.pv_accumulator})
     if (*sums) check_valid(**sums);
