@@ -1,7 +1,11 @@
 #include "learned_scales.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "../core/ops/ops.h"
@@ -51,6 +55,22 @@ void give_steps(QuantizationState& state, nn::Module& model) {
     for (const auto& [name, parameter] : own)
       if (parameter.dim() >= 2) state.set_steps(parameter, step(name + kInputStep), step(name + kStep));
   }
+}
+
+StateDict without_foreign_steps(const StateDict& state, const nn::Module& model) {
+  const nn::NamedTensors known = model.named_parameters();
+  const auto is_foreign_step = [&](const StateDict::Entry& entry) {
+    const auto* const tensor = std::get_if<Tensor>(&entry.value);
+    if (!tensor || tensor->dim() != 0) return false;
+    if (std::ranges::any_of(known, [&](const auto& parameter) { return parameter.first == entry.name; })) return false;
+    return std::ranges::any_of(std::array{kInputStep, kStep}, [&](const std::string& suffix) {
+      return entry.name.ends_with(suffix) && state.contains(entry.name.substr(0, entry.name.size() - suffix.size()));
+    });
+  };
+  StateDict kept;
+  for (const StateDict::Entry& entry : state)
+    if (!is_foreign_step(entry)) std::visit([&](const auto& value) { kept.set(entry.name, value); }, entry.value);
+  return kept;
 }
 
 }  // namespace gradual::amp

@@ -14,5 +14,8 @@ namespace gradual::amp {
 void register_steps(const QuantizationState& state, nn::Module& model);
 // Tells the state which parameters they are.
 void give_steps(QuantizationState& state, nn::Module& model);
+// A model's state without the steps that `model` lacks: for a model that another recipe trains or runs. A step is a
+// number whose name follows from a tensor's.
+StateDict without_foreign_steps(const StateDict& state, const nn::Module& model);
 
 }  // namespace gradual::amp

@@ -259,6 +259,19 @@ TEST_CASE("learned scales train, are saved, and go on after a resume with the sa
   }
 }
 
+TEST_CASE("a model without learned scales takes the rest of a state that has them") {
+  const auto net = small_net();
+  const RecipeRun run(amp::recipe("int4-lsq"), *net, optim::SGDOptions{.lr = 0.1});
+  const auto plain = small_net();
+  const StateDict state = net->state_dict();
+  CHECK(message_of([&] { plain->load_state_dict(state); }).find("unexpected: 0.weight_step, 0.weight_input_step") !=
+        std::string::npos);
+  const StateDict rest = amp::without_foreign_steps(state, *plain);
+  CHECK(rest.size() == 4);
+  plain->load_state_dict(rest);
+  CHECK(amp::without_foreign_steps(state, *net).size() == 8);
+}
+
 TEST_CASE("a checkpointed segment gives learned scales the same gradients") {
   const Tensor x = random({16, 16}, 5);
   const auto gradients = [&](bool checkpointed) {

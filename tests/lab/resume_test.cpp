@@ -71,7 +71,7 @@ TEST_CASE("resume tells of a finished run that it does not take") {
 }
 
 TEST_CASE("quantised runs resume to the bits too: histories, draws and codes are in the checkpoint") {
-  for (const char* name : {"fp8-delayed", "fp8-smooth", "nvfp4", "msamp-o2"}) {
+  for (const char* name : {"fp8-delayed", "fp8-smooth", "int4-lsq", "nvfp4", "msamp-o2"}) {
     CAPTURE(name);
     const Folder parts("quantised");
     lab::Options o{.epochs = 2, .batch = 32, .sample_every = 2};
