@@ -254,7 +254,7 @@ std::vector<Recipe> quantized_recipes() {
            learned_steps()),
       full("mxfp4-clipped", "as mxfp4; what its scales clip has no gradient (PACT, arXiv 1805.06085)",
            clipped(mx("e2m1"))),
-      full("dge-fp4",
+      full("e2m1-dge",
            "forward in e2m1, one scale per row; the gradient of W is that of a smooth step (arXiv 2501.17116); "
            "backward's operands in f32",
            differentiable_weights()),

@@ -24,7 +24,7 @@ constexpr const char* kWays[] = {"f32", "straight, W", "smooth step, W", "straig
 
 amp::Recipe recipe(const std::string& way) {
   if (way == "f32") return amp::recipe("fp32");
-  amp::Recipe r = amp::recipe("dge-fp4");
+  amp::Recipe r = amp::recipe("e2m1-dge");
   r.name = "of the program";
   if (way.starts_with("straight")) r.quantization->forward_w->gradient = QuantizerGradient::straight;
   if (!way.ends_with("x")) r.quantization->forward_x.reset();
@@ -42,7 +42,7 @@ Outcome trained(const std::string& way, double rate, std::uint64_t seed, long st
   nn::Sequential teacher{nn::Linear(kInputs, 32), nn::Tanh(), nn::Linear(32, 8)};
   nn::Sequential model{nn::Linear(kInputs, 64), nn::Tanh(), nn::Linear(64, 8)};
   amp::RecipeRun run(recipe(way), model, optim::AdamOptions{.lr = rate}, {.seed = seed});
-  const Quantizer by_row = *amp::recipe("dge-fp4").quantization->forward_x;
+  const Quantizer by_row = *amp::recipe("e2m1-dge").quantization->forward_x;
   const auto codes = [&] { return fake_quantize(model.parameters()[0].detach(), by_row, {.axis = -1}); };
   const auto unscaled = [](const Tensor& t) { return div(t, amax(abs(t), {1}, true)); };
   Outcome out;

@@ -66,7 +66,7 @@ const std::map<std::string, double> kExpected = {
     // x and w in all their products
     {"int4-lsq", (4 * 4 + 2 * 32) / 6.0},
     {"mxfp4-clipped", 4 + 8.0 / 32},
-    {"dge-fp4", (2 * 4 + 4 * 32) / 6.0},
+    {"e2m1-dge", (2 * 4 + 4 * 32) / 6.0},
     {"fp8-smooth", 8},
     {"bf16-flash", 32},
     {"bf16-flash-shifted", 32},

@@ -102,7 +102,7 @@ TEST_CASE("gradients of quantizers in convolutions: channels in blocks, rows of 
   CHECK(same_bits(got.dw, straight.dw * quantizer_slopes(w, *bent.forward_w, {.axis = 1})));
   CHECK_FALSE(same_bits(got.dx, straight.dx));
   // A row of the product is the whole kernel of an output channel.
-  Quantization rows{.forward_w = amp::recipe("dge-fp4").quantization->forward_w};
+  Quantization rows{.forward_w = amp::recipe("e2m1-dge").quantization->forward_w};
   const Gradients of_rows = of_product(rows, x, w, conv);
   const Tensor slopes = quantizer_slopes(w.permute({0, 2, 3, 1}).reshape({6, -1}), *rows.forward_w);
   rows.forward_w->gradient = QuantizerGradient::straight;
@@ -229,7 +229,7 @@ TEST_CASE("learned scales train, are saved, and go on after a resume with the sa
   const auto steps = [&](RecipeRun& run, nn::Module& model, int n) {
     for (int k = 0; k < n; ++k) run.step([&] { return square(model(x)).mean(); });
   };
-  for (const char* name : {"int4-lsq", "mxfp4-clipped", "dge-fp4"}) {
+  for (const char* name : {"int4-lsq", "mxfp4-clipped", "e2m1-dge"}) {
     CAPTURE(name);
     const auto whole = small_net();
     RecipeRun a(amp::recipe(name), *whole, optim::AdamWOptions{.lr = 1e-2});

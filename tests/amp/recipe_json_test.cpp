@@ -187,7 +187,7 @@ TEST_CASE("what earlier versions did not write is left out where it says what th
   CHECK(text.find("qk_accumulator") != std::string::npos);
   for (const char* key : {"\"signs\"", "\"center\"", "\"gradient\"", "\"smooth\""})
     CHECK(text.find(key) == std::string::npos);
-  CHECK(amp::to_json(amp::recipe("dge-fp4")).find("\"gradient\": \"differentiable\"") != std::string::npos);
+  CHECK(amp::to_json(amp::recipe("e2m1-dge")).find("\"gradient\": \"differentiable\"") != std::string::npos);
   CHECK(amp::to_json(amp::recipe("quartet2")).find("\"signs\": \"drawn\"") != std::string::npos);
 }
 

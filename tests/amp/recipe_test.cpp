@@ -336,7 +336,7 @@ TEST_CASE("names, aliases and the registry") {
                                                         "quartet2",
                                                         "int4-lsq",
                                                         "mxfp4-clipped",
-                                                        "dge-fp4",
+                                                        "e2m1-dge",
                                                         "fp8-smooth",
                                                         "bf16-flash",
                                                         "bf16-flash-shifted",
@@ -360,7 +360,7 @@ TEST_CASE("names, aliases and the registry") {
         "no recipe 'amp-fp61'; there are fp32, tf32, fp16-pure, bf16-pure, fp16-master, bf16-master, amp-fp16, "
         "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "
         "msamp-o2, nvfp4-4over6, mxint8, msfp12, msfp16, mx9, mx6, mx4, hif4, int8, int4, int8-asym, int4-asym, nf4, "
-        "int8-rowwise, switchback, mxfp4-backward, mxfp4-centered, quartet2, int4-lsq, mxfp4-clipped, dge-fp4, "
+        "int8-rowwise, switchback, mxfp4-backward, mxfp4-centered, quartet2, int4-lsq, mxfp4-clipped, e2m1-dge, "
         "fp8-smooth, "
         "bf16-flash, bf16-flash-shifted, adam8, adam4, eco-fp8, unscaled-fp8, muon8, eXmY, eXmY:ROUNDING, pure:FORMAT, "
         "mx16:FORMAT, "
@@ -373,8 +373,7 @@ TEST_CASE("names, aliases and the registry") {
        "; did you mean 'fp8-delayed', 'fp8-current', 'fp8-rowwise', 'fp8-block128', 'fp8-smooth', 'eco-fp8' or "
        "'unscaled-fp8'?");
   told("fp4",
-       "; did you mean 'mxfp4', 'nvfp4', 'nvfp4-4over6', 'mxfp4-backward', 'mxfp4-centered', 'mxfp4-clipped' or "
-       "'dge-fp4'?");
+       "; did you mean 'mxfp4', 'nvfp4', 'nvfp4-4over6', 'mxfp4-backward', 'mxfp4-centered' or 'mxfp4-clipped'?");
   told("mx", "; did you mean 'mxfp8', 'mxfp6', 'mxfp4', 'mxfp4-backward', 'mxfp4-centered' or 'mxfp4-clipped'?");
   told("mixed", "; did you mean 'amp-fp16' or 'amp-bf16'?");
   told("bf16", "; did you mean 'bf16-pure', 'bf16-master', 'amp-bf16', 'bf16-flash' or 'bf16-flash-shifted'?");
