@@ -30,13 +30,15 @@ void check_valid(const Exchange& e) {
   const Quantizer& q = *e.quantizer;
   in_context("exchange, quantizer", [&] { check_valid(q); });
   // Random scales of ms-eden are right on average for numbers that were turned, and gradients are not.
-  if (is_any<DelayedScale, RowScale, RowRange, EdenBlocks>(q.scaling))
+  if (is_any<DelayedScale, LearnedScale, RowScale, RowRange, EdenBlocks>(q.scaling))
     throwf("exchange: a scaling of kind {} is not exchanged; allowed are none, fixed, tensor, block, nvfp4",
            kind_name(q.scaling));
   if (has_tiles(q.scaling))
     throw_error("exchange: square blocks need a matrix; gradients are exchanged as rows of numbers");
   if (q.hadamard || q.center || has_zero_points(q.scaling))
     throw_error("exchange: hadamard, center and zero points belong to products");
+  if (q.gradient != QuantizerGradient::straight)
+    throwf("exchange: the gradient is {}; it belongs to a product", to_string(q.gradient));
   if (!q.format.is_signed) throw_error("exchange: gradients have signs, which the format lacks");
 }
 

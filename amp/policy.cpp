@@ -97,9 +97,12 @@ CastPolicy CastPolicy::cast(DType dtype) {
   return {.kind = PolicyKind::cast, .dtype = dtype};
 }
 
-CastPolicy CastPolicy::rewrite(const std::string& name, Rewrite function) {
+CastPolicy CastPolicy::rewrite(const std::string& name, Rewrite function, RewriteParameters parameters) {
   if (!function) throw_error("cast policy: the rewrite '" + name + "' has no function");
-  return {.kind = PolicyKind::rewrite, .text = name, .function = std::make_shared<const Rewrite>(std::move(function))};
+  CastPolicy policy{
+      .kind = PolicyKind::rewrite, .text = name, .function = std::make_shared<const Rewrite>(std::move(function))};
+  if (parameters) policy.parameters = std::make_shared<const RewriteParameters>(std::move(parameters));
+  return policy;
 }
 
 CastPolicy CastPolicy::from_name(std::string_view name) {

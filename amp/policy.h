@@ -30,12 +30,16 @@ enum class PolicyKind : std::uint8_t {
 // gradient (amp/rewrite.h). Returns the op's output, in any floating dtype. The function of a composite op runs with
 // recording as it is, once, and records its gradient itself.
 using Rewrite = std::function<Outputs(const OpCall& call)>;
+// Parameters besides the call's inputs on which the result of a rewritten op depends, such as learned scales. They
+// become inputs of the recorded op. Undefined ones have no gradient.
+using RewriteParameters = std::function<std::vector<Tensor>(const OpCall& call)>;
 
 struct CastPolicy {
   PolicyKind kind = PolicyKind::pass;
-  DType dtype = DType::f32;                      // cast: to what
-  std::string text = {};                         // banned: the reason and the remedy; rewrite: its name
-  std::shared_ptr<const Rewrite> function = {};  // rewrite
+  DType dtype = DType::f32;                                  // cast: to what
+  std::string text = {};                                     // banned: the reason and the remedy; rewrite: its name
+  std::shared_ptr<const Rewrite> function = {};              // rewrite
+  std::shared_ptr<const RewriteParameters> parameters = {};  // rewrite: may be null
 
   static CastPolicy pass() { return {}; }
   static CastPolicy lower() { return {.kind = PolicyKind::lower}; }
@@ -43,7 +47,7 @@ struct CastPolicy {
   static CastPolicy promote() { return {.kind = PolicyKind::promote}; }
   static CastPolicy cast(DType dtype);  // f32, f16 or bf16
   static CastPolicy banned(const std::string& message) { return {.kind = PolicyKind::banned, .text = message}; }
-  static CastPolicy rewrite(const std::string& name, Rewrite function);
+  static CastPolicy rewrite(const std::string& name, Rewrite function, RewriteParameters parameters = {});
   // From a name in a file: "pass", "lower", "fp32", "promote", "banned", or the dtype of a cast ("f16").
   static CastPolicy from_name(std::string_view name);
 };

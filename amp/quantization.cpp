@@ -70,6 +70,12 @@ Quantizer untransformed(const Quantizer& quantizer, const Quantization& q) {
   return plain;
 }
 
+// True if both round to the same numbers.
+bool rounds_alike(std::optional<Quantizer> a, const Quantizer& b) {
+  if (a) a->gradient = b.gradient;
+  return a == b;
+}
+
 // True if forward has looked for the Inf and NaN of an operand that backward rounds again.
 bool seen_in_forward(const ProductOperand& o, Site& site) {
   const std::optional<Quantizer>& forward = (*site.quantization).*kOperandQuantizers[static_cast<int>(o.role)][0];
@@ -121,6 +127,68 @@ Tensor channel_scales(const Tensor& t, int channel, const Format& format) {
   return quantize_operand(rows, by_channel, {.axis = 0}).scale.reshape(sizes);
 }
 
+// Whether the gradient of the operand that is rounded is more than straight-through.
+bool bends_gradient(const ProductOperand& o) {
+  const RewriteContext& context = rewrite_context();
+  return !context.gradient && context.recorded && o.quantizer->gradient != QuantizerGradient::straight;
+}
+
+Tensor slopes_of(const Tensor& t, const Quantizer& plain, const QuantizeOptions& options, const PartOf& layout) {
+  const StageScope unseen(chain().observe, nullptr);  // rounds no operand
+  return slopes_of_part(t, plain, options, layout);
+}
+
+// The parameter of an operand's learned scale; Error if it has none.
+const Tensor& step_of(Role role, const Site& site) {
+  const Tensor& step = role == Role::activation ? site.x_step : site.w_step;
+  if (step.defined()) return step;
+  throwf(
+      "quantization: {} has no learned scale: an amp::RecipeRun registers scales for the weights of a model that are "
+      "parameters of at least two dims; leave other products out by `modules`",
+      site.name.empty() ? std::string("the model") : site.name);
+}
+
+// Puts the scale of a learned step into the history. A step without a first value has that of this call: after the
+// outermost region (or the step of all shards) the largest one of the calls since is the parameter's.
+void find_step(const ProductOperand& o, const Tensor& t, const QuantizeOptions& options, Site& site) {
+  if (!is_any<LearnedScale>(o.quantizer->scaling) || o.use == QuantizeFor::later_use) return;
+  const StageScope unseen(chain().observe, nullptr);
+  const NoGrad off;
+  const AccumulatorScope exact(std::nullopt);
+  AmaxHistory& history = *options.history;
+  double step = step_of(o.role, site).item<double>();
+  if (step == 0 && t.numel() > 0) {
+    const double magnitude = mean(abs(t.to(DType::f32))).item<double>();
+    step = first_step(magnitude, o.quantizer->format);
+    if (stages_amax(o.use) && magnitude > 0 && std::isfinite(magnitude)) history.stage(step);
+  }
+  history.scale = step == 0 ? 1 : scale_of_step(step);
+}
+
+// The elements of a weight, or the features of a sample: those of x in all dims but the first one.
+std::int64_t elements_of(Role role, const Tensor& t) {
+  if (role == Role::weight || t.dim() < 2) return t.numel();
+  return t.size(0) == 0 ? 1 : t.numel() / t.size(0);
+}
+
+// Tells the rewrite what the gradient of a rounded operand becomes.
+void note_gradient(const ProductOperand& o, const Tensor& t, const Quantizer& plain, const QuantizeOptions& options,
+                   const PartOf& layout, const QuantizedOperand& result) {
+  const RewriteContext& context = rewrite_context();
+  const bool learns = is_any<LearnedScale>(plain.scaling) && !context.gradient && context.recorded;
+  if (!learns && !bends_gradient(o)) return;
+  OperandGradient gradient;
+  if (bends_gradient(o)) gradient.slopes = slopes_of(t, plain, options, layout);
+  if (learns) {
+    const StageScope unseen(chain().observe, nullptr);
+    const Tensor u = mul(t.to(DType::f32), options.history->used);
+    gradient.direction = sub(result.values, gradient.slopes.defined() ? mul(u, gradient.slopes) : u);
+    gradient.parameter = o.role == Role::activation ? 0 : 1;
+    gradient.factor = step_gradient_scale(elements_of(o.role, t), plain.format);
+  }
+  set_gradient(o.input, std::move(gradient));
+}
+
 // Rounds an operand along `axis`, unless it was saved as codes.
 QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site, const PartOf& layout = {}) {
   if (o.saved) return {t, *o.saved};
@@ -131,11 +199,15 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
   look_at(o, t, plain, options.use, site);
   if (o.channel && t.dim() >= 2) {
     const Tensor scales = channel_scales(t, *o.channel, plain.format);
-    QuantizedOperand result = quantize_part(div(t.to(DType::f32), scales), plain, options, layout);
+    const Tensor even = div(t.to(DType::f32), scales);
+    QuantizedOperand result = quantize_part(even, plain, options, layout);
+    if (bends_gradient(o)) set_gradient(o.input, {.slopes = slopes_of(even, plain, options, layout)});
     result.values = mul(result.values, scales);
     return result;
   }
+  find_step(o, t, options, site);
   QuantizedOperand result = quantize_part(t, plain, options, layout);
+  note_gradient(o, t, plain, options, layout, result);
   if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
   // the same codes
   options.use = QuantizeFor::later_use;
@@ -148,7 +220,8 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
 // Not where noise is measured, which needs the operands themselves.
 void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedOperand& v, bool measures) {
   if (!q.save_codes || measures || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
-  if (q.*kOperandQuantizers[static_cast<int>(o.role)][1] != *o.quantizer || is_identity(*o.quantizer)) return;
+  if (!rounds_alike(q.*kOperandQuantizers[static_cast<int>(o.role)][1], *o.quantizer) || is_identity(*o.quantizer))
+    return;
   const Format format = detail::rounded_format(*o.quantizer);
   if (!per_tensor(o.quantizer->scaling) || changes_numbers(*o.quantizer) || o.channel || format.bits() > 16) return;
   // The values are the codes' own: encoding them is exact in any mode.
@@ -221,6 +294,8 @@ Tensor multiplied(OpId op, TensorRefs inputs, const ProductOperand& a, const Ten
 Tensor amax_of_whole(const ProductOperand& o, const ProductOperand& other, const std::vector<bool>& signs) {
   const std::shared_ptr<WholeOperands>& whole = whole_operands();
   if (!whole || stays(o)) return {};
+  if (is_any<LearnedScale>(o.quantizer->scaling))
+    throw_error("parts of an operand agree on an amax, not on a learned scale; let each part have its own scales");
   const bool range = is_any<TensorRange>(o.quantizer->scaling);
   if (!range && !is_any<TensorScale, DelayedScale, Nvfp4Blocks, EdenBlocks>(o.quantizer->scaling)) return {};
   if (o.channel)
@@ -394,20 +469,25 @@ Tensor transformed_within(const Tensor& t, int dim, std::int64_t groups, const s
 }
 
 // Rounds the rows [groups m, k] of the operand that is not unfolded. Tiles lie within a group.
-QuantizedOperand rounded_rows(const ProductOperand& o, const Tensor& rows, std::int64_t groups, Site& site) {
+// slopes: of the quantizer's gradient, if that is not straight.
+QuantizedOperand rounded_rows(const ProductOperand& o, const Tensor& rows, std::int64_t groups, Site& site,
+                              Tensor& slopes) {
   const std::int64_t m = rows.size(0) / groups;
   if (!has_tiles(o.quantizer->scaling) || m % block_size(o.quantizer->scaling) == 0) groups = 1;
   const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
   const Tensor amax = groups > 1 && has_two_levels(plain.scaling) ? absmax_tensor(rows) : Tensor();
   QuantizedOperand all;
   std::vector<Tensor> values;
+  std::vector<Tensor> slopes_of_groups;
   for (std::int64_t g = 0; g < groups; ++g) {
     const Tensor part = groups == 1 ? rows : rows.narrow(0, g * m, m);
     const QuantizeOptions options = rounding_of(o, 1, site);
     look_at(o, part, plain, options.use, site);
     all = quantize_part(part, plain, options, {.amax = amax});
     values.push_back(all.values);
+    if (bends_gradient(o)) slopes_of_groups.push_back(slopes_of(part, plain, options, {.amax = amax}));
   }
+  if (!slopes_of_groups.empty()) slopes = cat(slopes_of_groups, 0);
   if (groups > 1) all.values = cat(values, 0);
   return all;
 }
@@ -456,7 +536,9 @@ QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const Pr
     save_codes(q, o, r, c.site.state->measures);
     return r;
   }
-  QuantizedOperand r = rounded_rows(o, conv_rows(op, t, c.attrs.groups), c.attrs.groups, c.site);
+  Tensor slopes;
+  QuantizedOperand r = rounded_rows(o, conv_rows(op, t, c.attrs.groups), c.attrs.groups, c.site, slopes);
+  if (slopes.defined()) set_gradient(o.input, {.slopes = from_conv_rows(op, slopes, t.sizes(), c.attrs.groups)});
   r.values = from_conv_rows(op, r.values, t.sizes(), c.attrs.groups);
   r.scale = row_scale(op, r.scale);
   return r;
@@ -481,6 +563,11 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
       throw_error(
           "requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor or its blocks "
           "divide the channels");
+    if (!within && o->input == c.axis.windows && bends_gradient(*o))
+      throwf(
+          "a {} gradient: a convolution rounds windows, not {}, unless it has one scale for a tensor or its blocks "
+          "divide the channels; leave it out by `modules`",
+          to_string(o->quantizer->gradient), o->role == Role::activation ? "x" : "W");
     if (!within && o->channel)
       throw_error(
           "smooth: a convolution rounds windows, not x, unless it has one scale for a tensor or its blocks divide the "
@@ -650,8 +737,22 @@ const DelayedScale* delayed(const std::optional<Quantizer>& q) {
   return q ? std::get_if<DelayedScale>(&q->scaling) : nullptr;
 }
 
+bool learned(const std::optional<Quantizer>& q) { return q && is_any<LearnedScale>(q->scaling); }
+
 void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
   if (const DelayedScale* const scaling = delayed(q); scaling && h.is_staged) h.advance(*scaling, q->format);
+}
+
+// Gives a step without a value the staged one.
+void begin_step(AmaxHistory& h, const Tensor& step) {
+  if (!h.is_staged) return;
+  const NoGrad off;
+  const StageScope amp(chain().amp, nullptr);
+  const StageScope unseen(chain().observe, nullptr);
+  const StageScope exact(chain().results, nullptr);
+  const double first = h.staged;
+  h.forget_staged();
+  if (step.item<double>() == 0) step.fill_(first);
 }
 
 void store(StateDict& state, const std::string& name, AmaxHistory& h) {
@@ -669,6 +770,34 @@ void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
 
 }  // namespace
 
+// Where the gradient of a quantizer flows, and learned scales.
+static void check_gradients(const Quantization& q) {
+  for (const auto& [field, quantizer] : kQuantizerFields) {
+    const std::optional<Quantizer>& one = q.*quantizer;
+    if (!one) continue;
+    const bool forward = quantizer == &Quantization::forward_x || quantizer == &Quantization::forward_w;
+    const bool straight = one->gradient == QuantizerGradient::straight;
+    if (!straight && !forward)
+      throwf("quantization, {}: the gradient is {}; it is a choice of forward_x and forward_w, whose gradients flow",
+             field, to_string(one->gradient));
+    if (!forward || (straight && !learned(one))) continue;
+    if (changes_numbers(*one))
+      throwf("quantization, {}: a {} goes with numbers that are not transformed nor centered", field,
+             straight ? std::string("learned scale") : fmt::format("{} gradient", to_string(one->gradient)));
+  }
+  for (const auto* dy : {&q.dgrad_dy, &q.wgrad_dy})
+    if (learned(*dy)) throw_error("quantization: scales of x and W can be learned; those of dy have no gradient");
+  if (q.smooth && learned(q.forward_x)) throw_error("quantization: smooth goes with an x whose scale is not learned");
+}
+
+bool learns_scales(const Quantization& q) {
+  if (learned(q.forward_x) || learned(q.forward_w)) return true;
+  return std::ranges::any_of(q.modules, [](const auto& module) {
+    const Recipe other = recipe(module.second);
+    return other.quantization && learns_scales(*other.quantization);
+  });
+}
+
 void check_valid(const Quantization& q) {
   for (const auto& [field, quantizer] : kQuantizerFields)
     if (const auto& one = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check_valid(*one); });
@@ -684,6 +813,7 @@ void check_valid(const Quantization& q) {
   const bool transforms_x = (q.forward_x && q.forward_x->hadamard) || (q.wgrad_x && q.wgrad_x->hadamard);
   if (q.smooth && (q.requantize || transforms_x))
     throw_error("quantization: smooth goes with an x that is not transformed, and without requantize");
+  check_gradients(q);
   for (const auto* weight : {&q.forward_w, &q.dgrad_w})
     if (*weight && (*weight)->center) throw_error("quantization: center is for x and dy; weights have no samples");
   both_or_none("forward", q.forward_x, q.forward_w);
@@ -692,22 +822,21 @@ void check_valid(const Quantization& q) {
   // x and W are staged only in forward, and one history serves both products of a tensor.
   using Field = std::optional<Quantizer>;
   const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
-    if (!delayed(b)) return;
+    if (!delayed(b) && !learned(b)) return;
     if (may_lack && !delayed(a)) return;
     if (!a || a->scaling != b->scaling || a->format != b->format || a->center != b->center ||
         a->hadamard != b->hadamard || a->signs != b->signs)
-      throwf(
-          "quantization, {}: delayed scaling keeps one history, so {} must have the same format, scaling and transform",
-          later, sooner);
+      throwf("quantization, {}: {}, so {} must have the same format, scaling and transform", later,
+             learned(b) ? "a learned scale is one of forward" : "delayed scaling keeps one history", sooner);
   };
   one_history("wgrad_x", q.wgrad_x, "forward_x", q.forward_x, false);
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
   one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
-    if (*kept && (delayed(*kept) || changes_numbers(**kept)))
+    if (*kept && (delayed(*kept) || learned(*kept) || changes_numbers(**kept)))
       throw_error(
           "quantization: gradients, weights, masters, moments and results take scales from their own "
-          "values: no delayed scaling, no transform, no mean subtracted");
+          "values: no delayed nor learned scaling, no transform, no mean subtracted");
   if (q.accumulator) check_valid(*q.accumulator);
   if (q.attention) in_context("quantization, attention", [&] { check_valid(*q.attention); });
   for (const auto& module : q.modules)
@@ -782,6 +911,12 @@ bool QuantizationState::rounds_attention() const {
          std::ranges::any_of(overrides_, [](const auto& other) { return other && other->attention; });
 }
 
+bool QuantizationState::learns_scales() const {
+  const auto learns = [](const Quantization& q) { return learned(q.forward_x) || learned(q.forward_w); };
+  return learns(quantization_) ||
+         std::ranges::any_of(overrides_, [&](const auto& other) { return other && learns(*other); });
+}
+
 QuantizationState::Site& QuantizationState::find(const std::string& name) {
   for (const auto& s : sites_)
     if (s->name == name) return *s;
@@ -795,7 +930,25 @@ static Quantization alone(Quantization q) {
   return q;
 }
 
+void QuantizationState::set_steps(const Tensor& weight, const Tensor& x_step, const Tensor& w_step) {
+  steps_.push_back({weight, x_step, w_step});
+}
+
+void QuantizationState::Site::take_staged(Role role) {
+  const bool of_x = role == Role::activation;
+  AmaxHistory& history = this->*kHistories[static_cast<int>(role)].second;
+  if (role == Role::error) {
+    advance(history, quantization->dgrad_dy);
+    advance(history, quantization->wgrad_dy);
+    return;
+  }
+  const std::optional<Quantizer>& forward = of_x ? quantization->forward_x : quantization->forward_w;
+  if (learned(forward)) begin_step(history, of_x ? x_step : w_step);
+  else advance(history, forward);
+}
+
 void QuantizationState::take_histories(const QuantizationState& other) {
+  take_steps(other);
   for (const auto& theirs : other.sites_) {
     Site& mine = find(theirs->name);
     if (!mine.quantization || !theirs->quantization || alone(*mine.quantization) != alone(*theirs->quantization))
@@ -812,6 +965,11 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
   if (at == known.end()) at = known.insert(known.end(), weight.raw());
   Site& found = find(at == known.begin() ? module : fmt::format("{}#{}", module, at - known.begin() + 1));
   found.weight = storage_id(weight);
+  for (const Steps& steps : steps_)
+    if (!found.x_step.defined() && !found.w_step.defined() && steps.weight.raw() == weight.raw()) {
+      found.x_step = steps.x;
+      found.w_step = steps.w;
+    }
   return found;
 }
 
@@ -819,18 +977,15 @@ void QuantizationState::end_forward() {
   if (purpose == Purpose::part_of_step) return;
   for (const auto& s : sites_)
     if (s->quantization) {
-      advance(s->x, s->quantization->forward_x);
-      advance(s->w, s->quantization->forward_w);
+      s->take_staged(Role::activation);
+      s->take_staged(Role::weight);
     }
 }
 
 void QuantizationState::end_backward() {
   if (purpose == Purpose::part_of_step) return;
   for (const auto& s : sites_)
-    if (s->quantization) {
-      advance(s->dy, s->quantization->dgrad_dy);
-      advance(s->dy, s->quantization->wgrad_dy);
-    }
+    if (s->quantization) s->take_staged(Role::error);
 }
 
 void QuantizationState::forget_staged() {
@@ -881,8 +1036,14 @@ void QuantizationState::load_state_dict(const StateDict& state) {
 
 void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state, bool unrecorded) {
   not_null(state, "quantize_contractions: the state");
+  RewriteParameters steps;
+  if (state->learns_scales())
+    steps = [state](const OpCall& call) {
+      const QuantizationState::Site& site = state->site(call[1]);
+      return std::vector<Tensor>{site.x_step, site.w_step};
+    };
   const CastPolicy policy = CastPolicy::rewrite(
-      "quantization", [state, unrecorded](const OpCall& call) { return quantized(*state, unrecorded, call); });
+      "quantization", [state, unrecorded](const OpCall& call) { return quantized(*state, unrecorded, call); }, steps);
   for (const OpId op : kQuantisedOps) table.set(op, policy);
   if (!state->rounds_attention()) return;
   table.set(OpId::scaled_dot_product_attention, CastPolicy::rewrite("quantization", [state](const OpCall& call) {

@@ -96,6 +96,8 @@ inline constexpr std::optional<Quantizer> Quantization::*kOperandQuantizers[kRol
     {&Quantization::weight_gradient, &Quantization::weight_gradient}};
 // Throws Error that names the wrong field.
 void check_valid(const Quantization& quantization);
+// True if it, or a recipe that it names for modules, learns scales.
+bool learns_scales(const Quantization& quantization);
 // True if the quantizer makes finite numbers of a tensor with Inf or with NaN: by saturation, or because its format or
 // its scales have neither.
 bool hides_nonfinite(const Quantizer& quantizer);
@@ -132,6 +134,12 @@ class QuantizationState : Pinned {
     std::uint64_t weight = 0;  // its storage_id(); 0: of activations, or not yet used
     QuantizationState* state = nullptr;
     const Quantization* quantization = nullptr;  // that of its module; null: high precision
+    // The steps of learned scales of x and w, f32 []; undefined: not learned. 0: its first value is not yet known.
+    Tensor x_step = {};
+    Tensor w_step = {};
+
+    // Takes in what the calls of a step have staged of an operand: amaxes into the history, a step's first value.
+    void take_staged(Role role);
   };
 
   // modules: what the entries of quantization.modules mean, in order (none: high precision), if not the recipes that
@@ -143,10 +151,16 @@ class QuantizationState : Pinned {
   const Quantization* of_module(const std::string& path) const;
   // True if this quantisation, or that of a module, says how attention computes.
   bool rounds_attention() const;
+  // True if this quantisation, or that of a module, learns scales.
+  bool learns_scales() const;
   // The site of the module whose forward runs, for the product with `weight`.
   Site& site(const Tensor& weight);
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
-  // Takes over the histories of sites that have the same quantisation here and there.
+  // The parameters that hold the steps of learned scales of the products with `weight`. A RecipeRun registers them in
+  // the module (amp/learned_scales.h); products of a quantisation that learns scales are an Error without them.
+  void set_steps(const Tensor& weight, const Tensor& x_step, const Tensor& w_step);
+  void take_steps(const QuantizationState& other) { steps_ = other.steps_; }
+  // Takes over the histories of sites that have the same quantisation here and there, and the steps.
   void take_histories(const QuantizationState& other);
 
   // What the calls that come are for. It decides what they do to the histories.
@@ -191,7 +205,11 @@ class QuantizationState : Pinned {
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;
   std::map<std::string, std::vector<const void*>> weights_;  // of each module, in order of first use
-  std::vector<std::pair<Quantizer, bool>> hides_;            // what hides_nonfinite() said
+  struct Steps {
+    Tensor weight, x, w;
+  };
+  std::vector<Steps> steps_;
+  std::vector<std::pair<Quantizer, bool>> hides_;  // what hides_nonfinite() said
   Tensor hidden_;
   NoiseOfGradients noise_;
 };

@@ -176,6 +176,33 @@ Quantization fp8_attention() {
   return q;
 }
 
+// "Learned Step Size Quantization" (Esser et al. 2020): theirs has unsigned activations after a ReLU, and 8 bits in the
+// first and the last layer.
+Quantization learned_steps() {
+  Quantizer q = to_format("int4", LearnedScale{});
+  Quantization all = qat(q, q);
+  q.gradient = QuantizerGradient::clipped;
+  all.forward_x = q;
+  all.forward_w = q;
+  return all;
+}
+
+// Where floor's scales clip an element, it has no gradient (PACT: Choi et al. 2018).
+Quantization clipped(Quantization q) {
+  q.forward_x->gradient = QuantizerGradient::clipped;
+  q.forward_w->gradient = QuantizerGradient::clipped;
+  return q;
+}
+
+// "Optimizing Large Language Model Training Using FP4 Quantization" (Wang et al. 2025): rows of x and of W have one
+// scale each. Theirs also clamps outliers of x and adds them back.
+Quantization differentiable_weights() {
+  const Quantizer rows = to_format("e2m1", RowScale{});
+  Quantization q{.forward_x = rows, .forward_w = rows};
+  q.forward_w->gradient = QuantizerGradient::differentiable;
+  return q;
+}
+
 Recipe full(const std::string& name, const std::string& description, Quantization quantization) {
   return {.name = name, .description = description, .quantization = std::move(quantization)};
 }
@@ -261,6 +288,16 @@ std::vector<Recipe> quantized_recipes() {
            "forward as nvfp4-4over6, without tiles; backward in e2m1 to nearest after a random rotation of 128, with "
            "random scales against the bias (MS-EDEN, arXiv 2601.22813)",
            quartet2()),
+      full("int4-lsq",
+           "weights and activations in int4, scales learned with them; no gradient where they clip; errors in f32 "
+           "(LSQ, arXiv 1902.08153)",
+           learned_steps()),
+      full("mxfp4-clipped", "as mxfp4; what its scales clip has no gradient (PACT, arXiv 1805.06085)",
+           clipped(mx("e2m1"))),
+      full("e2m1-dge",
+           "forward in e2m1, one scale per row; the gradient of W is that of a smooth step (arXiv 2501.17116); "
+           "backward's operands in f32",
+           differentiable_weights()),
       full("fp8-smooth",
            "as fp8-delayed; each channel of x times a power of two before it is rounded, and back (arXiv 2409.12517)",
            smoothed(fp8(DelayedScale{}))),
@@ -332,6 +369,8 @@ void check_quantized(const Recipe& r) {
         "leave scaling out, or let results keep them: a format with Inf and NaN and the overflow ieee",
         who, describe(*result));
   if (r.quantization->master && r.masters == Masters::none) throw_error(who + ": a quantizer of masters needs masters");
+  if (learns_scales(*r.quantization) && (r.mode == Mode::half || r.mode == Mode::pure))
+    throw_error(who + ": learned scales are f32 parameters (modes full and autocast); this mode keeps half ones");
   const bool attention = rounds_attention(*r.quantization);
   for (const auto& [op, policy] : r.policy)
     if (std::ranges::count(kQuantisedOps, op) || (attention && op == OpId::scaled_dot_product_attention))

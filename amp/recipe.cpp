@@ -15,6 +15,7 @@
 #include "../optim/clip.h"
 #include "before_step.h"
 #include "convert_model.h"
+#include "learned_scales.h"
 #include "quantized_recipes.h"
 #include "quantized_run.h"
 
@@ -268,6 +269,8 @@ static void check_schedule(const Recipe& r) {
       else if (!p.when) from = p.from;
       if (recipe(p.recipe).quantization && !recipe(p.recipe).quantization->modules.empty())
         throwf("recipe '{}' has modules of its own, which only a model's recipe has", p.recipe);
+      if (const auto& q = recipe(p.recipe).quantization; q && learns_scales(*q))
+        throwf("recipe '{}' learns scales, which are a choice of the whole run", p.recipe);
       if (!recipe(p.recipe).schedule.empty()) throwf("recipe '{}' has a schedule of its own", p.recipe);
       enter(*whole.quantization, p);
       check_quantized(whole);
@@ -384,6 +387,10 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   if (!(options.clip_norm >= 0)) throwf("RecipeRun: clip_norm is {}; it must be at least 0", options.clip_norm);
   not_null(make, "RecipeRun: the function that makes the optimizer");
   if (!model.trainer().expired()) throwf("RecipeRun: another run trains the model {}", model.kind());
+  if (recipe_.quantization) {
+    name_layers(*recipe_.quantization, model_);
+    if (learns_scales(*recipe_.quantization)) register_steps(QuantizationState(*recipe_.quantization), model_);
+  }
   const auto parameters = model.named_parameters();
   if (parameters.empty()) throw_error("RecipeRun: the model " + model.kind() + " has no parameters to train");
   for (const auto& [name, p] : parameters) parameters_.push_back(p);
@@ -403,7 +410,6 @@ RecipeRun::RecipeRun(const Recipe& recipe, nn::Module& model, const MakeOptimize
   if (recipe_.mode == Mode::pure) to_pure(model_, recipe_.dtype);
   dtype_ = first_.dtype();
   if (recipe_.scaling) scaler_.emplace(*recipe_.scaling);
-  if (recipe_.quantization) name_layers(*recipe_.quantization, model_);
   if (recipe_.oscillation_reset) oscillation_.emplace(*recipe_.oscillation_reset, model_);
   enter_phase();
   if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);

@@ -1,6 +1,7 @@
 // The phases of a run: which one its next step is in, and the quantities that begin one.
 #include "../core/support/throwf.h"
 #include "../core/tensor/device_recording.h"
+#include "learned_scales.h"
 #include "quantized_run.h"
 #include "recipe.h"
 
@@ -22,6 +23,7 @@ void RecipeRun::enter_phase() {
   const std::shared_ptr<QuantizationState> before = quantization_;
   quantization_ = std::make_shared<QuantizationState>(*now_.quantization);
   if (before) quantization_->take_histories(*before);
+  else if (learns_scales(*recipe_.quantization)) give_steps(*quantization_, model_);
   quantization_->watch = now_.scaling.has_value();
   quantization_->measures = measures;
 }

@@ -52,8 +52,9 @@ std::uint64_t mixed(std::uint64_t z) {
 
 // While its backward runs, it intercepts the calls of the op's rule.
 struct Rewritten final : Function, Interceptor {
-  Rewritten(const CastPolicy& policy, const OpCall& call)
-      : policy_(policy), node_(make_node(call)), replaced_{call.op} {
+  // parameters: the number of inputs after those of the call.
+  Rewritten(const CastPolicy& policy, const OpCall& call, int parameters)
+      : policy_(policy), node_(make_node(call)), replaced_{call.op}, parameters_(parameters) {
     const Backward* outer = current_backward;
     context_.gradient = outer != nullptr;
     context_.recorded = outer || grad_enabled();
@@ -72,6 +73,7 @@ struct Rewritten final : Function, Interceptor {
     std::copy_n(roles_.begin(), std::min<std::size_t>(roles_.size(), 2), replaced_.operands);
     codes_.resize(roles_.size());
     again_.resize(roles_.size());
+    gradients_.resize(roles_.size());
   }
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
@@ -92,7 +94,9 @@ struct Rewritten final : Function, Interceptor {
 
   // The op's own rule, with its contractions rewritten too.
   std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
-    const std::vector<Tensor>& kept = saved();
+    const std::vector<Tensor> kept(saved().begin(), saved().begin() + std::ssize(roles_));
+    if (grad_enabled() && has_gradients())
+      throwf("{}: a quantizer whose gradient is not straight has no second derivative", name());
     Backward here{.known = {}, .data = context_.data, .key = context_.backward_key, .whole = whole_, .depth = depth_};
     if (grads[0].defined()) here.know(grads[0], Role::error, {});
     for (std::size_t i = 0; i < kept.size(); ++i) {
@@ -118,9 +122,10 @@ struct Rewritten final : Function, Interceptor {
     backward_rules()[static_cast<int>(node_->op)].backward(
         RuleContext(*node_, dy.data(), results.data(), grad_enabled()));
     node_->release_saved();
+    results.resize(kept.size() + static_cast<std::size_t>(parameters_));
     for (int i = 0; i < node_->input_count; ++i)
       if (Tensor& g = results[static_cast<std::size_t>(i)]; g.defined())
-        g = cast(sum_to(g, node_->input(i).sizes), node_->input(i).dtype);
+        g = cast(gradient_of(i, sum_to(g, node_->input(i).sizes), results), node_->input(i).dtype);
     return results;
   }
   Outputs call(const OpCall& call) override {
@@ -140,9 +145,38 @@ struct Rewritten final : Function, Interceptor {
 
   static inline thread_local Rewritten* running = nullptr;
 
-  // The tensors that the op's rule reads; codes replace operands that were saved as codes.
+  bool has_gradients() const {
+    return std::any_of(saved().begin() + std::ssize(roles_), saved().end(),
+                       [](const Tensor& t) { return t.defined(); });
+  }
+
+  // A parameter needs the gradient of its operand, whether or not that needs one.
+  std::uint32_t needed() {
+    std::uint32_t bits = needs();
+    for (int i = 0; i < std::ssize(gradients_); ++i) {
+      const OperandGradient& g = gradients_[static_cast<std::size_t>(i)];
+      if (!g.direction.defined() || !needs_input_grad(static_cast<int>(roles_.size()) + g.parameter)) continue;
+      bits |= input_bit(i);
+      if (!node_->input(i).edge.node) node_->input(i).edge = {make_leaf(nullptr), 0};
+    }
+    return bits;
+  }
+
+  // The gradient of an operand from that of its rounded numbers, and the part that goes to a parameter.
+  Tensor gradient_of(int input, const Tensor& g, std::vector<Tensor>& results) const {
+    const OperandGradient& about = gradients_[static_cast<std::size_t>(input)];
+    const std::size_t slopes = roles_.size() + static_cast<std::size_t>(input);
+    const std::size_t direction = slopes + roles_.size();
+    if (saved()[direction].defined())
+      results[roles_.size() + static_cast<std::size_t>(about.parameter)] =
+          mul(sum(mul(cast(g, DType::f32), saved()[direction])), about.factor);
+    return saved()[slopes].defined() ? mul(cast(g, DType::f32), saved()[slopes]) : g;
+  }
+
+  // The tensors that the op's rule reads; codes replace operands that were saved as codes. After them those of the
+  // gradients of operands: slopes, then directions.
   void save(const OpCall& call) {
-    const int saves = saves_of(backward_rules()[static_cast<int>(call.op)], needs());
+    const int saves = saves_of(backward_rules()[static_cast<int>(call.op)], needed());
     std::vector<Tensor> kept(codes_.size());
     for (std::size_t i = 0; i < kept.size(); ++i) {
       const bool read = i < 8 && (saves & in(static_cast<int>(i)));
@@ -150,6 +184,8 @@ struct Rewritten final : Function, Interceptor {
       else if (codes_[i]) kept[i] = std::exchange(codes_[i]->codes, Tensor());
       else kept[i] = call[static_cast<int>(i)];
     }
+    for (OperandGradient& g : gradients_) kept.push_back(std::exchange(g.slopes, Tensor()));
+    for (OperandGradient& g : gradients_) kept.push_back(std::exchange(g.direction, Tensor()));
     save_for_backward(std::move(kept));
   }
 
@@ -163,6 +199,8 @@ struct Rewritten final : Function, Interceptor {
   std::vector<Role> roles_;
   std::vector<std::optional<QuantizedTensor>> codes_;
   std::vector<bool> again_;
+  std::vector<OperandGradient> gradients_;  // their tensors are among the saved ones
+  int parameters_ = 0;
 };
 
 Rewritten& running(const char* who) {
@@ -191,6 +229,10 @@ void save_as_codes(int input, QuantizedTensor codes, bool again) {
   r.again_.at(static_cast<std::size_t>(input)) = again;
 }
 
+void set_gradient(int input, OperandGradient gradient) {
+  running("set_gradient").gradients_.at(static_cast<std::size_t>(input)) = std::move(gradient);
+}
+
 WholeOperandsScope::WholeOperandsScope(std::shared_ptr<WholeOperands> whole)
     : before_(std::exchange(current_whole, std::move(whole))) {}
 const std::shared_ptr<WholeOperands>& whole_operands() { return running("whole_operands").whole_; }
@@ -200,7 +242,13 @@ Outputs run_rewritten(const CastPolicy& policy, const OpCall& call) {
   std::vector<Tensor> inputs;
   inputs.reserve(static_cast<std::size_t>(call.inputs.size()));
   for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i]);
-  return {{apply(std::make_shared<Rewritten>(policy, call), inputs, call.where)[0]}};
+  int parameters = 0;
+  if (policy.parameters && !current_backward)
+    for (const Tensor& parameter : (*policy.parameters)(call)) {
+      inputs.push_back(parameter);
+      ++parameters;
+    }
+  return {{apply(std::make_shared<Rewritten>(policy, call, parameters), inputs, call.where)[0]}};
 }
 
 }  // namespace gradual::amp

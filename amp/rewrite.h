@@ -1,7 +1,8 @@
 // Rewritten ops: a policy entry may replace an op by a function, as one recorded node. Emulated formats are implemented
 // in this way. The function computes the op itself and, in the node's backward, each contraction of its gradient, so a
 // quantiser written once applies to x W^T, dy W and dy^T x. Its gradient is that of the exact op (straight-through:
-// Bengio et al. 2013). Gradients of gradients are rewritten in the same way.
+// Bengio et al. 2013), unless the function says otherwise (set_gradient). Gradients of gradients are rewritten in the
+// same way.
 #pragma once
 
 #include <memory>
@@ -42,6 +43,18 @@ RandomKey rewrite_key();
 // codes' values as f32, unscaled, and get the scale (one element) from RewriteContext::saved_scales; `again`: the
 // scaled values, as any other operand. Codes have no second derivative.
 void save_as_codes(int input, QuantizedTensor codes, bool again = false);
+
+// Inside the rewrite of an op that is recorded: what the gradient of an operand becomes, in which the op's rule counts
+// the rounding as the identity. It has no second derivative.
+struct OperandGradient {
+  Tensor slopes = {};  // of the input's sizes: they multiply the gradient; undefined: 1
+  // The gradient of number `parameter` of CastPolicy::parameters is factor * sum(gradient * direction), with the
+  // gradient before it is multiplied. Undefined: none.
+  Tensor direction = {};
+  int parameter = 0;
+  double factor = 1;
+};
+void set_gradient(int input, OperandGradient gradient);
 
 // Runs `call` by policy.function; called by Autocast. Error if the result does not have the op's shape.
 Outputs run_rewritten(const CastPolicy& policy, const OpCall& call);

@@ -12,16 +12,18 @@ namespace {
 
 using amp::Quantization, amp::QuantizationState;
 
-// Calls f(name, history, quantizer) for the histories that delayed scaling advances.
-template <class F> void for_delayed(QuantizationState& state, const F& f) {
+// Calls f(name, history, site, role) for the histories that delayed scaling advances and learned scaling begins with.
+template <class F> void for_staged(QuantizationState& state, const F& f) {
+  using amp::Role;
   for (const auto& site : state.sites()) {
     if (!site->quantization) continue;
     const Quantization& q = *site->quantization;
-    const auto delayed = [](const std::optional<Quantizer>& o) { return o && is_any<DelayedScale>(o->scaling); };
-    if (delayed(q.forward_x)) f(site->name + "\tx", site->x, *q.forward_x);
-    if (delayed(q.forward_w)) f(site->name + "\tw", site->w, *q.forward_w);
-    const auto& dy = delayed(q.dgrad_dy) ? q.dgrad_dy : q.wgrad_dy;
-    if (delayed(dy)) f(site->name + "\tdy", site->dy, *dy);
+    const auto stages = [](const std::optional<Quantizer>& o) {
+      return o && is_any<DelayedScale, LearnedScale>(o->scaling);
+    };
+    if (stages(q.forward_x)) f(site->name + "\tx", site->x, *site, Role::activation);
+    if (stages(q.forward_w)) f(site->name + "\tw", site->w, *site, Role::weight);
+    if (stages(q.dgrad_dy) || stages(q.wgrad_dy)) f(site->name + "\tdy", site->dy, *site, Role::error);
   }
 }
 
@@ -29,7 +31,8 @@ template <class F> void for_delayed(QuantizationState& state, const F& f) {
 
 void advance_histories(QuantizationState& state, Communicator& ranks) {
   std::string own;
-  for_delayed(state, [&](const std::string& name, AmaxHistory& h, const Quantizer&) {
+  using Site = QuantizationState::Site;
+  for_staged(state, [&](const std::string& name, AmaxHistory& h, const Site&, amp::Role) {
     if (h.is_staged) own += fmt::format("{}\n{}\n", name, std::bit_cast<std::uint32_t>(h.read().staged));
   });
   std::map<std::string, std::vector<float>> staged;  // by site and operand
@@ -39,12 +42,12 @@ void advance_histories(QuantizationState& state, Communicator& ranks) {
       staged[name].push_back(std::bit_cast<float>(static_cast<std::uint32_t>(std::stoul(bits))));
   }
   std::size_t known = 0;
-  for_delayed(state, [&](const std::string& name, AmaxHistory& h, const Quantizer& q) {
+  for_staged(state, [&](const std::string& name, AmaxHistory& h, Site& site, amp::Role role) {
     const auto amaxes = staged.find(name);
     if (amaxes == staged.end()) return;
     ++known;
     for (const float amax : amaxes->second) h.stage(amax);
-    h.advance(std::get<DelayedScale>(q.scaling), q.format);
+    site.take_staged(role);
   });
   if (known != staged.size())
     throw_error(

@@ -166,7 +166,7 @@ Cure f32_sums(Recipe r) {
 
 Cure scales(Recipe r) {
   const auto own_amax = [](Quantizer& q) {
-    if (is_any<NoScale, FixedScale, DelayedScale>(q.scaling)) {
+    if (is_any<NoScale, FixedScale, DelayedScale, LearnedScale>(q.scaling)) {
       q.scaling = TensorScale{};
       q.overflow = Overflow::saturate;
     }

@@ -204,7 +204,10 @@ struct Trials : Pinned {
     for (const auto& [role, field] : kQuantizedRoles)
       if (!choice.low(outside, role)) (q.*field).reset();
     auto state = std::make_shared<amp::QuantizationState>(q, of_modules);
-    if (histories) state->load_state_dict(histories->state_dict());
+    if (histories) {
+      state->take_steps(*histories);
+      state->load_state_dict(histories->state_dict());
+    }
     return state;
   }
 

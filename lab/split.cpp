@@ -64,7 +64,7 @@ bool is_or_is_within(std::string_view path, const std::string& module) {
 bool keeps_histories(const amp::Quantization& q) {
   return std::ranges::any_of(amp::kQuantizerFields, [&](const amp::QuantizerField& field) {
     const std::optional<Quantizer>& quantizer = q.*field.quantizer;
-    return quantizer && is_any<DelayedScale>(quantizer->scaling);
+    return quantizer && has_kept_scale(quantizer->scaling);
   });
 }
 

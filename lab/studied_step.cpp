@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "../amp/learned_scales.h"
 #include "../core/support/error.h"
 #include "../core/support/generator.h"
 #include "../core/support/throwf.h"
@@ -58,7 +59,7 @@ TwinSide::TwinSide(const amp::Recipe& recipe, const MakeModel& make_model, const
   default_generator().manual_seed(options.seed);
   model = make_model();
   model->to(options.device);
-  model->load_state_dict(trained.run().master_state_dict());
+  model->load_state_dict(amp::without_foreign_steps(trained.run().master_state_dict(), *model));
   // Another recipe's schedule is where this step has it; its own one comes with the state.
   const bool own = amp::to_json(trained.run().recipe()) == amp::to_json(recipe);
   run.emplace(own ? recipe : amp::recipe_in_step(recipe, options.step, trained.steps()), *model,

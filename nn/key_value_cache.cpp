@@ -30,9 +30,12 @@ Tensor joined(const Tensor& before, const Tensor& added) {
 KeyValueCache::KeyValueCache(std::optional<Quantizer> quantizer) : quantizer_(std::move(quantizer)) {
   if (!quantizer_) return;
   check_valid(*quantizer_);
-  if (std::holds_alternative<DelayedScale>(quantizer_->scaling) || quantizer_->hadamard || quantizer_->center)
-    throwf("KeyValueCache: {}; a cache takes no delayed scaling, Hadamard transform or subtracted mean",
-           describe(*quantizer_));
+  const bool bends = quantizer_->gradient != QuantizerGradient::straight;
+  if (has_kept_scale(quantizer_->scaling) || quantizer_->hadamard || quantizer_->center || bends)
+    throwf(
+        "KeyValueCache: {}; a cache takes no delayed or learned scaling, Hadamard transform, subtracted mean or "
+        "gradient that is not straight",
+        describe(*quantizer_));
 }
 
 void KeyValueCache::check(const KeyValues& added) const {

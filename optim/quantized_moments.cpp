@@ -24,11 +24,14 @@ void check_moments(const UpdateOptions& options) {
   for (const auto& q : options.moments) {
     if (!q) continue;
     in_context("optimizer, moments", [&] { check_valid(*q); });
-    if (is_any<DelayedScale>(q->scaling) || has_zero_points(q->scaling) || q->hadamard || options.pure_arithmetic)
+    if (has_kept_scale(q->scaling) || has_zero_points(q->scaling) || q->hadamard || options.pure_arithmetic)
       throwf(
-          "optimizer: moments are kept as codes without delayed scaling, zero points, Hadamard transform and "
+          "optimizer: moments are kept as codes without delayed or learned scaling, zero points, Hadamard transform "
+          "and "
           "pure_arithmetic");
     if (q->center) throw_error("optimizer, moments: center belongs to a product");
+    if (q->gradient != QuantizerGradient::straight)
+      throw_error("optimizer, moments: the gradient of a quantizer belongs to a product");
   }
 }
 

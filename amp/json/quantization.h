@@ -64,6 +64,7 @@ template <> struct Fields<Quantizer> {
     field("hadamard", q.hadamard);
     field("signs", q.signs);
     field("center", q.center);
+    field("gradient", q.gradient);
   }
 };
 

@@ -17,5 +17,7 @@ struct PartOf {
 // quantize_operand() of a part. Scales per row and per block are those of the part's own rows: tiles are whole.
 QuantizedOperand quantize_part(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options,
                                const PartOf& part);
+// quantizer_slopes() of a part.
+Tensor slopes_of_part(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options, const PartOf& part);
 
 }  // namespace gradual

@@ -23,6 +23,7 @@
 #include "../tensor/device_recording.h"
 #include "../tensor/memory.h"
 #include "block_scales.h"
+#include "gradient_estimator.h"
 #include "quantize_part.h"
 #include "quantizer_call.h"
 #include "quantizer_kernels.h"
@@ -223,6 +224,12 @@ void set_scales(const DelayedScale& kind, const Rows& x, const QuantizeOptions& 
   g.one = inverted(o.use == QuantizeFor::later_use ? o.history->used : o.history->scale);
   if (stages) o.history->stage(amax_or_own(x, amax));
 }
+void set_scales(const LearnedScale&, const Rows&, const QuantizeOptions& o, const Tensor&, Grid& g) {
+  if (!o.history)
+    throw_error("quantize: learned scaling needs the history that holds its scale (QuantizeOptions::history)");
+  if (keeps_scale(o.use)) o.history->used = o.history->scale;
+  g.one = inverted(o.use == QuantizeFor::later_use ? o.history->used : o.history->scale);
+}
 void set_tensor_scale(const Rows& x, const Tensor& amax, Grid& g) {
   if (on_gpu(x)) g.whole = whole_scale(x, amax_tensor_or_own(x, amax), g.spec);
   else set_global(g.spec, nvfp4_global(amax_or_own(x, amax), g.spec));
@@ -383,8 +390,8 @@ const Quantizer& checked(const Quantizer& q, const char* what, const Tensor& x) 
   check_valid(q);
   if (x.device().is_cuda() && cpu_only(q))
     throwf(
-        "quantizer to {}: tables, zero points, parts, searched and coded scales (but nvfp4's to nearest) run on "
-        "the CPU only",
+        "quantizer to {}: tables, zero points, parts, searched, learned and coded scales (but nvfp4's to nearest), and "
+        "gradients that are not straight run on the CPU only",
         to_string(q.format));
   if (q.hadamard) throwf("{}: the Hadamard transform belongs to a product; apply hadamard() yourself", what);
   if (q.center) throwf("{}: center belongs to a product; subtract the mean yourself", what);
@@ -513,6 +520,21 @@ struct Call {
     return as_given ? out : x.shaped_like(out);
   }
 
+  // quantizer_slopes().
+  Tensor slopes() const {
+    const GradientEstimator estimator(q);
+    const Tensor out = empty({x.rows, x.k});
+    for_scaled([&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
+                            const CastStats&) {
+      float* const to = out.data<float>() + first;
+      for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+        const float zero = scales[static_cast<std::size_t>(block)].zero;
+        estimator.slopes(from + begin, to + begin, end - begin, zero);
+      });
+    });
+    return x.shaped_like(out);
+  }
+
   // The format of QuantizedTensor::scales.
   Format scale_format() const {
     return of_kind(
@@ -533,6 +555,7 @@ Format rounded_format(const Quantizer& q) {
 namespace gradual {
 
 bool cpu_only(const Quantizer& q) {
+  if (q.gradient != QuantizerGradient::straight) return true;
   return q.format.table || !of_kind(
                                q.scaling, true, [](const auto& kind) requires requires { kind.runs_on_gpus(); } {
                                  return kind.runs_on_gpus();
@@ -686,6 +709,19 @@ QuantizedOperand quantize_part(const Tensor& x, const Quantizer& q, const Quanti
   }
   QuantizerCall{QuantizerCall::values, x, out.values, out.scale, &q, axis}.tell_observers();
   return out;
+}
+
+Tensor quantizer_slopes(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
+  return slopes_of_part(x, q, o, {});
+}
+
+Tensor slopes_of_part(const Tensor& x, const Quantizer& q, const QuantizeOptions& o, const PartOf& part) {
+  QuantizeOptions again = o;
+  again.stats = {};
+  if (o.use == QuantizeFor::one_use) again.use = QuantizeFor::evaluation;  // the same scale, which is not staged
+  else if (keeps_scale(o.use)) again.use = QuantizeFor::later_use;
+  const int axis = wrap_dim(o.axis, x.dim(), "quantize");
+  return detail::Call("quantizer_slopes", x, axis, q, again, part).slopes();
 }
 
 Tensor hadamard(const Tensor& x, const std::vector<bool>& negated) {

@@ -37,6 +37,19 @@ enum class HadamardSigns : std::uint8_t {
 };
 template <> inline constexpr std::string_view kEnumNames<HadamardSigns>[] = {"fixed", "drawn"};
 
+// What stands for the derivative of rounding, which is 0 or undefined, where the gradient of a product's operand is
+// computed. Scales count as constants. u is an element times its scale.
+enum class QuantizerGradient : std::uint8_t {
+  straight,  // 1 (straight-through: Bengio et al. 2013, arXiv 1308.3432)
+  clipped,   // 0 where u lies beyond the format's largest or lowest value, else 1 (PACT, Choi et al. 2018, arXiv
+             // 1805.06085)
+  // The derivative of a smooth step from one value of the format to the next (Wang et al. 2025, arXiv 2501.17116): see
+  // GradientEstimator. 0 beyond the largest and the lowest value.
+  differentiable
+};
+template <>
+inline constexpr std::string_view kEnumNames<QuantizerGradient>[] = {"straight", "clipped", "differentiable"};
+
 struct Quantizer {
   Format format;
   Rounding rounding = {};
@@ -47,13 +60,14 @@ struct Quantizer {
   // The mean over the samples is subtracted before rounding, and its part of the product is added in f32. For x and dy
   // of matmul and linear.
   bool center = false;
+  QuantizerGradient gradient = QuantizerGradient::straight;  // changes no bit of what it rounds
 
   bool operator==(const Quantizer&) const = default;
 };
 // Throws Error that names the wrong field and what is allowed.
 void check_valid(const Quantizer& quantizer);
-// True if GPUs refuse it: tables of values, zero points, parts of blocks, searched scales, coded ones but nvfp4's in
-// e4m3fn to nearest.
+// True if GPUs refuse it: tables of values, zero points, parts of blocks, searched and learned scales, coded ones but
+// nvfp4's in e4m3fn to nearest, gradients that are not straight.
 bool cpu_only(const Quantizer& quantizer);
 // True if it rounds elements or scales at random, by QuantizeOptions::key.
 bool is_random(const Quantizer& quantizer);
@@ -81,7 +95,7 @@ struct QuantizeOptions {
   // If not null, in the memory of x's GPU: the stream is key.stream + (*steps << 25), and replays do not advance the
   // key.
   const std::int64_t* steps = nullptr;
-  AmaxHistory* history = nullptr;  // delayed scaling needs it
+  AmaxHistory* history = nullptr;  // delayed scaling needs it, and learned scaling, which finds its scale there
   QuantizeFor use = QuantizeFor::one_use;
   CastStats stats = {};  // counts are of the scaled values, exponents of the source. The host waits for a GPU's stats
   bool scaled_exponents = false;  // exponents are of the scaled values too
@@ -111,6 +125,10 @@ struct QuantizedOperand {
   Tensor scale;   // f32, [] or x's sizes with 1 along the axis. Undefined: 1. On a GPU a scale from an amax is defined
 };
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
+
+// The factors that take the gradient of fake_quantize(x, ..) to that of x, as q.gradient says: f32, of x's sizes.
+// `options` are those of the call whose gradient it is; a history stages nothing and nothing is counted. CPU only.
+Tensor quantizer_slopes(const Tensor& x, const Quantizer& quantizer, const QuantizeOptions& options = {});
 
 // x [.., K], K a multiple of n, times H = diag(signs) Hn / sqrt(n) in groups of n along the last dim, n one of
 // kHadamardSizes. negated [n]: the elements of a group that are negated first. H is orthogonal, so a product of

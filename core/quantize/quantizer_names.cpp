@@ -16,6 +16,7 @@ std::string describe(const Quantizer& q) {
   if (q.hadamard) text += ", Hadamard transform";
   if (q.hadamard && q.hadamard != HadamardSize(16)) text += " of " + std::to_string(q.hadamard.size);
   if (q.signs == HadamardSigns::drawn) text += " with drawn signs";
+  if (q.gradient != QuantizerGradient::straight) text += fmt::format(", {} gradient", to_string(q.gradient));
   return text;
 }
 

@@ -13,6 +13,7 @@
 #include "double_scale.h"
 #include "eden_scale.h"
 #include "given_scale.h"
+#include "learned_scale.h"
 #include "power_scale.h"
 #include "range_scale.h"
 
@@ -21,7 +22,7 @@ namespace gradual {
 // In JSON the first of the kinds with one name is the default.
 using Scaling = std::variant<NoScale, FixedScale, TensorScale, TensorRange, DelayedScale, RowScale, RowRange,
                              PowerBlocks, FloatBlocks, CodedBlocks, RangeBlocks, PowerParts, FloatParts, CodedParts,
-                             Nvfp4Blocks, EdenBlocks, DoubleBlocks>;
+                             Nvfp4Blocks, EdenBlocks, DoubleBlocks, LearnedScale>;
 
 // True if the scaling is one of these kinds.
 template <class... Kinds> constexpr bool is_any(const Scaling& scaling) {
@@ -49,6 +50,8 @@ inline bool per_tensor(const Scaling& scaling) { return unit_of(scaling) == Scal
 bool has_zero_points(const Scaling& scaling);
 // True if the scales of blocks are under one of the tensor.
 inline bool has_two_levels(const Scaling& scaling) { return is_any<Nvfp4Blocks, EdenBlocks>(scaling); }
+// True if a tensor's scale is kept from step to step instead of found from its numbers.
+inline bool has_kept_scale(const Scaling& scaling) { return is_any<DelayedScale, LearnedScale>(scaling); }
 // True if scales are rounded at random.
 bool has_random_scales(const Scaling& scaling);
 

@@ -1,6 +1,7 @@
 #include "command_line.h"
 
 #include <fmt/format.h>
+#include <gradual/amp/learned_scales.h>
 #include <gradual/core/files/safetensors.h>
 #include <gradual/core/ops/cpu_backend.h>
 #include <gradual/core/support/error.h>
@@ -188,7 +189,7 @@ MakeModel TaskArguments::make_model(const data::Dataset& sample, const std::stri
   return [fresh, state = load_safetensors(init).tensors, file = init] {
     const auto made = fresh();
     try {
-      made->load_state_dict(state);
+      made->load_state_dict(amp::without_foreign_steps(state, *made));
     } catch (const Error& e) { throw_error("--init " + file + ": " + e.what()); }
     return made;
   };

@@ -63,6 +63,10 @@ const std::map<std::string, double> kExpected = {
     {"mxfp4-backward", (2 * 32 + 4 * (4 + 8.0 / 32)) / 6},
     {"mxfp4-centered", 4 + 8.0 / 32},
     {"quartet2", 4 + 8.0 / 16},
+    // x and w in all their products
+    {"int4-lsq", (4 * 4 + 2 * 32) / 6.0},
+    {"mxfp4-clipped", 4 + 8.0 / 32},
+    {"e2m1-dge", (2 * 4 + 4 * 32) / 6.0},
     {"fp8-smooth", 8},
     {"fp8-attention", 8},
     {"bf16-flash", 32},
@@ -120,8 +124,9 @@ template <class Kind> double bits_of_scales(const Kind& kind, const Format& form
     bits += 1.0 / kind.part;
     bits += kind.inner_part == 0 ? 0 : 1.0 / kind.inner_part;
   } else {
-    static_assert(is_one_of<Kind, NoScale, FixedScale, TensorScale, TensorRange, DelayedScale, RowScale, RowRange>,
-                  "a new kind of scaling says here what a block stores");
+    static_assert(
+        is_one_of<Kind, NoScale, FixedScale, TensorScale, TensorRange, DelayedScale, LearnedScale, RowScale, RowRange>,
+        "a new kind of scaling says here what a block stores");
   }
   return bits;
 }

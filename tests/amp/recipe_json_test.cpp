@@ -185,7 +185,9 @@ TEST_CASE("what earlier versions did not write is left out where it says what th
   r.name = "mine";
   const std::string text = amp::to_json(r);
   CHECK(text.find("qk_accumulator") != std::string::npos);
-  for (const char* key : {"\"signs\"", "\"center\"", "\"smooth\""}) CHECK(text.find(key) == std::string::npos);
+  for (const char* key : {"\"signs\"", "\"center\"", "\"gradient\"", "\"smooth\""})
+    CHECK(text.find(key) == std::string::npos);
+  CHECK(amp::to_json(amp::recipe("e2m1-dge")).find("\"gradient\": \"differentiable\"") != std::string::npos);
   CHECK(amp::to_json(amp::recipe("quartet2")).find("\"signs\": \"drawn\"") != std::string::npos);
 }
 
@@ -227,6 +229,7 @@ TEST_CASE("a scaling's keys decide its kind, and keys without a meaning there ar
   CHECK(scaling(R"("kind": "nvfp4", "block": 16)") == Scaling(Nvfp4Blocks{.block = 16}));
   CHECK(scaling(R"("kind": "ms-eden", "group": 64)") == Scaling(EdenBlocks{.group = 64}));
   CHECK(scaling(R"("kind": "double-block", "outer": 64)") == Scaling(DoubleBlocks{.outer = 64}));
+  CHECK(scaling(R"("kind": "learned", "product": "rounded")") == Scaling(LearnedScale{ScaledProduct::rounded}));
 
   const auto refused = [&](const std::string& keys) {
     const std::string start = "recipe 'a', quantization, forward_x, scaling: ";
@@ -325,9 +328,16 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "wgrad_dy, weight_gradient, weight, master, moment1, moment2, "},
       {R"({"name": "a", "quantization": {"forward_x": "e4m3fn"}})",
        "recipe 'a', quantization: \"forward_x\" is \"e4m3fn\"; allowed is \"none\" or an object of format, rounding, "
-       "overflow, scaling, hadamard, signs, center, such as {\"format\": \"e4m3fn\"}"},
+       "overflow, scaling, hadamard, signs, center, gradient, such as {\"format\": \"e4m3fn\"}"},
       {R"({"name": "a", "quantization": {"forward_x": {"format": "e2m1", "hadamard": 24}}})",
        "recipe 'a', quantization, forward_x: \"hadamard\" is 24; allowed is true (16), false, 16, 32, 64, 128 or 256"},
+      {R"({"name": "a", "quantization": {"forward_x": {"format": "e2m1", "gradient": "clip"}}})",
+       "recipe 'a', quantization, forward_x: \"gradient\" is \"clip\"; allowed is one of straight, clipped, "
+       "differentiable"},
+      {R"({"name": "a", "quantization": {"wgrad_x": {"format": "e2m1", "gradient": "clipped"}}})",
+       "recipe 'a': quantization, wgrad_x: the gradient is clipped; it is a choice of forward_x and forward_w"},
+      {R"({"name": "a", "quantization": {"forward_x": {"format": "int4", "scaling": {"kind": "learned", "margin": 1}}}})",
+       "recipe 'a', quantization, forward_x, scaling: unknown key \"margin\"; allowed are kind, product"},
       {R"({"name": "a", "quantization": {"forward_x": {}}})",
        "recipe 'a', quantization, forward_x: \"format\" is missing"},
       {R"({"name": "a", "quantization": {"forward_x": {"format": "e9m3"}}})",

@@ -127,6 +127,30 @@ TEST_CASE("every number of ranks and size of buckets trains to the same bits, wi
   set_deterministic(false);
 }
 
+TEST_CASE("learned scales and gradients that are not straight: the same bits on every number of ranks") {
+  set_deterministic(true);
+  for (const char* recipe : {"int4-lsq", "mxfp4-clipped"}) {
+    CAPTURE(recipe);
+    const Outcome one = train({.recipe = recipe});
+    CHECK(one.losses.back() < one.losses.front());
+    for (const int ranks : {2, 3})
+      for (const std::int64_t bytes : {0, 300}) {
+        CAPTURE(ranks);
+        CAPTURE(bytes);
+        check_same_bits(train({.recipe = recipe, .ranks = ranks, .bucket_bytes = bytes}), one);
+      }
+    if (std::string(recipe) != "int4-lsq") continue;
+    std::int64_t learned = 0;
+    for (const auto& entry : one.state)
+      if (entry.name.starts_with("model.") && entry.name.ends_with("_step")) {
+        CHECK(std::get<Tensor>(entry.value).item() > 0);
+        ++learned;
+      }
+    CHECK(learned >= 4);
+  }
+  set_deterministic(false);
+}
+
 TEST_CASE("every number of ranks trains to the same bits with synchronised batch norm, with every kind of recipe") {
   set_deterministic(true);
   for (const char* recipe : {"fp32", "amp-fp16", "amp-bf16", "bf16-pure", "fp8-delayed", "mxfp8", "e4m2:stochastic"}) {

@@ -56,7 +56,7 @@ double difference(const Tensor& a, const Tensor& b) {
 TEST_CASE("shadow: a step has the same bits with and without it, whatever the recipe") {
   for (const char* model : {"mlp", "cnn", "gpt"})
     for (const char* recipe : {"fp32", "amp-fp16", "bf16-pure", "fp16-master", "fp8-current", "mxfp4", "mxfp4-centered",
-                               "fp8-smooth", "e4m3:stochastic"}) {
+                               "fp8-smooth", "int4-lsq", "e4m3:stochastic"}) {
       CAPTURE(std::string(model));
       CAPTURE(std::string(recipe));
       Setup alone(recipe, model);

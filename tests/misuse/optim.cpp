@@ -206,7 +206,7 @@ Misuses optim_misuses() {
          precision.moments[0] = Quantizer{.format = format("e4m3fn"), .scaling = DelayedScale{}};
          SGD({weight()}, {.momentum = 0.9, .precision = precision});
        },
-       "optimizer: moments are kept as codes without delayed scaling, zero points, Hadamard transform and "
+       "optimizer: moments are kept as codes without delayed or learned scaling, zero points, Hadamard transform and "
        "pure_arithmetic"},
       // state
       {"the state of another optimizer", [] { SGD({weight()}).load_state_dict(Adam({weight()}).state_dict()); },

@@ -127,7 +127,7 @@ TEST_CASE("key-value cache: what cannot be kept is an Error, and nothing is kept
   CHECK(cache.append(keys_and_values({2, 1, 4})).keys.sizes() == Shape{2, 4, 4});
   CHECK(contains(
       message_of([] { nn::KeyValueCache refused(Quantizer{.format = format("e4m3fn"), .scaling = DelayedScale{}}); }),
-      "takes no delayed scaling"));
+      "takes no delayed or learned scaling"));
 
   const NoGrad off;
   nn::MultiheadAttention attention(kEmbed, kHeads);

@@ -167,7 +167,7 @@ TEST_CASE("codes that do not fit and moments that cannot be coded are named") {
   bad.scaling = DelayedScale{};
   const auto refused = [&](const UpdateOptions& o) { return error_of([&] { Adam({p}, {.precision = o}); }); };
   const std::string how =
-      "optimizer: moments are kept as codes without delayed scaling, zero points, Hadamard transform and "
+      "optimizer: moments are kept as codes without delayed or learned scaling, zero points, Hadamard transform and "
       "pure_arithmetic";
   CHECK(refused(coded(bad, kFp16)) == how);
   UpdateOptions pure = coded(kE4m3, kFp16);
