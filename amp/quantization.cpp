@@ -505,25 +505,28 @@ Tensor by_windows(const ConvSite& c, const ProductOperand& o, const Tensor& firs
   look_at(o, *o.tensor, plain, o.use, c.site);
   const Tensor amax = has_two_levels(plain.scaling) ? absmax_tensor(*o.tensor) : Tensor();
   const int axis = o.input == 0 ? 1 : 0;
+  const bool views = first.device().is_cpu();  // GPUs have memory for whole windows
   QuantizeOptions options;
   std::int64_t group = -1;
-  const auto product = [&](const Tensor& a, const Tensor& b, const ConvPart& part) {
+  const auto product = [&](const Tensor& windows, const Tensor& others, const ConvPart& part) {
     if (part.group != group) options = rounding_of(o, axis, c.site);
     group = part.group;
-    const Tensor& windows = o.input == 0 ? a : b;
-    const PartOf of{.first_element = part.first * windows.size(axis), .amax = amax};
-    const QuantizedOperand r = quantize_part(windows, plain, options, of);
-    const Tensor y = o.input == 0 ? matmul(r.values, b) : matmul(a, r.values);
-    const bool rows = scale.defined() && scale.dim() > 0;
-    return scaled(scaled(y, rows ? scale.narrow(0, part.group * y.size(0), y.size(0)).flatten(1) : scale), r.scale);
+    PartOf of{.amax = amax};
+    Tensor rows = windows;
+    if (views) of.row_dims = 3;
+    else rows = o.input == 0 ? unfolded(windows) : unfolded(windows).t();
+    of.first_element = part.first * others.size(1);
+    const QuantizedOperand r = quantize_part(rows, plain, options, of);
+    const Tensor y = o.input == 0 ? matmul(r.values, others.t()) : matmul(others, r.values);
+    const bool by_row = scale.defined() && scale.dim() > 0;
+    return scaled(scaled(y, by_row ? scale.narrow(0, part.group * y.size(0), y.size(0)).flatten(1) : scale), r.scale);
   };
   OutSpec spec[kMaxOutputs];
   columns().infer[static_cast<int>(c.call.op)](c.call, spec);
-  // Tiles and the words of stochastic sums depend on the place in the product. GPUs have memory for whole windows.
+  // Tiles and the words of stochastic sums depend on the place in the product.
   const std::optional<Accumulator>& how = current_accumulator();
   const bool by_place = has_tiles(plain.scaling) || (how && how->rounding.mode == RoundingMode::stochastic);
-  return conv_by_products(c.call.op, first, second, c.attrs, spec[0].sizes, product,
-                          by_place || !first.device().is_cpu() ? 0 : kConvPart);
+  return conv_by_windows(c.call.op, first, second, c.attrs, spec[0].sizes, product, by_place || !views ? 0 : kConvPart);
 }
 
 // Rounds an operand that is not left to its windows.

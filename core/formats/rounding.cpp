@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "../support/message_text.h"
+#include "../support/multiversion.h"
 #include "../support/philox.h"
 #include "../support/throwf.h"
 #include "rounding_kernels.h"
@@ -37,28 +39,78 @@ void round_powers(const PowerSpec& spec, const T* in, const std::uint32_t* rando
   }
 }
 
-// Counts for an ExponentHistogram. Four tables, so that increments of one bin do not wait for each other.
-template <class T> struct ExponentTables {
-  std::uint64_t tables[4][256] = {};
+constexpr std::int64_t kCountedTogether = 4096;
+constexpr std::int64_t kLanes = 256;  // several vectors, whose sums do not wait for each other
 
-  void add(const T* in, std::int64_t n) {
-    using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-    constexpr std::int64_t kBelow = SourceBits<U>::kWide ? 1023 - 127 : 0;  // a double's exponents below f32's
-    const auto count = [](T x, std::uint64_t* table) {
-      const U magnitude = std::bit_cast<U>(x) & ~SourceBits<U>::kSign;
-      const auto exponent = static_cast<std::int64_t>(magnitude >> SourceBits<U>::kMantissa) - kBelow;
-      table[std::clamp(exponent, std::int64_t{0}, std::int64_t{255})] += magnitude != 0;
-    };
-    std::int64_t i = 0;
-    for (; i + 4 <= n; i += 4)
-      for (int k = 0; k < 4; ++k) count(in[i + k], tables[k]);
-    for (; i < n; ++i) count(in[i], tables[0]);
-  }
-  void add_to(ExponentHistogram& exponents) const {
-    for (const auto& table : tables)
-      for (std::size_t e = 0; e < 256; ++e) exponents.bins[e] += table[e];
-  }
+// Exponents as an ExponentHistogram numbers its bins, zeros at the end up to a multiple of kLanes.
+struct ExponentBytes {
+  alignas(64) std::uint8_t bins[kCountedTogether];
+  std::uint32_t zeros = 0;    // numbers that are zero
+  std::uint32_t lowest = 0;   // those in bin 0, zeros too
+  std::uint32_t highest = 0;  // bin
 };
+
+template <class T> void take_exponents(const T* in, std::int64_t n, ExponentBytes& to) {
+  using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  using Int = typename SourceBits<U>::Int;
+  constexpr Int kBelow = SourceBits<U>::kWide ? 1023 - 127 : 0;  // a double's exponents below f32's
+  vectorized([in, n, out = &to] {
+    const T* __restrict const from = in;
+    std::uint8_t* __restrict const bins = out->bins;
+    U zeros = 0;
+    U lowest = 0;
+    U highest = 0;
+#pragma omp simd reduction(+ : zeros, lowest) reduction(max : highest)
+    for (std::int64_t i = 0; i < n; ++i) {
+      const U magnitude = std::bit_cast<U>(from[i]) & ~SourceBits<U>::kSign;
+      const Int exponent = static_cast<Int>(magnitude >> SourceBits<U>::kMantissa) - kBelow;
+      const Int above = exponent > 0 ? exponent : 0;
+      const Int bin = above < 255 ? above : 255;
+      bins[i] = static_cast<std::uint8_t>(bin);
+      zeros += magnitude == 0 ? 1U : 0U;
+      lowest += bin == 0 ? 1U : 0U;
+      highest = highest > static_cast<U>(bin) ? highest : static_cast<U>(bin);
+    }
+    out->zeros = static_cast<std::uint32_t>(zeros);
+    out->lowest = static_cast<std::uint32_t>(lowest);
+    out->highest = static_cast<std::uint32_t>(highest);
+  });
+  std::fill(to.bins + n, to.bins + (n + kLanes - 1) / kLanes * kLanes, std::uint8_t{0});
+}
+
+// How many of so many times kLanes bytes are `bin`. At most 255 times.
+[[gnu::always_inline]] inline std::int64_t count_of(const std::uint8_t* bins, std::int64_t times, std::uint8_t bin) {
+  std::uint8_t sums[kLanes] = {};
+  for (std::int64_t i = 0; i < times; ++i)
+    for (std::int64_t lane = 0; lane < kLanes; ++lane)
+      sums[lane] = static_cast<std::uint8_t>(sums[lane] + (bins[i * kLanes + lane] == bin ? 1 : 0));
+  std::uint32_t sum = 0;
+  for (const std::uint8_t one : sums) sum += one;
+  return sum;
+}
+
+// Most numbers lie within a few powers of two of the largest one: those bins are counted one after the other.
+template <class T> void add_exponents(const T* in, std::int64_t n, ExponentHistogram& total) {
+  constexpr std::uint32_t kOneByOne = 24;
+  ExponentBytes bytes;
+  for (; n > 0; in += kCountedTogether, n -= kCountedTogether) {
+    const std::int64_t count = std::min(n, kCountedTogether);
+    take_exponents(in, count, bytes);
+    total.bins[0] += bytes.lowest - bytes.zeros;
+    const std::uint32_t last = bytes.highest > kOneByOne ? bytes.highest - kOneByOne : 0;
+    const std::int64_t left = vectorized([=, &total, &bytes] {
+      std::int64_t rest = count - bytes.lowest;
+      for (std::uint32_t bin = bytes.highest; bin > last && rest > 0; --bin) {
+        const std::int64_t found = count_of(bytes.bins, (count + kLanes - 1) / kLanes, static_cast<std::uint8_t>(bin));
+        total.bins[bin] += static_cast<std::uint64_t>(found);
+        rest -= found;
+      }
+      return rest;
+    });
+    for (std::int64_t i = 0; left > 0 && i < count; ++i)
+      if (bytes.bins[i] > 0 && bytes.bins[i] <= last) ++total.bins[bytes.bins[i]];
+  }
+}
 
 // Rounds to values or, if `codes` is not null, to codes.
 template <class T>
@@ -72,12 +124,10 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
   const PowerSpec power = powers ? power_spec(r) : PowerSpec{};
   std::uint32_t words[kRoundingBlock];
   T copy[kRoundingBlock];
-  std::optional<ExponentTables<T>> exponents;
-  if (stats.exponents) exponents.emplace();
+  if (stats.exponents) add_exponents(in, n, *stats.exponents);
   for (std::int64_t first = 0; first < n; first += kRoundingBlock) {
     const std::int64_t count = std::min(kRoundingBlock, n - first);
     const T* from = in + first;
-    if (exponents) exponents->add(from, count);
     const std::uint32_t* random = nullptr;
     if (r.rounding.mode == RoundingMode::stochastic) {
       philox_fill(r.key.seed, r.key.stream, static_cast<std::uint64_t>(first_element + first), words, count);
@@ -101,7 +151,6 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
                   stats.counts ? &counts : nullptr);
     if (stats.counts) add_counts(counts, count, *stats.counts);
   }
-  if (exponents) exponents->add_to(*stats.exponents);
 }
 
 }  // namespace
@@ -247,17 +296,8 @@ Overflow overflow_from_name(std::string_view text) {
   throwf("no overflow policy '{}'; there are {}{}", text, join(names), did_you_mean(text, names));
 }
 
-void ExponentHistogram::add(const float* values, std::int64_t n) {
-  detail::ExponentTables<float> tables;
-  tables.add(values, n);
-  tables.add_to(*this);
-}
-
-void ExponentHistogram::add(const double* values, std::int64_t n) {
-  detail::ExponentTables<double> tables;
-  tables.add(values, n);
-  tables.add_to(*this);
-}
+void ExponentHistogram::add(const float* values, std::int64_t n) { detail::add_exponents(values, n, *this); }
+void ExponentHistogram::add(const double* values, std::int64_t n) { detail::add_exponents(values, n, *this); }
 
 ExponentHistogram& ExponentHistogram::operator+=(const ExponentHistogram& other) {
   for (std::size_t i = 0; i < bins.size(); ++i) bins[i] += other.bins[i];

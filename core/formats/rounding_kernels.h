@@ -79,12 +79,24 @@ enum RoundingLoop : int {
 // condition ? a : b by bits, so that loops vectorise.
 template <class U> constexpr U choose(bool condition, U a, U b) { return b ^ ((a ^ b) & (U{0} - U{condition})); }
 
-// (sig * 2^random_bits / 2^shift + random) / 2^random_bits; each division truncates.
+// (sig * 2^random_bits / 2^shift + random) / 2^random_bits; each division truncates. sig: a significand of the
+// source.
 template <class U> constexpr U round_by_chance(U sig, int shift, std::uint32_t random, int random_bits) {
-  __extension__ using Wide = std::conditional_t<sizeof(U) == 8, unsigned __int128, std::uint64_t>;
-  const int most = 8 * static_cast<int>(sizeof(Wide)) - 1;
-  const Wide fixed = (static_cast<Wide>(sig) << random_bits) >> (shift < most ? shift : most);
-  return static_cast<U>((fixed + random) >> random_bits);
+  if constexpr (sizeof(U) == 8) {
+    __extension__ using Wide = unsigned __int128;
+    const Wide fixed = (static_cast<Wide>(sig) << random_bits) >> (shift < 127 ? shift : 127);
+    return static_cast<U>((fixed + random) >> random_bits);
+  } else {  // without wider integers, so that loops are fast
+    // What lies below the point, aligned with the top of a word, and the random bits carry or not.
+    constexpr int kMost = 31;
+    const int within = shift < kMost ? shift : kMost;
+    const int beyond = shift > kMost + 1 ? shift - kMost - 1 : 0;
+    const U near = (sig << (kMost - within)) << 1;
+    const U fraction = choose<U>(shift > kMost, sig >> (beyond < kMost ? beyond : kMost), near);
+    const int unused = kMost + 1 - random_bits;
+    const U kept = (fraction >> unused) << unused;
+    return (sig >> within) + U{kept + (random << unused) < kept};
+  }
 }
 
 // The magnitude rounded with an unlimited exponent; beyond the source's range the result has Inf's bits or larger ones.

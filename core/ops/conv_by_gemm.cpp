@@ -56,17 +56,15 @@ Tensor turned(const Tensor& w) {
   return index_select(w.flatten(2), 2, order).reshape(w.sizes());
 }
 
-// The rows [images * rows * out[1], depth] of the windows of some output rows of some images.
-Tensor unfold(const Windows& w, std::int64_t image, std::int64_t images, std::int64_t row, std::int64_t rows) {
+// The windows [images, rows, out[1], taps[0], taps[1], K] of some output rows of some images, as a view.
+Tensor view_of(const Windows& w, std::int64_t image, std::int64_t images, std::int64_t row, std::int64_t rows) {
   const Shape& s = w.field.strides();
-  const Tensor view =
-      as_strided(w.field, {images, rows, w.out[1], w.taps[0], w.taps[1], w.field.size(3)},
-                 {s[0], s[1] * w.step[0], s[2] * w.step[1], s[1] * w.dilation[0], s[2] * w.dilation[1], s[3]},
-                 w.field.offset() + image * s[0] + row * w.step[0] * s[1]);
-  return view.contiguous().reshape({images * rows * w.out[1], w.depth()});
+  return as_strided(w.field, {images, rows, w.out[1], w.taps[0], w.taps[1], w.field.size(3)},
+                    {s[0], s[1] * w.step[0], s[2] * w.step[1], s[1] * w.dilation[0], s[2] * w.dilation[1], s[3]},
+                    w.field.offset() + image * s[0] + row * w.step[0] * s[1]);
 }
 
-// Calls f(rows, first row) for the windows, some images or some output rows of one image at a time.
+// Calls f(windows, first row) for the windows, some images or some output rows of one image at a time.
 template <class F> void for_parts(const Windows& w, std::int64_t elements, const F& f) {
   const std::int64_t all = w.field.size(0);  // at least 1
   const std::int64_t fit = std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, w.depth()));
@@ -78,7 +76,7 @@ template <class F> void for_parts(const Windows& w, std::int64_t elements, const
   }
   for (std::int64_t image = 0; image < all; image += images)
     for (std::int64_t row = 0; row < w.out[0]; row += rows)
-      f(unfold(w, image, std::min(images, all - image), row, std::min(rows, w.out[0] - row)),
+      f(view_of(w, image, std::min(images, all - image), row, std::min(rows, w.out[0] - row)),
         image * w.per_image() + row * w.out[1]);
 }
 
@@ -112,18 +110,18 @@ class Joined {
 struct Group {
   const ConvAttrs& attrs;
   const Shape& out;
-  const ConvProduct& product;
+  const WindowProduct& product;
   std::int64_t elements;
   std::int64_t number;
 };
 
-// Images [N, n, oh, ow] of the product of windows with columns [k, n].
-Tensor images_of(const Group& g, const Windows& w, const Tensor& columns) {
+// Images [N, n, oh, ow] of the product of windows with rows [n, k].
+Tensor images_of(const Group& g, const Windows& w, const Tensor& others) {
   Joined y(0, w.field.size(0) * w.per_image());
-  for_parts(w, g.elements, [&](const Tensor& rows, std::int64_t first) {
-    y.add(g.product(rows, columns, {g.number, first}));
+  for_parts(w, g.elements, [&](const Tensor& windows, std::int64_t first) {
+    y.add(g.product(windows, others, {g.number, first}));
   });
-  return y.whole().reshape({w.field.size(0), w.out[0], w.out[1], columns.size(1)}).permute({0, 3, 1, 2}).contiguous();
+  return y.whole().reshape({w.field.size(0), w.out[0], w.out[1], others.size(0)}).permute({0, 3, 1, 2}).contiguous();
 }
 
 Tensor forward(const Group& g, const Tensor& x, const Tensor& w) {
@@ -133,7 +131,7 @@ Tensor forward(const Group& g, const Tensor& x, const Tensor& w) {
                         {g.out[2], g.out[3]},
                         {a.stride[0], a.stride[1]},
                         {a.dilation[0], a.dilation[1]}};
-  return images_of(g, windows, conv_rows(OpId::conv2d, w, 1).t());
+  return images_of(g, windows, conv_rows(OpId::conv2d, w, 1));
 }
 
 Tensor input_gradient(const Group& g, const Tensor& dy, const Tensor& w) {
@@ -143,7 +141,7 @@ Tensor input_gradient(const Group& g, const Tensor& dy, const Tensor& w) {
                         {g.out[2], g.out[3]},
                         {1, 1},
                         {a.dilation[0], a.dilation[1]}};
-  return images_of(g, windows, conv_rows(OpId::conv2d_backward_input, w, 1).t());
+  return images_of(g, windows, conv_rows(OpId::conv2d_backward_input, w, 1));
 }
 
 // The taps and the windows change places: "images" are the channels of x, "windows" the taps of the kernel, and their
@@ -157,8 +155,8 @@ Tensor weight_gradient(const Group& g, const Tensor& dy, const Tensor& x) {
                         {a.stride[0], a.stride[1]}};
   const Tensor errors = conv_rows(OpId::conv2d_backward_weight, dy, 1);
   Joined dw(1, x.size(1) * windows.per_image());
-  for_parts(windows, g.elements, [&](const Tensor& rows, std::int64_t first) {
-    dw.add(g.product(errors, rows.t(), {g.number, first}));
+  for_parts(windows, g.elements, [&](const Tensor& part, std::int64_t first) {
+    dw.add(g.product(part, errors, {g.number, first}));
   });
   return dw.whole().reshape({dy.size(1), x.size(1), a.size[0], a.size[1]});
 }
@@ -188,8 +186,23 @@ Tensor from_conv_rows(OpId op, const Tensor& rows, const Shape& s, std::int64_t 
   return turned(rows.reshape({groups, s[1], s[2], s[3], s[0] / groups}).permute({0, 4, 1, 2, 3}).reshape(s));
 }
 
+Tensor unfolded(const Tensor& windows) {
+  const Shape& s = windows.sizes();
+  return windows.contiguous().reshape({s[0] * s[1] * s[2], s[3] * s[4] * s[5]});
+}
+
 Tensor conv_by_products(OpId op, const Tensor& first, const Tensor& second, const ConvAttrs& attrs, const Shape& out,
                         const ConvProduct& product, std::int64_t elements) {
+  const auto of_windows = [&](const Tensor& windows, const Tensor& rows, const ConvPart& part) {
+    const Tensor unfolded_rows = unfolded(windows);
+    if (conv_axis(op).windows == 0) return product(unfolded_rows, rows.t(), part);
+    return product(rows, unfolded_rows.t(), part);
+  };
+  return conv_by_windows(op, first, second, attrs, out, of_windows, elements);
+}
+
+Tensor conv_by_windows(OpId op, const Tensor& first, const Tensor& second, const ConvAttrs& attrs, const Shape& out,
+                       const WindowProduct& product, std::int64_t elements) {
   if (numel(out) == 0) return zeros(out, options_of(first));
   // Groups lie along the channels, or along a weight's outputs.
   const int dim = op == OpId::conv2d_backward_weight ? 1 : 0;

@@ -37,6 +37,14 @@ struct ConvPart {
 using ConvProduct = std::function<Tensor(const Tensor& a, const Tensor& b, const ConvPart& part)>;
 Tensor conv_by_products(OpId op, const Tensor& first, const Tensor& second, const ConvAttrs& attrs, const Shape& out,
                         const ConvProduct& product, std::int64_t elements);
+// The same by product(windows, rows, part), which unfolds them itself. windows: a view [.., .., .., taps, taps, K] of
+// which the first three dims are the rows and the last three the contracted axis. rows [n, k]: of the other operand.
+// The product is [m, n] for the windows' m rows, for conv2d_backward_weight [n, m].
+using WindowProduct = std::function<Tensor(const Tensor& windows, const Tensor& rows, const ConvPart& part)>;
+Tensor conv_by_windows(OpId op, const Tensor& first, const Tensor& second, const ConvAttrs& attrs, const Shape& out,
+                       const WindowProduct& product, std::int64_t elements);
+// Windows as rows [m, k].
+Tensor unfolded(const Tensor& windows);
 // Parts that stay in a core's cache with their products.
 inline constexpr std::int64_t kConvPart = 1 << 17;
 

@@ -132,19 +132,67 @@ void correct_scales(const T* values, std::int64_t n, std::int64_t first, const G
   for (std::size_t b = 0; b < scales.size(); ++b) scales[b].inverse = static_cast<float>(wanted[b]);
 }
 
-// scale_of() for scales that are powers of two by floor and rceil, from the bits of a normal amax.
+// scale_of() for scales that are powers of two by floor and rceil, from the bits of a normal amax. The oracles agree on
+// scales above the least one.
 Scale power_scale_of(float amax, const ScaleSpec& spec) {
   constexpr std::uint32_t kMantissa = 0x7fffff;
   const auto bits = std::bit_cast<std::uint32_t>(amax);
   const auto exponent = static_cast<int>(bits >> 23);
-  if (exponent == 0 || exponent == 255) return scale_of(amax, spec);
+  if (exponent == 0 || exponent == 255 || exponent <= spec.emax) return scale_of(amax, spec);
   const bool up = spec.rule == ScaleRule::rceil &&
                   (bits & kMantissa) > (std::bit_cast<std::uint32_t>(static_cast<float>(spec.most)) & kMantissa);
   return power_scale(exponent - 127 - spec.emax + (up ? 1 : 0));
 }
 bool has_power_scales(const ScaleSpec& s) {
-  return s.form == ScaleForm::power && s.oracle == ScaleOracle::transformer_engine &&
+  return s.form == ScaleForm::power &&
          (s.rule == ScaleRule::floor || (s.rule == ScaleRule::rceil && static_cast<float>(s.most) == s.most));
+}
+
+// Whether these are numbers of f32: those of f32 sources that are rounded as doubles are.
+template <class T> bool are_floats(const std::vector<T>& values) {
+  bool all = true;
+  if constexpr (sizeof(T) > sizeof(float))
+    for (const T v : values) all = all && static_cast<T>(static_cast<float>(v)) == v;
+  return all;
+}
+
+// scale_of() for coded scales to nearest: the numbers that are stored are rounded together.
+bool has_coded_scales(const ScaleSpec& s) {
+  return s.form == ScaleForm::coded && s.oracle == ScaleOracle::transformer_engine &&
+         s.product == ScaledProduct::exact && s.global > 0 && s.global <= FLT_MAX;
+}
+template <class T> std::vector<Scale> coded_scales(const std::vector<T>& most, const ScaleSpec& spec) {
+  constexpr T kMost = std::numeric_limits<T>::max();
+  std::vector<double> wanted(most.size());
+  std::vector<double> stored(most.size());
+  const auto n = std::ssize(most);
+  vectorized([=, from = most.data(), to = wanted.data(), by = static_cast<double>(spec.global), part = spec.most] {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] * by / part;  // the products of two f32 are exact
+  });
+  for (std::int64_t at = 0; at < n; at += kRoundingBlock)
+    round_block(static_cast<int>(RoundingMode::nearest_even), spec.stored, wanted.data() + at, nullptr,
+                stored.data() + at, nullptr, 0, std::min(kRoundingBlock, n - at), nullptr);
+  std::vector<Scale> scales;
+  scales.reserve(most.size());
+  for (std::size_t i = 0; i < most.size(); ++i)
+    scales.push_back(most[i] <= kMost ? stored_scale(static_cast<float>(stored[i]), spec) : scale_of(most[i], spec));
+  return scales;
+}
+
+// The largest magnitudes of the blocks of n elements, whole rows of the grid. most: zeros at first.
+template <std::int64_t kWidth, class T>
+[[gnu::always_inline]] inline void block_amaxes_of(const T* values, std::int64_t n, const Grid& g, T* most) {
+  for_runs(n, g, [=](std::int64_t block, std::int64_t begin, std::int64_t end) {
+    most[block] = largest(values + begin, kWidth ? kWidth : end - begin, most[block]);
+  });
+}
+template <class T> void block_amaxes(const T* values, std::int64_t n, const Grid& g, T* most) {
+  const std::int64_t width = g.k % g.block_cols == 0 ? g.block_cols : 0;
+  vectorized([=, &g] {
+    if (width == 16) block_amaxes_of<16>(values, n, g, most);
+    else if (width == 32) block_amaxes_of<32>(values, n, g, most);
+    else block_amaxes_of<0>(values, n, g, most);
+  });
 }
 
 // Of several scales of each block the first with the least error.
@@ -201,20 +249,21 @@ Scale Range::scale(const ScaleSpec& s) const {
   return {1 / scale, scale, static_cast<float>(zero)};
 }
 
-template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t n, std::int64_t first, const Grid& g) {
+bool is_power(const Scale& s) {
+  return (std::bit_cast<std::uint32_t>(s.forward) & 0x7fffff) == 0 && s.forward > 0 && s.forward * s.inverse == 1;
+}
+
+template <class T> BlockScales<T> find_scales(const T* values, std::int64_t n, std::int64_t first, const Grid& g) {
   const std::int64_t rows = n / g.k;
   const std::int64_t cols = (g.k + g.block_cols - 1) / g.block_cols;
   const std::int64_t tiles = (rows + g.block_rows - 1) / g.block_rows;
-  if (g.spec.zero_point) return range_scales(values, n, g, tiles * cols);
+  if (g.spec.zero_point) return {range_scales(values, n, g, tiles * cols), {}};
   const std::int64_t first_block = first / g.k / g.block_rows * cols;
-  std::vector<T> most(static_cast<std::size_t>(tiles * cols), T(0));
-  std::vector<Scale> scales;
+  BlockScales<T> found{{}, std::vector<T>(static_cast<std::size_t>(tiles * cols), T(0))};
+  block_amaxes(values, n, g, found.most.data());
+  const std::vector<T>& most = found.most;
+  std::vector<Scale>& scales = found.scales;
   scales.reserve(most.size());
-  vectorized([=, &g, to = most.data()] {
-    for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
-      to[block] = largest(values + begin, end - begin, to[block]);
-    });
-  });
   if (g.levels[1]) {
     for (std::int64_t r = 0; r < rows; ++r) part_scales(most.data() + r * cols, cols, g, scales);
   } else if (g.outer > 0) {
@@ -223,16 +272,19 @@ template <class T> std::vector<Scale> find_scales(const T* values, std::int64_t 
     scales = searched_scales(values, rows, most, g);
   } else if (g.scale_rounding != RoundingMode::nearest_even) {
     scales = directed_scales(most, first_block, g);
-  } else if (sizeof(T) == sizeof(float) && has_power_scales(g.spec)) {
-    for (const T m : most) scales.push_back(power_scale_of(static_cast<float>(m), g.spec));
+  } else if (has_power_scales(g.spec) && are_floats(most)) {
+    scales.resize(most.size());
+    for (std::size_t i = 0; i < most.size(); ++i) scales[i] = power_scale_of(static_cast<float>(most[i]), g.spec);
+  } else if (has_coded_scales(g.spec) && are_floats(most)) {
+    scales = coded_scales(most, g.spec);
   } else {
     for (const T m : most) scales.push_back(scale_of(m, g.spec));
   }
   if (g.group > 0) correct_scales(values, n, first_block, g, scales);
-  return scales;
+  return found;
 }
 
-template std::vector<Scale> find_scales(const float*, std::int64_t, std::int64_t, const Grid&);
-template std::vector<Scale> find_scales(const double*, std::int64_t, std::int64_t, const Grid&);
+template BlockScales<float> find_scales(const float*, std::int64_t, std::int64_t, const Grid&);
+template BlockScales<double> find_scales(const double*, std::int64_t, std::int64_t, const Grid&);
 
 }  // namespace gradual::detail

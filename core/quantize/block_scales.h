@@ -33,7 +33,7 @@ template <class F> [[gnu::always_inline]] inline void for_runs(std::int64_t n, c
 }
 
 // The larger of `than` and the magnitudes of n values; NaN wins. Inlined, for vectorized().
-template <class T> T largest(const T* values, std::int64_t n, T than) {
+template <class T> [[gnu::always_inline]] inline T largest(const T* values, std::int64_t n, T than) {
   if (n == 2)  // shared microexponents; a vector of two is slow
     return larger_magnitude(values[0], larger_magnitude(values[1], than));
   using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
@@ -62,8 +62,13 @@ struct Range {
   Scale scale(const ScaleSpec& spec) const;
 };
 
+template <class T> struct BlockScales {
+  std::vector<Scale> scales;
+  std::vector<T> most;  // the largest magnitude of each block; empty: not looked for
+};
 // Scales of the blocks of n elements, whole rows of the grid, of which the first is the tensor's element `first`.
-template <class T>
-std::vector<Scale> find_scales(const T* values, std::int64_t n, std::int64_t first, const Grid& grid);
+template <class T> BlockScales<T> find_scales(const T* values, std::int64_t n, std::int64_t first, const Grid& grid);
+// Whether it multiplies by a power of two and back, exactly.
+bool is_power(const Scale& scale);
 
 }  // namespace gradual::detail

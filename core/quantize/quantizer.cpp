@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "../tensor/memory.h"
 #include "block_scales.h"
 #include "gradient_estimator.h"
+#include "one_pass.h"
 #include "quantize_part.h"
 #include "quantizer_call.h"
 #include "quantizer_kernels.h"
@@ -43,12 +45,17 @@ struct Rows {
   std::int64_t rows = 1;
   std::int64_t k = 1;
   std::int64_t stride = 1;
-  Shape sizes, strides;  // with the axis last
-  bool in_order = true;  // memory has the order [rows, k], without gaps
+  Shape sizes, strides;          // with the axis last
+  bool in_order = true;          // memory has the order [rows, k], without gaps
+  Shape row_sizes, row_strides;  // of a row of several dims; else empty
 
-  Rows(const Tensor& t, int wanted) : x(t) {
+  Rows(const Tensor& t, int wanted, int row_dims = 1) : x(t) {
     if (!t.is_floating()) throw_error("quantize: takes a floating tensor, not " + std::string(to_string(t.dtype())));
-    axis = wrap_dim(wanted, t.dim(), "quantize");
+    axis = wrap_dim(wanted, row_dims > 1 ? 2 : t.dim(), "quantize");
+    if (row_dims > 1) {
+      of_several_dims(row_dims);
+      return;
+    }
     sizes = t.sizes();
     strides = t.strides();
     if (sizes.empty()) return;
@@ -60,6 +67,61 @@ struct Rows {
     sizes.push_back(k);
     strides.push_back(stride);
     in_order = is_contiguous(sizes, strides);
+  }
+
+  // Rows along the last dims of x. Dims whose elements follow each other count as one.
+  void of_several_dims(int row_dims) {
+    in_order = false;
+    const int lead = x.dim() - row_dims;
+    for (int d = 0; d < lead; ++d) {
+      sizes.push_back(x.size(d));
+      strides.push_back(x.strides()[d]);
+    }
+    rows = numel(sizes);
+    for (int d = lead; d < x.dim(); ++d) {
+      k *= x.size(d);
+      const bool follows = !row_sizes.empty() && row_strides.end()[-1] == x.size(d) * x.strides()[d];
+      if (follows) {
+        row_sizes[row_sizes.size() - 1] *= x.size(d);
+        row_strides[row_sizes.size() - 1] = x.strides()[d];
+      } else {
+        row_sizes.push_back(x.size(d));
+        row_strides.push_back(x.strides()[d]);
+      }
+    }
+  }
+
+  // Elements [first, first + n) of rows of several dims, as load() gives them.
+  template <class T> void gather(std::int64_t first, std::int64_t n, T* to) const {
+    const std::int64_t length = row_sizes.end()[-1];
+    const std::int64_t step = row_strides.end()[-1];
+    const bool copies = step == 1 && x.dtype() == dtype_of<T>;
+    const auto* const from = static_cast<const char*>(x.raw());
+    const auto bytes = static_cast<std::int64_t>(size_of(x.dtype()));
+    std::vector<std::int64_t> starts;  // of the runs of a row
+    for (std::int64_t run = 0; run < k / length; ++run) starts.push_back(offset_of(run, row_sizes, row_strides, 1));
+    std::int64_t row = first / k;
+    std::int64_t column = first % k;
+    for (const T* const end = to + n; to < end; ++row, column = 0) {
+      const std::int64_t base = offset_of(row, sizes, strides, 0);
+      while (column < k && to < end) {
+        const std::int64_t within = column % length;
+        const std::int64_t count = std::min(length - within, end - to);
+        const char* const at =
+            from + (base + starts[static_cast<std::size_t>(column / length)] + within * step) * bytes;
+        if (!copies) gradual::fetch_and_cast(x.dtype(), at, step, to, count);
+        else if (count >= kTogether) std::memcpy(to, at, static_cast<std::size_t>(count) * sizeof(T));
+        else std::copy_n(reinterpret_cast<const T*>(at), count, to);
+        to += count;
+        column += count;
+      }
+    }
+  }
+  // Of element `number` in all but the last `without` of these dims.
+  static std::int64_t offset_of(std::int64_t number, const Shape& sizes, const Shape& strides, int without) {
+    std::int64_t at = 0;
+    for (int d = sizes.size() - 1 - without; d >= 0; number /= sizes[d--]) at += number % sizes[d] * strides[d];
+    return at;
   }
 
   // Whether x's elements fill a range of memory, in any order.
@@ -81,6 +143,10 @@ struct Rows {
   template <class T> const T* load(std::int64_t first, std::int64_t n, std::optional<Scratch>& scratch) const {
     if (in_order && x.dtype() == dtype_of<T>) return static_cast<const T*>(x.raw()) + first;
     T* buffer = scratch.emplace(static_cast<std::size_t>(n) * sizeof(T)).template as<T>();
+    if (!row_sizes.empty()) {
+      gather(first, n, buffer);
+      return buffer;
+    }
     const auto copy = [&](std::int64_t at, std::int64_t step, std::int64_t to, std::int64_t count) {
       const auto* const from = static_cast<const char*>(x.raw()) + at * static_cast<std::int64_t>(size_of(x.dtype()));
       gradual::fetch_and_cast(x.dtype(), from, step, buffer + to, count);
@@ -139,8 +205,14 @@ struct Rows {
     });
   }
 
-  // A tensor of x's sizes whose memory is `matrix` [rows, k].
-  Tensor shaped_like(const Tensor& matrix) const { return with_axis_last(matrix, x.sizes(), axis); }
+  // x's sizes; of rows of several dims those of a matrix.
+  Shape result_sizes() const {
+    if (row_sizes.empty()) return x.sizes();
+    return axis == 0 ? Shape{k, rows} : Shape{rows, k};
+  }
+
+  // A tensor of result_sizes() whose memory is `matrix` [rows, k].
+  Tensor shaped_like(const Tensor& matrix) const { return with_axis_last(matrix, result_sizes(), axis); }
 };
 
 // The axis along which elements are adjacent, for results that no axis changes.
@@ -307,10 +379,6 @@ inline float power_to_odd(float x, float by, float inverse) {
   const std::uint32_t inexact = too_far | static_cast<std::uint32_t>(back < given);
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(near) - too_far) | inexact);
 }
-bool is_power(const Scale& s) {
-  return (std::bit_cast<std::uint32_t>(s.forward) & 0x7fffff) == 0 && s.forward > 0 && s.forward * s.inverse == 1;
-}
-
 // Multiplies n elements, whole rows of the grid, by their scales. to_odd: rounds inexact products to odd. `from` may be
 // `to`.
 template <class T>
@@ -406,36 +474,77 @@ struct Call {
   Rows x;
   Grid g;
   Rounder rounder{rounded_format(q), q.rounding, q.overflow, o.key};
-  // Doubles, and scaled elements of which the rounder or counts read more than an f32 holds, are rounded as doubles.
+  // Doubles, and scaled elements of which the rounder reads more than an f32 holds, are rounded as doubles.
   // Doubles stay doubles if nothing is scaled.
   bool doubles = x.x.dtype() == DType::f64;
   bool scaled = !is_any<NoScale>(q.scaling);
   bool exact = scaled && product_of(q.scaling) == ScaledProduct::exact;
-  bool counts_products = o.scaled_exponents && o.stats.exponents;
-  bool wide = doubles || (exact && (counts_products || !f32_suffices(rounder)));
+  bool wide = doubles || (exact && !f32_suffices(rounder));
   bool stays_wide = doubles && !scaled;
 
   Call(const char* what, const Tensor& t, int axis, const Quantizer& quantizer, const QuantizeOptions& options,
        const PartOf& of = {})
-      : q(checked(quantizer, what, t)), o(options), part(of), x(t, axis), g(make_grid(x, q, o, part)) {}
+      : q(checked(quantizer, what, t)), o(options), part(of), x(t, axis, of.row_dims), g(make_grid(x, q, o, part)) {}
 
-  // body(first, n, values, scales, stats) gets n elements, scaled but not yet rounded and counted. `scratch` may hold
-  // the source.
-  template <class T, class F>
-  void scaled_part(const T* source, std::optional<Scratch>& scratch, std::int64_t first, std::int64_t n,
-                   CastStats stats, const F& body) const {
-    const std::vector<Scale> scales =
-        g.fixed ? std::vector{g.one} : find_scales(source, n, part.first_element + first, g);
-    if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(scales), stats);
+  // The scales of a chunk, and the largest magnitude under each.
+  template <class T> BlockScales<T> scales_of(const T* source, std::int64_t first, std::int64_t n) const {
+    if (!g.fixed) return find_scales(source, n, part.first_element + first, g);
+    return {{g.one}, {vectorized([=] { return largest(source, n, T(0)); })}};
+  }
+
+  // Adds the exponents of scaled elements. False: an f32 does not tell those of the exact products.
+  template <class T> bool add_exponents(const T* values, std::int64_t n, ExponentHistogram& total) const {
+    if (sizeof(T) == sizeof(double) || !exact) {
+      total.add(values, n);
+      return true;
+    }
+    constexpr std::size_t kLargest = 254;  // also that of products beyond f32, which are rounded to odd
+    ExponentHistogram mine;
+    mine.add(values, n);
+    if (mine.bins[kLargest] > 0) return false;
+    total += mine;
+    return true;
+  }
+
+  // One chunk of for_scaled().
+  template <class T, class F, class Quick>
+  void chunk(std::int64_t first, std::int64_t n, CastStats stats, const F& body, const Quick& quick) const {
+    std::optional<Scratch> scratch;
+    const T* source = x.load<T>(first, n, scratch);
+    if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(&g.one, 1), stats);
+    const BlockScales<T> found = scales_of(source, first, n);
+    const std::span<const Scale> scales = found.scales;
     if (stats.exponents && !o.scaled_exponents) {
       stats.exponents->add(source, n);
       stats.exponents = nullptr;
     }
-    if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
-    auto* values = scratch->as<T>();
+    if constexpr (sizeof(T) == sizeof(float))
+      if (!stats.exponents && !stats.counts && quick(first, n, source, found)) return;
+    std::optional<Scratch> product;
+    const bool in_place = scratch && !stats.exponents;
+    if (!in_place) product.emplace(static_cast<std::size_t>(n) * sizeof(T));
+    T* const values = (in_place ? *scratch : *product).template as<T>();
     const bool product_is_exact = sizeof(T) == sizeof(double) && !doubles;
     multiply(source, values, n, g, scales, exact && !product_is_exact);
-    body(first, n, values, std::span(scales), stats);
+    if (stats.exponents && !add_exponents(values, n, *stats.exponents))
+      return chunk<double>(first, n, stats, body, quick);
+    stats.exponents = nullptr;
+    body(first, n, values, scales, stats);
+  }
+
+  // body(first, n, values, scales, stats) gets n elements, scaled but not yet rounded; nobody counts them. `scratch` may
+  // hold the source.
+  template <class T, class F>
+  void scaled_part(const T* source, std::optional<Scratch>& scratch, std::int64_t first, std::int64_t n,
+                   const F& body) const {
+    if (g.fixed && g.one.forward == 1) return body(first, n, source, std::span(&g.one, 1), CastStats{});
+    const BlockScales<T> found = scales_of(source, first, n);
+    const std::span<const Scale> scales = found.scales;
+    if (!scratch) scratch.emplace(static_cast<std::size_t>(n) * sizeof(T));
+    T* const values = scratch->as<T>();
+    const bool product_is_exact = sizeof(T) == sizeof(double) && !doubles;
+    multiply(source, values, n, g, scales, exact && !product_is_exact);
+    body(first, n, values, scales, CastStats{});
   }
   // Rounds n scaled elements and, with `unscales`, multiplies them by the inverse scales: those of blocks, and with
   // `all` those of the tensor.
@@ -449,12 +558,9 @@ struct Call {
 
   // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but not yet rounded and
   // counted. Chunks are whole rows of blocks. If the grid is fixed, they are any range, and `scales` has one entry.
-  template <class F> void for_scaled(const F& body, bool whole_rows = false) const {
-    const auto chunk = [&]<class T>(std::type_identity<T>, std::int64_t first, std::int64_t n, CastStats stats) {
-      std::optional<Scratch> scratch;
-      const T* source = x.load<T>(first, n, scratch);
-      scaled_part(source, scratch, first, n, stats, body);
-    };
+  // quick(first, n, source, found), which has the scales, may do all that is left for f32 numbers that nobody counts;
+  // else it returns false.
+  template <class F, class Quick> void for_scaled(const F& body, const Quick& quick, bool whole_rows = false) const {
     std::mutex mutex;
     x.chunks(whole_rows ? g.block_rows * x.k
              : g.fixed  ? 1
@@ -464,8 +570,8 @@ struct Call {
                std::optional<ExponentHistogram> exponents;
                if (o.stats.exponents) exponents.emplace();
                const CastStats mine{o.stats.counts ? &counts : nullptr, exponents ? &*exponents : nullptr};
-               if (wide) chunk(std::type_identity<double>(), first, n, mine);
-               else chunk(std::type_identity<float>(), first, n, mine);
+               if (wide) chunk<double>(first, n, mine, body, quick);
+               else chunk<float>(first, n, mine, body, quick);
                if (!o.stats.counts && !exponents) return;
                const std::lock_guard lock(mutex);
                if (o.stats.counts) *o.stats.counts += counts;
@@ -483,6 +589,42 @@ struct Call {
     pass.rounder = rounder;
     pass.options = o;
     return pass;
+  }
+
+  // values() on the CPU: writes out, in x's memory order if as_given, and unless row_scales is null the scales of rows.
+  void write_values(bool all, float* row_scales, bool as_given, const Tensor& out) const {
+    const float of_tensor = all ? g.spec.global_inverse : 1;
+    const bool unscales = !row_scales && (!g.fixed || (all && g.one.inverse != 1));
+    const bool in_f32 = fits_f32(q);
+    const Unscaling how = !unscales ? Unscaling::none : of_tensor == 1 ? Unscaling::block : Unscaling::block_tensor;
+    const bool joins = !g.spec.zero_point && (how != Unscaling::block_tensor || in_f32);
+    const OnePass one_pass(rounder, exact);
+    // Calls f(to) for where the chunk's results go, and finishes them if it returns true.
+    const auto written = [&](std::int64_t first, std::int64_t n, std::span<const Scale> scales, const auto& f) {
+      std::optional<Scratch> rows;
+      float* const to = as_given ? rows.emplace(static_cast<std::size_t>(n) * sizeof(float)).template as<float>()
+                                 : out.data<float>() + first;
+      if (!f(to)) return false;
+      if (row_scales) std::ranges::transform(scales, row_scales + first / x.k, &Scale::inverse);
+      if (as_given) x.store(to, first, n, static_cast<float*>(out.raw()));
+      return true;
+    };
+    for_scaled(
+        [&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
+                     CastStats stats) {
+          const std::int64_t number = part.first_element + first;
+          if (stays_wide) return rounder.round(from, out.data<T>() + first, n, number, stats);
+          written(first, n, scales, [&](float* to) {
+            round_part(from, to, number, n, scales, stats, !row_scales, all);
+            return true;
+          });
+        },
+        [&](std::int64_t first, std::int64_t n, const float* from, const BlockScales<float>& found) {
+          return joins && written(first, n, found.scales, [&](float* to) {
+                   return one_pass.run(from, to, n, g, found.scales, found.most, how);
+                 });
+        },
+        as_given);
   }
 
   // The rounded values, multiplied by the inverse scales: always by those of blocks, with `all` also by those of the
@@ -504,19 +646,7 @@ struct Call {
       device::round_scaled(gpu);
       return x.shaped_like(out);
     }
-    for_scaled(
-        [&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
-                     CastStats stats) {
-          const std::int64_t number = part.first_element + first;
-          if (stays_wide) return rounder.round(from, out.data<T>() + first, n, number, stats);
-          std::optional<Scratch> rows;
-          float* const to = as_given ? rows.emplace(static_cast<std::size_t>(n) * sizeof(float)).template as<float>()
-                                     : out.data<float>() + first;
-          round_part(from, to, number, n, scales, stats, !apart, all);
-          if (apart) std::ranges::transform(scales, row_scales->data<float>() + first / x.k, &Scale::inverse);
-          if (as_given) x.store(to, first, n, static_cast<float*>(out.raw()));
-        },
-        as_given);
+    write_values(all, apart ? row_scales->data<float>() : nullptr, as_given, out);
     return as_given ? out : x.shaped_like(out);
   }
 
@@ -524,14 +654,15 @@ struct Call {
   Tensor slopes() const {
     const GradientEstimator estimator(q);
     const Tensor out = empty({x.rows, x.k});
-    for_scaled([&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
-                            const CastStats&) {
+    const auto write = [&]<class T>(std::int64_t first, std::int64_t n, const T* from, std::span<const Scale> scales,
+                                    const CastStats&) {
       float* const to = out.data<float>() + first;
       for_runs(n, g, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
         const float zero = scales[static_cast<std::size_t>(block)].zero;
         estimator.slopes(from + begin, to + begin, end - begin, zero);
       });
-    });
+    };
+    for_scaled(write, [](auto&&...) { return false; });
     return x.shaped_like(out);
   }
 
@@ -626,23 +757,26 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
       pack_codes(loose.as<std::uint8_t>(), n, bits, codes + first * bits / 8);
     };
     const Rounder scale_rounder{out.scale_format, {}, Overflow::ieee};
-    c.for_scaled([&](std::int64_t first, std::int64_t n, const auto* values, std::span<const detail::Scale> scales,
-                     CastStats stats) {
-      if (!g.spec.zero_point) {
-        encode(c.rounder, first, n, values, stats);
-      } else {
-        const Scratch whole(static_cast<std::size_t>(n) * sizeof(float));
-        detail::round_scaled(c.rounder, values, whole.as<float>(), n, first, stats, g, scales, true);
-        encode(Rounder{q.format, {}, q.overflow}, first, n, whole.as<const float>(), {});
-      }
-      if (g.fixed) return;
-      std::vector<float> inverse;
-      for (const detail::Scale& s : scales) inverse.push_back(s.inverse);
-      const std::int64_t at = first / g.k / g.block_rows * ((g.k + g.block_cols - 1) / g.block_cols);
-      scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at * code_bytes(out.scale_format),
-                           static_cast<std::int64_t>(inverse.size()));
-      if (g.spec.zero_point) std::ranges::transform(scales, out.zero_points.data<float>() + at, &detail::Scale::zero);
-    });
+    c.for_scaled(
+        [&](std::int64_t first, std::int64_t n, const auto* values, std::span<const detail::Scale> scales,
+            CastStats stats) {
+          if (!g.spec.zero_point) {
+            encode(c.rounder, first, n, values, stats);
+          } else {
+            const Scratch whole(static_cast<std::size_t>(n) * sizeof(float));
+            detail::round_scaled(c.rounder, values, whole.as<float>(), n, first, stats, g, scales, true);
+            encode(Rounder{q.format, {}, q.overflow}, first, n, whole.as<const float>(), {});
+          }
+          if (g.fixed) return;
+          std::vector<float> inverse;
+          for (const detail::Scale& s : scales) inverse.push_back(s.inverse);
+          const std::int64_t at = first / g.k / g.block_rows * ((g.k + g.block_cols - 1) / g.block_cols);
+          scale_rounder.encode(inverse.data(), static_cast<char*>(out.scales.raw()) + at * code_bytes(out.scale_format),
+                               static_cast<std::int64_t>(inverse.size()));
+          if (g.spec.zero_point)
+            std::ranges::transform(scales, out.zero_points.data<float>() + at, &detail::Scale::zero);
+        },
+        [](auto&&...) { return false; });
   }
   QuantizerCall{QuantizerCall::encode, x, out.codes, {}, &q, c.x.axis}.tell_observers();
   return out;
@@ -681,9 +815,9 @@ void RowQuantizer::round(float* values, std::int64_t n, std::int64_t first) cons
                         std::span<const detail::Scale> scales,
                         CastStats stats) { c.round_part(from, values, number, count, scales, stats, true, true); };
   std::optional<Scratch> scratch;
-  if (!c.wide) return c.scaled_part(static_cast<const float*>(values), scratch, first, n, {}, body);
+  if (!c.wide) return c.scaled_part(static_cast<const float*>(values), scratch, first, n, body);
   const auto* const wide = std::copy_n(values, n, scratch.emplace(n * sizeof(double)).as<double>()) - n;
-  c.scaled_part(wide, scratch, first, n, {}, body);
+  c.scaled_part(wide, scratch, first, n, body);
 }
 
 QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
@@ -691,15 +825,18 @@ QuantizedOperand quantize_operand(const Tensor& x, const Quantizer& q, const Qua
 }
 
 QuantizedOperand quantize_part(const Tensor& x, const Quantizer& q, const QuantizeOptions& o, const PartOf& part) {
-  if (part.first_element && x.device().is_cuda())
-    throwf("quantize_part: element {} is the first of a part; GPUs number elements from 0", part.first_element);
-  const int axis = wrap_dim(o.axis, x.dim(), "quantize");
-  const bool any = per_tensor(q.scaling) && q.rounding.mode != RoundingMode::stochastic;  // random words: by axis
+  if ((part.first_element || part.row_dims > 1) && x.device().is_cuda())
+    throwf("quantize_part: element {} is the first of a part, with rows of {} dims; on GPUs it is 0, with one dim",
+           part.first_element, part.row_dims);
+  const bool matrix = part.row_dims > 1;
+  const int axis = wrap_dim(o.axis, matrix ? 2 : x.dim(), "quantize");
+  // random words: by axis
+  const bool any = !matrix && per_tensor(q.scaling) && q.rounding.mode != RoundingMode::stochastic;
   const detail::Call c("quantize_operand", x, any && x.device().is_cpu() ? detail::fastest_axis(x) : axis, q, o, part);
   QuantizedOperand out;
   out.values = c.values(false, &out.scale);
   if (out.scale.defined()) {
-    Shape sizes = x.sizes();
+    Shape sizes = c.x.result_sizes();
     sizes[c.x.axis] = 1;
     out.scale = out.scale.reshape(sizes);
   } else if (c.g.whole.defined()) {
@@ -707,7 +844,11 @@ QuantizedOperand quantize_part(const Tensor& x, const Quantizer& q, const Quanti
   } else if (const float inverse = c.g.fixed ? c.g.one.inverse : c.g.spec.global_inverse; inverse != 1) {
     out.scale = full({}, inverse, {.device = x.device()});
   }
-  QuantizerCall{QuantizerCall::values, x, out.values, out.scale, &q, axis}.tell_observers();
+  const bool shown_as_matrix = matrix && chain().observe;
+  Tensor shown = x;
+  if (shown_as_matrix) shown = x.contiguous().reshape({c.x.rows, c.x.k});
+  if (shown_as_matrix && axis == 0) shown = shown.t();
+  QuantizerCall{QuantizerCall::values, shown, out.values, out.scale, &q, axis}.tell_observers();
   return out;
 }
 

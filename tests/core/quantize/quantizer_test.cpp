@@ -10,6 +10,8 @@
 #include <string>
 #include <variant>
 
+#include "../../../core/quantize/quantize_part.h"
+#include "../../../core/quantize/quantizer_call.h"
 #include "../formats/inputs.h"
 #include "support/files.h"
 #include "support/tensors.h"
@@ -548,6 +550,13 @@ TEST_CASE("the amax of doubles is theirs") {
   const Quantizer q{.format = format("e4m3fn"), .scaling = FixedScale{.value = 2}};
   fake_quantize(doubles(1 - 0x1p-40), q, {.stats = {nullptr, &exponents}});
   CHECK(exponents.bins[126] == 32);
+  // of products of f32 that are beyond f32, and of those that are not
+  const Quantizer large{.format = format("e4m3fn"), .scaling = FixedScale{.value = 0x1p100}};
+  for (const float x : {0x1p27F, 0x1p28F}) {
+    ExponentHistogram scaled;
+    fake_quantize(full({8}, x), large, {.stats = {nullptr, &scaled}, .scaled_exponents = true});
+    CHECK(scaled.bins[x < 0x1p28F ? 254 : 255] == 8);
+  }
   AmaxHistory history;
   history.stage(1e300);
   CHECK(history.staged == FLT_MAX);
@@ -579,4 +588,58 @@ TEST_CASE("what is finite stays finite through scales") {
           CHECK(std::isfinite(at(y, 40)));
         }
       }
+}
+
+TEST_CASE("rows of several dims are rounded as the same rows in memory") {
+  struct Told final : Observer {
+    void quantized(const QuantizerCall& call) override {
+      from = call.from.contiguous();
+      axis = call.axis;
+    }
+    Tensor from;
+    int axis = 7;
+  };
+  // Windows of 3 x 2 pixels of five channels.
+  const Quantizer kinds[] = {
+      {.format = format("e4m3fn"), .scaling = RowScale{}},
+      {.format = format("e4m3fn"), .scaling = PowerBlocks{.block = 8}},
+      {.format = format("e2m1"), .scaling = Nvfp4Blocks{}},
+      {.format = format("e3m2"), .rounding = {.mode = RoundingMode::stochastic}, .scaling = FloatBlocks{.block = 7}}};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    Generator g(3);
+    const Tensor field = randn({6, 40, 41, 5}, {}, g).to(dtype);
+    for (const std::int64_t dilation : {1, 2}) {
+      const std::int64_t* const s = field.strides().begin();
+      const Tensor windows =
+          as_strided(field, {6, 19, 39, 3, 2, 5}, {s[0], 2 * s[1], s[2], s[1], dilation * s[2], s[3]}, field.offset());
+      const Tensor rows = windows.contiguous().reshape({6 * 19 * 39, 30});
+      for (const Quantizer& q : kinds)
+        for (const int axis : {1, 0}) {
+          CAPTURE(describe(q));
+          CAPTURE(axis);
+          CastCounts counts[2];
+          ExponentHistogram exponents[2];
+          QuantizeOptions options{.axis = axis, .key = {.seed = 5, .stream = 2}, .scaled_exponents = true};
+          const PartOf part{.first_element = 30 * 7, .amax = absmax_tensor(field)};
+          options.stats = {&counts[0], &exponents[0]};
+          const QuantizedOperand want = quantize_part(axis == 1 ? rows : rows.t(), q, options, part);
+          Told told;
+          PartOf several = part;
+          several.row_dims = 3;
+          options.stats = {&counts[1], &exponents[1]};
+          QuantizedOperand got;
+          {
+            const ObserverScope scope(told);
+            got = quantize_part(windows, q, options, several);
+          }
+          CHECK(same_bits(got.values, want.values));
+          REQUIRE(got.scale.defined() == want.scale.defined());
+          if (got.scale.defined()) CHECK(same_bits(got.scale, want.scale));
+          CHECK(same_bits(told.from, axis == 1 ? rows : rows.t()));
+          CHECK(told.axis == axis);
+          CHECK(counts[0] == counts[1]);
+          CHECK(exponents[0].bins == exponents[1].bins);
+        }
+    }
+  }
 }

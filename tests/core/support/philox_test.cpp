@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <gradual/core/support/cpu_isa.h>
 #include <gradual/core/support/philox.h>
 
 #include <array>
@@ -39,6 +40,18 @@ TEST_CASE("philox fills a range as it gives single words") {
       CHECK(words.back() == 0xabababab);
     }
   }
+  const CpuIsa before = cpu_isa();
+  for (const CpuIsa isa : cpu_isas()) {
+    CAPTURE(to_string(isa));
+    set_cpu_isa(isa);
+    std::vector<std::uint32_t> words(500);
+    philox_fill(kSeed, kStream, (std::uint64_t{1} << 34) - 200, words.data(), std::ssize(words));
+    bool same = true;
+    for (std::uint64_t i = 0; i < words.size(); ++i)
+      same = same && words[i] == philox_word(kSeed, kStream, (std::uint64_t{1} << 34) - 200 + i);
+    CHECK(same);
+  }
+  set_cpu_isa(before);
   CHECK(philox_word(1, 0, 0) != philox_word(0, 1, 0));
   CHECK(philox_word(0, 1, 0) != philox_word(0, 0, 4));
 }
