@@ -14,6 +14,7 @@
 #include "../inspect/mirror.h"
 #include "../inspect/numbers.h"
 #include "judge_bounds.h"
+#include "quantizer_bounds.h"
 #include "tolerance_rules.h"
 
 namespace gradual::lab {
@@ -97,7 +98,9 @@ std::vector<Tensor> StepReplay::errors_of_inputs(const RecordedOp& op, std::size
   return errors;
 }
 
-StepReplay::StepReplay(const std::vector<ErrorModel>& models) : models_(models), errors_(models.size()) {
+StepReplay::StepReplay(const std::vector<ErrorModel>& models) : models_(models) {
+  models_.push_back({ErrorKind::always, 0});
+  errors_.resize(models_.size());
   if (std::ranges::any_of(models, [](const ErrorModel& m) { return m.probable(); })) simulations_.resize(kSimulations);
 }
 
@@ -194,7 +197,23 @@ void StepReplay::run(const RecordedOp& op) {
   for (RecordedNumbers& errors : errors_) errors.forget(op);
   for (RecordedNumbers& values : simulations_) values.start(op);
   local_ = {};
-  if (op_info(op.op).kind == OpKind::View) return;
+  const bool begins = !op.inside && op.kind != Recorded::rewritten_ends;
+  if (begins) errors_.back() = {};
+  switch (op.kind) {
+    case Recorded::op: run_op(op); break;
+    case Recorded::quantizer: run_quantizer_call(op); break;
+    case Recorded::rewritten_begins:
+    case Recorded::rewritten_ends: break;
+  }
+  find_local(op);
+}
+
+void StepReplay::find_local(const RecordedOp& op) {
+  for (std::size_t k = 0; k < kMaxOutputs; ++k)
+    if (op.outputs[k].is_floating()) local_[k] = error(op.outputs[k], models_.size() - 1);
+}
+
+void StepReplay::run_op(const RecordedOp& op) {
   const bool sums = sums_of(op.op) != Sums::none;
   if (!sums) simulate_others(op);
   if (writes_inputs(op)) {
@@ -212,13 +231,27 @@ void StepReplay::run(const RecordedOp& op) {
     const Errors found = simulates ? simulated(exact, models_[model].lambda) : error_of(exact, models_[model]);
     for (std::size_t k = 0; k < kMaxOutputs; ++k) errors[k].push_back(found[k]);
   }
-  exact.error.assign(exact.x.size(), Tensor());
-  local_ = error_of(exact, {ErrorKind::always, 0});
-  for (std::size_t k = 0; k < kMaxOutputs; ++k) {
-    if (local_[k].defined() && op.outputs[k].is_floating())
-      local_[k] = through_rounding(exact.y[k], local_[k], op.outputs[k].dtype);
-    write(op.outputs[k], exact.y[k], errors[k]);
+  for (std::size_t k = 0; k < kMaxOutputs; ++k) write(op.outputs[k], exact.y[k], errors[k]);
+}
+
+void StepReplay::run_quantizer_call(const RecordedOp& op) {
+  for (RecordedNumbers& values : simulations_) {
+    const auto y = run_quantizer(op, values.read(op.inputs[0]));
+    for (std::size_t k = 0; k < kMaxOutputs; ++k) values.write(op.outputs[k], y[k]);
   }
+  const Tensor x = values_.read(op.inputs[0]);
+  const auto y = run_quantizer(op, x);
+  std::array<std::vector<Tensor>, kMaxOutputs> errors;
+  for (std::size_t model = 0; model < models_.size(); ++model) {
+    auto found = quantizer_error(op, x, error(op.inputs[0], model), y);
+    for (std::size_t k = 0; k < kMaxOutputs; ++k) {
+      Tensor& e = found[k];
+      if (e.defined() && models_[model].kind == ErrorKind::of_norms)
+        e = full(e.sizes(), max(e).item(), {.dtype = DType::f64});
+      errors[k].push_back(e);
+    }
+  }
+  for (std::size_t k = 0; k < kMaxOutputs; ++k) write(op.outputs[k], y[k], errors[k]);
 }
 
 // The errors of operands that TF32 rounds.

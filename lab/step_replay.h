@@ -1,5 +1,6 @@
 // A recorded step in exact sums: every op in f64 on what the ops before it gave, its results rounded as the step rounds
-// them, with bounds of how far another correct implementation may be. Internal to tolerance().
+// them, with bounds of how far another correct implementation may be. Quantizers round what an implementation with f32
+// gives them; their scales follow from it. Internal to tolerance().
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ class StepReplay {
   explicit StepReplay(const std::vector<ErrorModel>& models);
 
   void run(const RecordedOp& op);
-  // Of the op that ran last: the bound that always holds if its inputs have no errors.
+  // Of the op that ran last, a rewritten op if that has ended: the bound that always holds if its inputs have no errors.
   const Tensor& local_error(std::size_t output) const { return local_[output]; }
 
   Tensor value(const RecordedTensor& t) const { return values_.read(t); }
@@ -41,13 +42,16 @@ class StepReplay {
   std::vector<Tensor> errors_of_inputs(const RecordedOp& op, std::size_t model) const;
   void write(const RecordedTensor& t, const Tensor& exact, const std::vector<Tensor>& errors);
   void round_errors(const RecordedOp& op, ExactOp& exact) const;
+  void run_op(const RecordedOp& op);
   void run_update(const RecordedOp& op);
+  void run_quantizer_call(const RecordedOp& op);
+  void find_local(const RecordedOp& op);
   Errors simulated(const ExactOp& exact, double lambda);
   void simulate_others(const RecordedOp& op);
   Tensor random_signs(const Shape& sizes);
   Tensor random_errors(const RecordedOp& op, const Tensor& size);
 
-  std::vector<ErrorModel> models_;
+  std::vector<ErrorModel> models_;  // the last one: errors that always hold, of a single op
   RecordedNumbers values_;
   std::vector<RecordedNumbers> errors_;  // by model
   std::vector<RecordedNumbers> simulations_;

@@ -491,6 +491,14 @@ struct Call {
     return as_given ? out : x.shaped_like(out);
   }
 
+  QuantizerCall::Circumstances circumstances(bool scale_apart) const {
+    return {.factor = g.fixed ? g.one.forward : 1,
+            .scale_apart = scale_apart,
+            .amax_of_more = part.amax.defined(),
+            .first_element = part.first_element,
+            .key = o.key};
+  }
+
   // The format of QuantizedTensor::scales.
   Format scale_format() const {
     return of_kind(
@@ -606,7 +614,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
 Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   const detail::Call c("fake_quantize", x, o.axis, q, o);
   Tensor y = c.values(true, nullptr);
-  QuantizerCall{QuantizerCall::values, x, y, {}, &q, c.x.axis}.tell_observers();
+  QuantizerCall{QuantizerCall::values, x, y, {}, &q, c.x.axis, c.circumstances(false)}.tell_observers();
   return y;
 }
 
@@ -631,7 +639,7 @@ QuantizedOperand quantize_part(const Tensor& x, const Quantizer& q, const Quanti
   } else if (const float inverse = c.g.fixed ? c.g.one.inverse : c.g.spec.global_inverse; inverse != 1) {
     out.scale = full({}, inverse, {.device = x.device()});
   }
-  QuantizerCall{QuantizerCall::values, x, out.values, out.scale, &q, axis}.tell_observers();
+  QuantizerCall{QuantizerCall::values, x, out.values, out.scale, &q, axis, c.circumstances(true)}.tell_observers();
   return out;
 }
 
