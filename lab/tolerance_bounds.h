@@ -29,7 +29,8 @@ struct ExactOp {
   std::vector<Tensor> x = {};      // inputs; undefined ones, too
   std::vector<Tensor> error = {};  // of the inputs; undefined: none
   // Norms of their errors (error_rows.h), [.., 1] and [.., 1, n]; undefined: those of the elements' errors.
-  std::vector<Tensor> rows = {}, columns = {};
+  std::vector<Tensor> rows = {};
+  std::vector<Tensor> columns = {};
   std::array<Tensor, kMaxOutputs> y = {};  // results; of an op in place what it wrote
   Units units = {};                        // sum: of the accumulator; store: of rounding inside of an op to the dtype
   double roundings_per_term = 1;           // of a sum; tensor cores also cut off each addend
