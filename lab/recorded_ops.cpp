@@ -154,12 +154,13 @@ void RecordedOps::quantized(const QuantizerCall& call) {
     codes_[amp::storage_id(call.to)] = exact ? recorded(call.from) : RecordedTensor();
     return;
   }
-  if (call.from.device().is_cuda()) throw_error("quantised numbers have bounds of rounding on the CPU only");
   RecordedOp op = begun(context(), Recorded::quantizer, OpId::custom);
   op.quantizer = {*call.quantizer, call.axis, call.circumstances};
   Scaling& scaling = op.quantizer->quantizer.scaling;
-  if (is_any<DelayedScale>(scaling))
-    scaling = FixedScale{.value = call.circumstances.factor, .product = product_of(scaling)};
+  const bool delayed = is_any<DelayedScale>(scaling);
+  if (delayed && call.circumstances.factor == 0)
+    throw_error("delayed scales have bounds of rounding on the CPU only, where they are known");
+  if (delayed) scaling = FixedScale{.value = call.circumstances.factor, .product = product_of(scaling)};
   start(op, call.from);
   op.inputs.push_back(recorded(call.from));
   op.outputs = {recorded(call.to), recorded(call.scale), RecordedTensor()};

@@ -65,8 +65,8 @@ Tensor through_rounding(const Tensor& y, const Tensor& e, DType dtype) {
   return where(isnan(middle), 0, error);
 }
 
-// The norms of the rows' errors after the rounding: two numbers round to numbers that are apart by them and one spacing,
-// if they do not round to the same one. rows: before it; undefined: those of the elements.
+// The norms of the rows' errors after the rounding: two numbers round to numbers that are apart by them and one
+// spacing, if they do not round to the same one. rows: before it; undefined: those of the elements.
 Tensor rows_through_rounding(const Tensor& y, const Tensor& e, const Tensor& stored, const Tensor& rows, DType dtype) {
   const Tensor of_elements = y.dim() == 0 ? reshape(stored, {1}) : norm_of_rows(stored);
   if (!rows.defined() || y.dim() == 0) return of_elements;

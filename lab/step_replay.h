@@ -31,7 +31,8 @@ class StepReplay {
   explicit StepReplay(const std::vector<ErrorModel>& models);  // the first one: errors that always hold
 
   void run(const RecordedOp& op);
-  // Of the op that ran last, a rewritten op if that has ended: the bound that always holds if its inputs have no errors.
+  // Of the op that ran last, a rewritten op if that has ended: the bound that always holds if its inputs have no
+  // errors.
   const Tensor& local_error(std::size_t output) const { return local_[output]; }
 
   Tensor value(const RecordedTensor& t) const { return values_.read(t); }

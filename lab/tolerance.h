@@ -86,8 +86,8 @@ struct ToleranceOptions {
   std::optional<Split> split = {};  // the step under it is compared, too
 };
 
-// Trains with the recipe up to a step, and takes that step. Error for ops and quantizers without a bound, and for a loss
-// that is not finite. A quantised layer has the name of its op, and its operands are "LAYER.quantize".
+// Trains with the recipe up to a step, and takes that step. Error for ops and quantizers without a bound, and for a
+// loss that is not finite. A quantised layer has the name of its op, and its operands are "LAYER.quantize".
 Tolerances tolerance(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                      const ToleranceOptions& options = {});
 Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options = {});

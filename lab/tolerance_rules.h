@@ -36,8 +36,8 @@ struct Rule {
 };
 // The own rounding of sums of products whose terms' magnitudes are `sizes` and may be `passed` more.
 Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y);
-// The numbers of a layer norm, an RMS norm, a batch norm, or their gradients, with the norms of the errors of rows where
-// these are what is normalised.
+// The numbers of a layer norm, an RMS norm, a batch norm, or their gradients, with the norms of the errors of rows
+// where these are what is normalised.
 NormNumbers norm_of(const ExactOp& exact, const Operands& in);
 // Of softmax, norms, attention, losses, pools and optimizers.
 std::span<const Rule> layer_rules();

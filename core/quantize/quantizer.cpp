@@ -492,7 +492,9 @@ struct Call {
   }
 
   QuantizerCall::Circumstances circumstances(bool scale_apart) const {
-    return {.factor = g.fixed ? g.one.forward : 1,
+    return {.factor = g.whole.defined() ? 0
+                      : g.fixed         ? g.one.forward
+                                        : 1,
             .scale_apart = scale_apart,
             .amax_of_more = part.amax.defined(),
             .first_element = part.first_element,

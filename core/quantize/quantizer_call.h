@@ -19,7 +19,9 @@ struct QuantizerCall {
   int axis;                    // the contracted one
   // values: all that the result depends on besides `from` and the quantizer.
   struct Circumstances {
-    float factor = 1;          // of `from`, where one scale of the tensor was known before its elements were looked at
+    // Of `from`, where the tensor has one scale; else 1. 0: a GPU computed the tensor's scale, and the host has not
+    // waited.
+    float factor = 1;
     bool scale_apart = false;  // `to` is without the scales of tensors and rows, which are 1 where `scale` is undefined
     bool amax_of_more = false;       // `from` is a part; scales follow from the amax of all parts
     std::int64_t first_element = 0;  // its number, for random words

@@ -143,8 +143,8 @@ TEST_CASE("quantizer bounds: all inputs within their errors give results within 
         double most = max(f.error[0]).item();
         if (f.error[1].defined()) most = std::max(most, max(f.error[1]).item());
         CHECK(std::isfinite(most));
-        // Not lax: the worst of 300 inputs comes near, since each of a few codes or scales decides. 1e-6 is about a unit
-        // of f32.
+        // Not lax: the worst of 300 inputs comes near, since each of a few codes or scales decides. 1e-6 is about a
+        // unit of f32.
         CHECK(most <= 6 * reached + 1e-6);
       }
 }
