@@ -1,5 +1,6 @@
 #include "norm_bounds.h"
 
+#include <cmath>
 #include <cstdint>
 
 #include "../core/ops/derived_ops.h"
@@ -34,6 +35,19 @@ Tensor norm_variance_error(const NormNumbers& n, const NormParts& p, const Tenso
   return add(error, mul(maximum(size, variance), gamma(p.terms + kJoins, units)));
 }
 
+// c / sqrt(|c|^2 / n + eps) is a gradient, that of n sqrt(|c|^2 / n + eps), whose second derivative is at most the
+// reciprocal root: so the normalised row moves by at most that, at the smallest |c|, times what c moves.
+static void narrow(NormParts& p, const NormNumbers& n, const Units& units) {
+  const NormParts near = nearby_norm(n, p, units).parts;
+  const Tensor moved = mul(n.x_rows, 1 / std::sqrt(p.terms));
+  const Tensor size = sqrt(mean(square(p.deviation), n.dims, true));
+  const Tensor grows = sub(div(near.root, p.root), 1);
+  const Tensor falls = sub(1, div(rsqrt(add(square(add(size, moved)), n.eps)), p.root));
+  const Tensor shift = maximum(grows, falls);
+  p.root_error = minimum(p.root_error, add(shift, mul(near.root_error, add(shift, 1))));
+  p.normal_error = minimum(p.normal_error, add(mul(near.root, n.x_rows), near.normal_error));
+}
+
 NormParts norm_parts(const NormNumbers& n, const Units& units) {
   NormParts p;
   p.terms = 1;
@@ -63,7 +77,43 @@ NormParts norm_parts(const NormNumbers& n, const Units& units) {
   p.normal_error = add(p.normal_error, mul(abs(p.normal), add(p.root_error, kFunction * units.sum)));
   p.weight = n.weight.defined() ? n.weight : ones({1}, {.dtype = DType::f64});
   p.weight_error = or_zeros(n.weight_error, p.weight);
+  if (n.own && n.x_rows.defined()) narrow(p, n, units);
   return p;
+}
+
+// A row c = x - mean of n elements has moved by at most its norm of errors, and so has the root of its mean square by
+// that over sqrt(n).
+NearbyNorm nearby_norm(const NormNumbers& n, const NormParts& p, const Units& units) {
+  const double u = units.sum;
+  const double sums = gamma(p.terms + kJoins, units);
+  const Tensor zero = zeros({1}, {.dtype = DType::f64});
+  NearbyNorm near{n, p};
+  const Tensor moved = mul(n.x_rows, 1 / std::sqrt(p.terms));
+  const Tensor mean_moved = n.centred ? minimum(mean(n.x_error, n.dims, true), moved) : zero;
+  const Tensor x = add(abs(n.x), n.x_error);
+  const Tensor middle = add(abs(p.mean), mean_moved);
+  const Tensor deviation = add(abs(p.deviation), minimum(add(n.x_error, mean_moved), n.x_rows));
+  const Tensor size = sqrt(mean(square(p.deviation), n.dims, true));
+  const Tensor least = square(maximum(sub(size, moved), 0));
+  const Tensor most = square(add(size, moved));
+  const Tensor mean_error = n.centred ? mul(mean(x, n.dims, true), sums) : zero;
+  Tensor v_error = add(mul(most, u * (2 + u)), square(mean_error));
+  const Tensor wide = sqrt(mul(most, mean(square(x), n.dims, true)));
+  v_error = add(v_error, mul(maximum(wide, most), sums));
+  near.numbers.x = x;
+  near.parts.mean = middle;
+  near.parts.root = rsqrt(add(least, n.eps));
+  near.parts.root_error = root_error(v_error, least, n.eps, units);
+  near.parts.deviation = deviation;
+  const Tensor shifted = n.centred ? add(x, middle) : x;
+  near.parts.deviation_error = add(mean_error, mul(shifted, 2 * u));
+  near.parts.normal = minimum(mul(deviation, near.parts.root), std::sqrt(p.terms));
+  Tensor& normal_error = near.parts.normal_error;
+  normal_error = mul(near.parts.root, mul(near.parts.deviation_error, add(near.parts.root_error, 1)));
+  normal_error = add(normal_error, mul(near.parts.normal, add(near.parts.root_error, kFunction * u)));
+  near.parts.weight = add(abs(p.weight), p.weight_error);
+  near.parts.weight_error = zeros_like(near.parts.weight);
+  return near;
 }
 
 Tensor norm_output_bound(const NormNumbers& n, const NormParts& p, const Units& units) {

@@ -10,6 +10,7 @@ namespace gradual::lab {
 // In a shape in which `dims` are those of a sum and all else broadcasts. Errors contain the rounding of the operands.
 struct NormNumbers {
   Tensor x, x_error;
+  Tensor x_rows;  // the norms of the errors of what is normalised, with 1 in place of `dims`; undefined: not known
   Shape dims;
   bool centred = true;  // an RMS norm subtracts no mean
   bool own = true;      // mean and variance are those of x
@@ -29,6 +30,14 @@ struct NormParts {
   double terms = 0;  // of each sum
 };
 NormParts norm_parts(const NormNumbers& n, const Units& units);
+
+// The magnitudes that these may have for any x within its errors, where x_rows is known, without what x's error moves:
+// their errors are those of rounding there.
+struct NearbyNorm {
+  NormNumbers numbers;  // x: its magnitudes
+  NormParts parts;
+};
+NearbyNorm nearby_norm(const NormNumbers& n, const NormParts& p, const Units& units);
 
 // Of y, without the rounding of the result.
 Tensor norm_output_bound(const NormNumbers& n, const NormParts& p, const Units& units);

@@ -10,6 +10,7 @@
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
 #include "../inspect/numbers.h"
+#include "quantizer_bounds.h"
 #include "random_order.h"
 
 namespace gradual::lab {
@@ -184,8 +185,11 @@ Outputs OrderedStep::run_exchanged(const RecordedOp& op, std::vector<Tensor> inp
 void OrderedStep::run(const RecordedOp& op) {
   const inspect::Unseen unseen;
   values_.start(op);
-  const OpKind kind = op_info(op.op).kind;
-  if (kind == OpKind::View) return;
+  if (op.kind == Recorded::quantizer) {
+    const auto y = run_quantizer(op, values_.read(op.inputs[0]));
+    for (std::size_t k = 0; k < kMaxOutputs; ++k) values_.write(op.outputs[k], y[k]);
+  }
+  if (op.kind != Recorded::op) return;
   std::vector<Tensor> inputs;
   for (const RecordedTensor& t : op.inputs) {
     const Tensor numbers = values_.read(t);
@@ -193,7 +197,7 @@ void OrderedStep::run(const RecordedOp& op) {
   }
   const Outputs out = products_of(op.op) ? run_products(op, inputs) : run_exchanged(op, inputs);
   const auto in_f64 = [](const Tensor& t) { return t.is_floating() ? cast(t, DType::f64) : t; };
-  if (kind == OpKind::InPlace) {
+  if (op_info(op.op).kind == OpKind::InPlace) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (inputs[i].defined()) values_.write(op.inputs[i], in_f64(inputs[i]));
     return;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,6 +17,8 @@
 
 #include "../core/formats/accumulator.h"
 #include "../core/observe/observer.h"
+#include "../core/quantize/quantizer.h"
+#include "../core/quantize/quantizer_call.h"
 #include "../inspect/names.h"
 #include "../nn/module.h"
 
@@ -34,8 +37,23 @@ struct RecordedTensor {
   std::int64_t numel() const;
 };
 
+// What a recorded op is: an op of the program; a quantizer's call, whose input is rounded and whose outputs are its
+// values and, where they are apart, its scale; the beginning of a rewritten op (amp/rewrite.h) with its inputs, of
+// which the ops that follow are the parts, and its end with its output.
+enum class Recorded : std::uint8_t { op, quantizer, rewritten_begins, rewritten_ends };
+
+// A quantizer's call on the CPU as it can be made again. A delayed scale has become the number that it was.
+struct RecordedQuantizer {
+  Quantizer quantizer;
+  int axis = -1;
+  QuantizerCall::Circumstances circumstances;
+};
+
 struct RecordedOp {
-  OpId op = OpId::custom;
+  Recorded kind = Recorded::op;
+  OpId op = OpId::custom;  // no view; of a rewritten op the one that it replaces
+  bool inside = false;     // it is a part of a rewritten op
+  std::optional<RecordedQuantizer> quantizer = {};
   Attrs attrs;
   std::string module;  // path
   Phase phase = Phase::forward;
@@ -54,7 +72,9 @@ struct RecordedOp {
 };
 
 // Holds no tensor of the program, so that memory is used again as without it. Error for an op that updates several
-// parameters (UnfusedScope), for user functions, and for quantised operands and results.
+// parameters (UnfusedScope), for user functions, for products of f8 instructions, and for a rewritten op that computes
+// with numbers which neither an op nor a quantizer gave, such as the windows of a convolution that are rounded one by
+// one.
 class RecordedOps final : public Observer {
  public:
   explicit RecordedOps(const nn::Module& model) : names_(model) {}
@@ -67,11 +87,18 @@ class RecordedOps final : public Observer {
 
  private:
   RecordedTensor recorded(const Tensor& t);
+  RecordedOp begun(const Context& where, Recorded kind, OpId op) const;
   void start(RecordedOp& op, const Tensor& t);
+  bool is_known(const Tensor& t) const;
+  void know(const Tensor& t);
+  void decoded(const QuantizerCall& call);
 
   inspect::ParameterNames names_;
   std::map<std::uint64_t, std::uint32_t> versions_;  // of storages, after the last op that read or wrote them
+  std::map<std::uint64_t, RecordedTensor> codes_;    // what codes of this step stand for; undefined: rounded numbers
+  int rewritten_ = 0;                                // rewritten ops that are running
   std::vector<RecordedOp> ops_;
+  std::vector<std::size_t> running_;  // the ops of ops_ that have begun and not ended
 };
 
 // Numbers by storage, as far as ops have run.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "../inspect/mirror.h"
 #include "../inspect/numbers.h"
 #include "judge_bounds.h"
+#include "quantizer_bounds.h"
 #include "tolerance_rules.h"
 
 namespace gradual::lab {
@@ -45,6 +47,8 @@ Units units_of(const RecordedOp& op) {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+Tensor known_or_infinite(const Tensor& e) { return where(isnan(e), kInfinity, e); }
+
 bool writes_inputs(const RecordedOp& op) {
   return op.op == OpId::sgd_step_ || op.op == OpId::adam_step_ || op.op == OpId::unscale_ ||
          op.op == OpId::batch_norm_update_;
@@ -59,6 +63,19 @@ Tensor through_rounding(const Tensor& y, const Tensor& e, DType dtype) {
   const Tensor down = distance(rounded(sub(y, wide), dtype), middle);
   const Tensor error = where(isnan(e), kInfinity, maximum(up, down));
   return where(isnan(middle), 0, error);
+}
+
+// The norms of the rows' errors after the rounding: two numbers round to numbers that are apart by them and one
+// spacing, if they do not round to the same one. rows: before it; undefined: those of the elements.
+Tensor rows_through_rounding(const Tensor& y, const Tensor& e, const Tensor& stored, const Tensor& rows, DType dtype) {
+  const Tensor of_elements = y.dim() == 0 ? reshape(stored, {1}) : norm_of_rows(stored);
+  if (!rows.defined() || y.dim() == 0) return of_elements;
+  const FloatInfo info = float_info(dtype);
+  const Tensor spacing = add(mul(add(abs(finite(y)), e), info.epsilon), info.min_subnormal);
+  const Tensor moved = where(gt(stored, 0), spacing, 0);
+  const Tensor open = amax(stored, {-1}, true);
+  const Tensor all = add(rows, dtype == DType::f64 ? zeros_like(of_elements) : norm_of_rows(moved));
+  return where(isinf(open), kInfinity, minimum(all, of_elements));
 }
 
 // Of y = g s with the scale s: it is rounded to f32, and then the product.
@@ -97,12 +114,14 @@ std::vector<Tensor> StepReplay::errors_of_inputs(const RecordedOp& op, std::size
   return errors;
 }
 
-StepReplay::StepReplay(const std::vector<ErrorModel>& models) : models_(models), errors_(models.size()) {
+StepReplay::StepReplay(const std::vector<ErrorModel>& models) : models_(models) {
+  models_.push_back({ErrorKind::always, 0});
+  errors_.resize(models_.size());
   if (std::ranges::any_of(models, [](const ErrorModel& m) { return m.probable(); })) simulations_.resize(kSimulations);
 }
 
 ExactOp StepReplay::exact_of(const RecordedOp& op, const RecordedNumbers& values) const {
-  ExactOp exact{.op = op, .x = {}, .error = {}, .y = {}, .units = units_of(op), .roundings_per_term = 1};
+  ExactOp exact{.op = op, .units = units_of(op)};
   for (const RecordedTensor& t : op.inputs) exact.x.push_back(values.read(t));
   if (op.accumulator && op.accumulator->group > 0) exact.roundings_per_term = 3;
   if (!rounds_to_tf32(op)) return exact;
@@ -178,23 +197,54 @@ void StepReplay::simulate_others(const RecordedOp& op) {
   }
 }
 
-void StepReplay::write(const RecordedTensor& t, const Tensor& exact, const std::vector<Tensor>& errors) {
+void StepReplay::write(const RecordedTensor& t, const Tensor& exact, const std::vector<Tensor>& errors,
+                       const Tensor& rows) {
   if (!t.defined()) return;
   for (std::size_t model = 0; model < models_.size(); ++model) {
     const Tensor& e = errors[model];
     const Tensor known = e.defined() ? e : zeros(t.sizes, {.dtype = DType::f64});
-    errors_[model].write(as_error(t), t.is_floating() ? through_rounding(exact, known, t.dtype) : known);
+    const Tensor stored = t.is_floating() ? through_rounding(exact, known, t.dtype) : known;
+    errors_[model].write(as_error(t), stored);
+    if (model == 0) rows_.write(t, rows_through_rounding(exact, known, stored, rows, t.dtype));
   }
   values_.write(t, rounded(exact, t.dtype));
+}
+
+void StepReplay::read_rows(const RecordedOp& op, ExactOp& exact) const {
+  exact.rows.assign(op.inputs.size(), Tensor());
+  exact.columns.assign(op.inputs.size(), Tensor());
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!op.inputs[i].is_floating()) continue;
+    const Tensor e = error(op.inputs[i], 0);
+    exact.rows[i] = rows_.rows(op.inputs[i], e);
+    if (e.dim() > 1) exact.columns[i] = rows_.columns(op.inputs[i], e);
+  }
 }
 
 void StepReplay::run(const RecordedOp& op) {
   const inspect::Unseen unseen;
   values_.start(op);
   for (RecordedNumbers& errors : errors_) errors.forget(op);
+  rows_.forget(op);
   for (RecordedNumbers& values : simulations_) values.start(op);
   local_ = {};
-  if (op_info(op.op).kind == OpKind::View) return;
+  const bool begins = !op.inside && op.kind != Recorded::rewritten_ends;
+  if (begins) errors_.back() = {};
+  switch (op.kind) {
+    case Recorded::op: run_op(op); break;
+    case Recorded::quantizer: run_quantizer_call(op); break;
+    case Recorded::rewritten_begins:
+    case Recorded::rewritten_ends: break;
+  }
+  find_local(op);
+}
+
+void StepReplay::find_local(const RecordedOp& op) {
+  for (std::size_t k = 0; k < kMaxOutputs; ++k)
+    if (op.outputs[k].is_floating()) local_[k] = error(op.outputs[k], models_.size() - 1);
+}
+
+void StepReplay::run_op(const RecordedOp& op) {
   const bool sums = sums_of(op.op) != Sums::none;
   if (!sums) simulate_others(op);
   if (writes_inputs(op)) {
@@ -205,20 +255,44 @@ void StepReplay::run(const RecordedOp& op) {
   const Outputs y = Operands::run(op, exact.x);
   for (std::size_t k = 0; k < kMaxOutputs; ++k) exact.y[k] = y[static_cast<int>(k)];
   std::array<std::vector<Tensor>, kMaxOutputs> errors;
+  Tensor rows;
   for (std::size_t model = 0; model < models_.size(); ++model) {
     exact.error = errors_of_inputs(op, model);
     if (rounds_to_tf32(op)) round_errors(op, exact);
     const bool simulates = sums && models_[model].probable();
-    const Errors found = simulates ? simulated(exact, models_[model].lambda) : error_of(exact, models_[model]);
+    if (model == 0 && !rounds_to_tf32(op)) read_rows(op, exact);
+    Errors found = simulates ? simulated(exact, models_[model].lambda) : error_of(exact, models_[model]);
+    if (model == 0) {
+      if (const std::optional<RowErrors> of_rows = row_errors_of(exact)) {
+        rows = of_rows->rows;
+        found[0] = minimum(known_or_infinite(found[0]), of_rows->elements);
+      }
+    }
+    exact.rows.clear();
+    exact.columns.clear();
     for (std::size_t k = 0; k < kMaxOutputs; ++k) errors[k].push_back(found[k]);
   }
-  exact.error.assign(exact.x.size(), Tensor());
-  local_ = error_of(exact, {ErrorKind::always, 0});
-  for (std::size_t k = 0; k < kMaxOutputs; ++k) {
-    if (local_[k].defined() && op.outputs[k].is_floating())
-      local_[k] = through_rounding(exact.y[k], local_[k], op.outputs[k].dtype);
-    write(op.outputs[k], exact.y[k], errors[k]);
+  for (std::size_t k = 0; k < kMaxOutputs; ++k) write(op.outputs[k], exact.y[k], errors[k], k == 0 ? rows : Tensor());
+}
+
+void StepReplay::run_quantizer_call(const RecordedOp& op) {
+  for (RecordedNumbers& values : simulations_) {
+    const auto y = run_quantizer(op, values.read(op.inputs[0]));
+    for (std::size_t k = 0; k < kMaxOutputs; ++k) values.write(op.outputs[k], y[k]);
   }
+  const Tensor x = values_.read(op.inputs[0]);
+  const auto y = run_quantizer(op, x);
+  std::array<std::vector<Tensor>, kMaxOutputs> errors;
+  for (std::size_t model = 0; model < models_.size(); ++model) {
+    auto found = quantizer_error(op, x, error(op.inputs[0], model), y);
+    for (std::size_t k = 0; k < kMaxOutputs; ++k) {
+      Tensor& e = found[k];
+      if (e.defined() && models_[model].kind == ErrorKind::of_norms)
+        e = full(e.sizes(), max(e).item(), {.dtype = DType::f64});
+      errors[k].push_back(e);
+    }
+  }
+  for (std::size_t k = 0; k < kMaxOutputs; ++k) write(op.outputs[k], y[k], errors[k]);
 }
 
 // The errors of operands that TF32 rounds.

@@ -22,6 +22,7 @@
 #include "../inspect/numbers.h"
 #include "judge_bounds.h"
 #include "ordered_op.h"
+#include "quantizer_bounds.h"
 #include "step_replay.h"
 
 namespace gradual::lab {
@@ -42,9 +43,25 @@ struct Place {
 };
 
 // Statistics of norms and logarithms of attention's sums are no results of a layer.
-int shown_outputs(OpId op) {
-  if (op == OpId::layer_norm || op == OpId::batch_norm || op == OpId::rms_norm || op == OpId::flash_attention) return 1;
-  return kMaxOutputs;
+int shown_outputs(const RecordedOp& op) {
+  const bool has_statistics = op.op == OpId::layer_norm || op.op == OpId::batch_norm || op.op == OpId::rms_norm ||
+                              op.op == OpId::flash_attention;
+  return has_statistics || op.kind == Recorded::quantizer ? 1 : kMaxOutputs;
+}
+
+// The name of a quantizer's values; a rewritten op has that of the op that it replaces.
+constexpr std::string_view kQuantized = "quantize";
+
+// Of a rewritten op its quantised operands and its result.
+bool has_places(const RecordedOp& op) {
+  if (op.phase == Phase::optimizer) return false;
+  switch (op.kind) {
+    case Recorded::quantizer:
+    case Recorded::rewritten_ends: return true;
+    case Recorded::rewritten_begins: return false;
+    case Recorded::op: break;
+  }
+  return !op.inside && op_info(op.op).kind != OpKind::InPlace;
 }
 
 // Names the places of a step, op by op.
@@ -53,13 +70,12 @@ class Places {
   std::vector<Place> of(const RecordedOp& op) {
     if (op.op == OpId::sgd_step_ || op.op == OpId::adam_step_) return of_update(op);
     std::vector<Place> all;
-    const OpKind kind = op_info(op.op).kind;
-    if (kind == OpKind::View || kind == OpKind::InPlace || op.phase == Phase::optimizer) return all;
-    for (int k = 0; k < shown_outputs(op.op); ++k) {
+    if (!has_places(op)) return all;
+    for (int k = 0; k < shown_outputs(op); ++k) {
       const RecordedTensor& t = op.outputs[static_cast<std::size_t>(k)];
       if (!t.is_floating()) continue;
       std::string name = op.module.empty() ? "" : op.module + ".";
-      name += to_string(op.op);
+      name += op.kind == Recorded::quantizer ? kQuantized : to_string(op.op);
       if (k > 0) name += "." + std::to_string(k);
       if (op.phase == Phase::backward) name = "backward:" + name;
       const int count = ++counts_[name];
@@ -214,6 +230,9 @@ class SplitStep final : public Observer, public SplitWatcher {
   void after(const OpCall& call, const gradual::Outputs& out, const CallRecord& record) override {
     if (counts(call)) ops_.after(call, out, record);
   }
+  void quantized(const QuantizerCall& call) override {
+    if (inside_ == 0 && context().phase != Phase::backward) ops_.quantized(call);
+  }
   void begins() override { ++inside_; }
   void ends(const OpCall& call, const gradual::Outputs& whole) override {
     --inside_;
@@ -246,7 +265,7 @@ Tensor in_f32_rounded_up(const Tensor& t) {
 
 // Sums in directed, odd or random roundings err by (1 + u)^n - 1 of their terms, others by at most n u.
 void check_sums(const RecordedOp& op) {
-  if (!op.accumulator) return;
+  if (op.kind != Recorded::op || !op.accumulator) return;
   const RoundingMode mode = op.accumulator->rounding.mode;
   const bool known =
       mode == RoundingMode::nearest_even || mode == RoundingMode::nearest_away || mode == RoundingMode::toward_zero;
@@ -282,6 +301,16 @@ std::unique_ptr<RecordedOps> recorded_step(const MakeModel& make_model, const La
     throwf("tolerance: the loss of {} at step {} is {}; an earlier --step has tolerances", recipe.name, options.step,
            std::isnan(loss) ? std::fabs(loss) : loss);
   return ops;
+}
+
+// Those that the program had at the places of the ops for which wanted(op).
+template <class F> StateDict values_of_places(const RecordedOps& ops, const F& wanted) {
+  StateDict values;
+  Places places;
+  for (const RecordedOp& op : ops.all())
+    for (const Place& place : places.of(op))
+      if (wanted(op)) values.set(place.name, given_at(place, op));
+  return values;
 }
 
 void compare_split(Tolerances& t, const StateDict& values) {
@@ -325,7 +354,10 @@ double Tolerances::median_ratio(double Tolerated::*bound) const {
 
 Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options) {
   check(options);
-  for (const RecordedOp& op : ops.all()) check_sums(op);
+  for (const RecordedOp& op : ops.all()) {
+    check_sums(op);
+    if (op.kind == Recorded::quantizer) check_quantizer(op);
+  }
   const inspect::Unseen unseen;
   Tolerances t{.orders = options.orders, .lambda = lambda_for(ops.all())};
   t.tensors = Analysis(ops.all(), options, t.lambda).run();
@@ -335,11 +367,6 @@ Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options)
 Tolerances tolerance(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                      const ToleranceOptions& options) {
   check(options);
-  if (recipe.quantization)
-    throwf(
-        "tolerance: recipe '{}' quantises operands or results, for which there are no bounds yet; fp32, tf32, "
-        "amp-bf16, amp-fp16 and others without quantizers have",
-        recipe.name);
   if (options.split) check_valid(*options.split, recipe.quantization);
   Tolerances t = tolerance_of(*recorded_step(make_model, data, recipe, options.study), options);
   t.recipe = recipe.name;
@@ -351,11 +378,7 @@ Tolerances tolerance(const MakeModel& make_model, const LabData& data, const amp
 }
 
 StateDict values_of(const RecordedOps& ops) {
-  StateDict values;
-  Places places;
-  for (const RecordedOp& op : ops.all())
-    for (const Place& place : places.of(op)) values.set(place.name, given_at(place, op));
-  return values;
+  return values_of_places(ops, [](const RecordedOp&) { return true; });
 }
 
 StateDict values_under(const Split& split, const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
@@ -371,7 +394,8 @@ StateDict values_under(const Split& split, const MakeModel& make_model, const La
     study.step();
     scope.check_used();
   }
-  return values_of(ops);
+  // Parts of an op round operands of their own, so that the quantised numbers of a split have other names.
+  return values_of_places(ops, [](const RecordedOp& op) { return op.kind != Recorded::quantizer; });
 }
 
 StateDict golden_of(const Tolerances& t) {

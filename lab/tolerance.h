@@ -7,8 +7,9 @@
 // Two implementations are free in the order and the grouping of every sum (any tree: blocks, ranks, splits), in fused
 // or separate multiplications and additions, and in roundings that this moves. Sums are added up in f32 before the
 // result is rounded: a rank that rounds its part of a sum to 16 bits first is another recipe. They have the same
-// inputs, parameters and state, and round results to the dtypes that the recipe gives them. The reference is the step
-// with exact sums, each result rounded once. docs/tolerance.md derives the bounds.
+// inputs, parameters and state, and round results to the dtypes that the recipe gives them, and operands by its
+// quantizers, with the same random words. The reference is the step with exact sums, each result rounded once.
+// docs/tolerance.md derives the bounds.
 #pragma once
 
 #include <cstdint>
@@ -85,8 +86,8 @@ struct ToleranceOptions {
   std::optional<Split> split = {};  // the step under it is compared, too
 };
 
-// Trains with the recipe up to a step, and takes that step. Error for recipes that quantise operands or results, for
-// ops without a bound, and for a loss that is not finite.
+// Trains with the recipe up to a step, and takes that step. Error for ops and quantizers without a bound, and for a
+// loss that is not finite. A quantised layer has the name of its op, and its operands are "LAYER.quantize".
 Tolerances tolerance(const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                      const ToleranceOptions& options = {});
 Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options = {});
@@ -98,7 +99,7 @@ StateDict values_of(const RecordedOps& ops);
 StateDict values_under(const Split& split, const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                        const StudyOptions& study = {});
 
-// The table; all: with the gradients of activations and casts.
+// The table; all: with the gradients of activations, casts and quantised operands.
 std::string to_string(const Tolerances& t, bool all = false);
 std::string to_json(const Tolerances& t);
 // NAME and NAME.tolerance for each tensor: the reference in its dtype, `probably` in f32, rounded up.

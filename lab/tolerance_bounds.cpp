@@ -14,6 +14,7 @@
 #include "../core/support/throwf.h"
 #include "../inspect/mirror.h"
 #include "../inspect/numbers.h"
+#include "error_rows.h"
 #include "judge_bounds.h"
 #include "tolerance_rules.h"
 
@@ -55,6 +56,17 @@ Tensor Operands::rounding(const Tensor& size, const Tensor& carried, double unit
 Tensor Operands::error(std::size_t i) const {
   if (i < exact.error.size() && exact.error[i].defined()) return exact.error[i];
   return moves(exact.x[i]) ? zeros_like(exact.x[i]) : zeros({}, {.dtype = DType::f64});
+}
+
+Tensor Operands::rows(std::size_t i) const {
+  if (i < exact.rows.size() && exact.rows[i].defined()) return exact.rows[i];
+  const Tensor e = error(i);
+  return e.dim() == 0 ? reshape(e, {1}) : norm_of_rows(e);
+}
+
+Tensor Operands::columns(std::size_t i) const {
+  if (i < exact.columns.size() && exact.columns[i].defined()) return exact.columns[i];
+  return sqrt(sum(square(error(i)), {-2}, true));
 }
 
 Tensor Operands::value(std::size_t i) const {
@@ -112,6 +124,24 @@ Tensor open_beyond_range(const Tensor& error, const Tensor& largest, const Recor
   return where(gt(largest, range), kInfinity, error);
 }
 
+}  // namespace
+
+Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y) {
+  const double n = terms_of(exact.op);
+  const double u = exact.units.sum;
+  const double per_term = exact.roundings_per_term;
+  const double safety = 1 / (1 - std::min(0.5, 2 * n * u));
+  const Tensor wide = add(sizes, passed);
+  const Tensor partial = mul(add(add(wide, passed), abs(y)), 0.5);
+  // The squares of n - 1 partial sums and of n products are at most those of n + 3 partial sums.
+  const Tensor roundings = exact.units.lambda > 0 ? mul(partial, exact.units.lambda * per_term * std::sqrt(n + 3))
+                                                  : add(mul(partial, per_term * (n - 1)), wide);
+  const Tensor error = add(mul(roundings, u * safety), n * exact.units.least);
+  return open_beyond_range(error, mul(partial, 1 + n * u), exact.op);
+}
+
+namespace {
+
 // Products may be rounded or not (a fused multiply-add), and the sums are added up in any tree. Each partial sum of
 // terms t lies between -N and P, the sums of the negative and of the positive terms: its rounding errs by at most
 // u max(P, N) = u (sum |t| + |sum t|) / 2.
@@ -131,15 +161,13 @@ Errors of_products(const ExactOp& exact, const ErrorModel& model, const Operands
     if (!sizes[k].defined()) continue;
     const auto at = static_cast<std::size_t>(k);
     const Tensor passed = sub(wide[k], sizes[k]);
-    const Tensor partial = of_norms ? wide[k] : mul(add(add(wide[k], passed), abs(exact.y[at])), 0.5);
-    const double per_term = exact.roundings_per_term;
+    if (!of_norms) {
+      errors[at] = add(passed, rounding_of_products(exact, sizes[k], passed, exact.y[at]));
+      continue;
+    }
     const double safety = 1 / (1 - std::min(0.5, 2 * n * u));
-    // The squares of n - 1 partial sums and of n products are at most those of n + 3 partial sums.
-    const Tensor roundings = exact.units.lambda > 0 ? mul(partial, exact.units.lambda * per_term * std::sqrt(n + 3))
-                                                    : add(mul(partial, per_term * (n - 1)), wide[k]);
-    const double least = n * exact.units.least;
-    const Tensor error = add(add(passed, mul(roundings, u * safety)), least);
-    errors[at] = of_norms ? error : open_beyond_range(error, mul(partial, 1 + n * u), exact.op);
+    const Tensor roundings = mul(wide[k], exact.roundings_per_term * (n - 1) + 1);
+    errors[at] = add(add(passed, mul(roundings, u * safety)), n * exact.units.least);
   }
   return errors;
 }

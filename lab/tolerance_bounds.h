@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "judge_units.h"
@@ -25,16 +26,26 @@ struct ErrorModel {
 // An op in exact arithmetic, before its results are rounded to their dtypes. Tensors are f64.
 struct ExactOp {
   const RecordedOp& op;
-  std::vector<Tensor> x;              // inputs; undefined ones, too
-  std::vector<Tensor> error;          // of the inputs; undefined: none
-  std::array<Tensor, kMaxOutputs> y;  // results; of an op in place what it wrote
-  Units units;                        // sum: of the accumulator; store: of rounding inside of an op to the dtype
-  double roundings_per_term = 1;      // of a sum; tensor cores also cut off each addend
+  std::vector<Tensor> x = {};      // inputs; undefined ones, too
+  std::vector<Tensor> error = {};  // of the inputs; undefined: none
+  // Norms of their errors (error_rows.h), [.., 1] and [.., 1, n]; undefined: those of the elements' errors.
+  std::vector<Tensor> rows = {};
+  std::vector<Tensor> columns = {};
+  std::array<Tensor, kMaxOutputs> y = {};  // results; of an op in place what it wrote
+  Units units = {};                        // sum: of the accumulator; store: of rounding inside of an op to the dtype
+  double roundings_per_term = 1;           // of a sum; tensor cores also cut off each addend
 };
 
 // By how much each element of the results may differ before they are rounded. Undefined: they may not. Of integers 1
 // where another one is possible. Error for an op without a bound.
 std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, const ErrorModel& model);
+// By how much the rows of the first result may differ before it is rounded, whatever the elements' errors are together.
+// Their norm is at most `rows`, [.., 1], and an element's error at most `elements`; both include the op's own rounding.
+// None for ops without a rule, whose rows are as their elements.
+struct RowErrors {
+  Tensor rows, elements;
+};
+std::optional<RowErrors> row_errors_of(const ExactOp& exact);
 // The op on other inputs, in f64. Ops in place write them.
 gradual::Outputs run_in_f64(const RecordedOp& op, const std::vector<Tensor>& inputs);
 

@@ -111,9 +111,21 @@ struct NormInputs {
   int variance = -1;
 };
 
+NormInputs inputs_of(OpId op) {
+  switch (op) {
+    case OpId::layer_norm: return {.weight = 1, .bias = 2};
+    case OpId::rms_norm: return {.weight = 1};
+    case OpId::batch_norm: return {.weight = 1, .bias = 2, .mean = 3, .variance = 4};
+    default: return {.x = 1, .weight = 2};  // of gradients
+  }
+}
+
+}  // namespace
+
 // x as rows or channels are reduced, and the shape in which weight and bias broadcast.
-NormNumbers norm_of(const ExactOp& exact, const Operands& in, const NormInputs& at) {
+NormNumbers norm_of(const ExactOp& exact, const Operands& in) {
   const auto& attrs = exact.op.attrs.get<NormAttrs>();
+  const NormInputs at = inputs_of(exact.op.op);
   const bool batch = exact.op.op == OpId::batch_norm || exact.op.op == OpId::batch_norm_backward;
   const auto tensor = [&](int i) { return i < 0 ? Tensor() : exact.x[static_cast<std::size_t>(i)]; };
   NormNumbers n;
@@ -138,15 +150,15 @@ NormNumbers norm_of(const ExactOp& exact, const Operands& in, const NormInputs& 
     give(at.mean, n.mean, n.mean_error);
     give(at.variance, n.variance, n.variance_error);
   }
+  if (!batch && attrs.dims == 1) n.x_rows = in.rows(static_cast<std::size_t>(at.x));
   return n;
 }
 
+namespace {
+
 Errors of_norm_layer(const ExactOp& exact, const ErrorModel&, const Operands& in) {
-  const bool batch = exact.op.op == OpId::batch_norm;
-  const bool rms = exact.op.op == OpId::rms_norm;
-  const NormInputs at{.weight = 1, .bias = rms ? -1 : 2, .mean = batch ? 3 : -1, .variance = batch ? 4 : -1};
   const Units units = sums_of(exact);
-  const NormNumbers n = norm_of(exact, in, at);
+  const NormNumbers n = norm_of(exact, in);
   return {add(norm_output_bound(n, norm_parts(n, units), units), in.element_least())};
 }
 
@@ -154,7 +166,7 @@ Errors of_norm_backward(const ExactOp& exact, const ErrorModel&, const Operands&
   if (exact.op.op == OpId::batch_norm_backward && !exact.op.attrs.get<NormAttrs>().training)
     throwf("batch_norm_backward in '{}' with running statistics has no bound of rounding", exact.op.module);
   const Units units = sums_of(exact);
-  const NormNumbers n = norm_of(exact, in, {.x = 1, .weight = 2});
+  const NormNumbers n = norm_of(exact, in);
   const NormParts p = norm_parts(n, units);
   const Tensor& g = exact.x[0];
   const Tensor g_error = in.error(0);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "norm_bounds.h"
 #include "tolerance_bounds.h"
 
 namespace gradual::lab {
@@ -17,10 +18,12 @@ struct Operands {
   // Output i of the op on other inputs, in f64.
   Tensor of(std::size_t i, const std::vector<Tensor>& values) const;
   static gradual::Outputs run(const RecordedOp& op, const std::vector<Tensor>& inputs);
-  Tensor error(std::size_t i) const;  // 0 where there is none
-  Tensor value(std::size_t i) const;  // of a number that stands for an input, a tensor of one element
-  double element_unit() const;        // of operations on single elements: f32, or f64 for f64
-  double element_least() const;       // the same dtype's smallest number
+  Tensor error(std::size_t i) const;    // 0 where there is none
+  Tensor rows(std::size_t i) const;     // the norms of the errors along the last dim, [.., 1]
+  Tensor columns(std::size_t i) const;  // and along the dim before it, [.., 1, n]
+  Tensor value(std::size_t i) const;    // of a number that stands for an input, a tensor of one element
+  double element_unit() const;          // of operations on single elements: f32, or f64 for f64
+  double element_least() const;         // the same dtype's smallest number
   // What `units` roundings of an operation err by, relative to `size`, with underflow. 0 where the size and what was
   // carried are 0, and where the size is infinite: such results are exact.
   Tensor rounding(const Tensor& size, const Tensor& carried, double units) const;
@@ -31,6 +34,11 @@ struct Rule {
   std::array<Tensor, kMaxOutputs> (*errors)(const ExactOp& exact, const ErrorModel& model, const Operands& in);
   Sums sums = Sums::none;
 };
+// The own rounding of sums of products whose terms' magnitudes are `sizes` and may be `passed` more.
+Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y);
+// The numbers of a layer norm, an RMS norm, a batch norm, or their gradients, with the norms of the errors of rows
+// where these are what is normalised.
+NormNumbers norm_of(const ExactOp& exact, const Operands& in);
 // Of softmax, norms, attention, losses, pools and optimizers.
 std::span<const Rule> layer_rules();
 

@@ -14,8 +14,10 @@ namespace {
 
 bool shown(const Tolerated& t, bool all) {
   if (all) return true;
-  const bool cast = t.name.find(".cast") != std::string::npos || t.name.starts_with("cast");
-  return t.kind != ToleratedKind::gradient && !cast;
+  const auto is = [&](const char* op) {
+    return t.name.find("." + std::string(op)) != std::string::npos || t.name.starts_with(op);
+  };
+  return t.kind != ToleratedKind::gradient && !is("cast") && !is("quantize");
 }
 
 constexpr std::size_t kNameWidth = 23;  // a mark ends a line of 78 columns
@@ -65,7 +67,7 @@ std::string to_string(const Tolerances& t, bool all) {
                         : one.worst_probably > 1 ? " ?"
                                                  : "");
   }
-  if (hidden > 0) text += fmt::format("\n{} gradients of activations and casts: --all\n", hidden);
+  if (hidden > 0) text += fmt::format("\n{} gradients of activations, casts and quantised operands: --all\n", hidden);
   text += fmt::format("\nmedian of bound / sampled: {:.3g}; of likely / sampled: {:.3g}\n",
                       t.median_ratio(&Tolerated::bound), t.median_ratio(&Tolerated::tolerance));
   if (const double norms = t.median_ratio(&Tolerated::of_norms); norms > 0)

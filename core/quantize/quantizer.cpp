@@ -666,6 +666,16 @@ struct Call {
     return x.shaped_like(out);
   }
 
+  QuantizerCall::Circumstances circumstances(bool scale_apart) const {
+    return {.factor = g.whole.defined() ? 0
+                      : g.fixed         ? g.one.forward
+                                        : 1,
+            .scale_apart = scale_apart,
+            .amax_of_more = part.amax.defined(),
+            .first_element = part.first_element,
+            .key = o.key};
+  }
+
   // The format of QuantizedTensor::scales.
   Format scale_format() const {
     return of_kind(
@@ -785,7 +795,7 @@ QuantizedTensor quantize(const Tensor& x, const Quantizer& q, const QuantizeOpti
 Tensor fake_quantize(const Tensor& x, const Quantizer& q, const QuantizeOptions& o) {
   const detail::Call c("fake_quantize", x, o.axis, q, o);
   Tensor y = c.values(true, nullptr);
-  QuantizerCall{QuantizerCall::values, x, y, {}, &q, c.x.axis}.tell_observers();
+  QuantizerCall{QuantizerCall::values, x, y, {}, &q, c.x.axis, c.circumstances(false)}.tell_observers();
   return y;
 }
 
@@ -848,7 +858,7 @@ QuantizedOperand quantize_part(const Tensor& x, const Quantizer& q, const Quanti
   Tensor shown = x;
   if (shown_as_matrix) shown = x.contiguous().reshape({c.x.rows, c.x.k});
   if (shown_as_matrix && axis == 0) shown = shown.t();
-  QuantizerCall{QuantizerCall::values, shown, out.values, out.scale, &q, axis}.tell_observers();
+  QuantizerCall{QuantizerCall::values, shown, out.values, out.scale, &q, axis, c.circumstances(true)}.tell_observers();
   return out;
 }
 

@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 using namespace gradual;
@@ -33,18 +32,7 @@ lab::Tolerances tolerance_of(const Family& f, int orders, int parts = 0) {
                         {.study = early(), .orders = orders, .parts = parts});
 }
 
-// Errors never cancel in the bound. In a GPT they grow beyond f32 on the way back through the last norm and the blocks:
-// these gradients alone may have no bound.
-bool may_be_infinite(const std::string& name, std::string_view model) {
-  if (model != "gpt") return false;
-  if (name == "backward:norm.layer_norm_backward") return true;  // of its input
-  const std::string_view below_the_head[] = {"blocks.", "tokens.", "positions.", "sum"};
-  return std::ranges::any_of(below_the_head, [&](std::string_view start) {
-    return name.starts_with("backward:" + std::string(start)) || name.starts_with("grad:" + std::string(start));
-  });
-}
-
-void check_holds(const lab::Tolerances& t, std::string_view model = "") {
+void check_holds(const lab::Tolerances& t) {
   int differ = 0;
   for (const lab::Tolerated& one : t.tensors) {
     CAPTURE(one.name);
@@ -52,7 +40,7 @@ void check_holds(const lab::Tolerances& t, std::string_view model = "") {
     CHECK(one.worst_probably <= 1);
     CHECK(one.sampled <= one.bound);
     CHECK(one.own <= one.bound);
-    if (!may_be_infinite(one.name, model)) CHECK(std::isfinite(one.bound));
+    CHECK(std::isfinite(one.bound));
     CHECK(std::isfinite(one.local));
     differ += one.sampled > 0 ? 1 : 0;
   }
@@ -122,7 +110,7 @@ TEST_CASE("tolerance: bounds hold for sampled orders of each family of models") 
   for (const Family& f : families) {
     CAPTURE(std::string(f.model));
     CAPTURE(std::string(f.recipe));
-    check_holds(tolerance_of(f, 3), f.model);
+    check_holds(tolerance_of(f, 3));
   }
 }
 
@@ -350,7 +338,6 @@ TEST_CASE("tolerance: what it cannot do is an Error that names it") {
   const auto of = [&](const char* recipe, const lab::ToleranceOptions& options) {
     return lab::tolerance(net({}), data, amp::recipe(recipe), options);
   };
-  CHECK_THROWS_WITH_AS(of("mxfp8", {.study = early()}), doctest::Contains("recipe 'mxfp8' quantises"), Error);
   CHECK_THROWS_WITH_AS(of("fp32", {.study = early(), .orders = 0}), doctest::Contains("0 orders"), Error);
   CHECK_THROWS_WITH_AS(of("fp32", {.study = early(), .parts = -1}), doctest::Contains("-1 parts"), Error);
   const lab::Tolerances t = of("fp32", {.study = early(0), .orders = 1});

@@ -1,0 +1,258 @@
+// Bounds of steps whose operands are quantised: by hand, against random inputs, over random orders, and planted bugs.
+#include <doctest/doctest.h>
+#include <gradual/gradual.h>
+#include <gradual/lab/lab.h>
+#include <gradual/lab/quantizer_bounds.h>
+#include <gradual/lab/recorded_ops.h>
+#include <gradual/lab/tolerance.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+using namespace gradual;
+
+namespace {
+
+// The recorded call of quantize_operand(x, q), whose scale is apart, or of fake_quantize.
+lab::RecordedOp call_of(const Tensor& x, const Quantizer& q, bool scale_apart = true, RandomKey key = {}) {
+  const nn::Linear none(1, 1);
+  lab::RecordedOps ops(none);
+  const ObserverScope scope(ops);
+  if (scale_apart) quantize_operand(x, q, {.key = key, .stats = {}});
+  else fake_quantize(x, q, {.key = key, .stats = {}});
+  REQUIRE(ops.all().size() == 1);
+  return ops.all()[0];
+}
+
+struct Found {
+  std::array<Tensor, kMaxOutputs> y, error;
+};
+Found found(const lab::RecordedOp& op, const Tensor& x, const Tensor& error) {
+  const Tensor wide = cast(x, DType::f64);
+  Found f;
+  f.y = lab::run_quantizer(op, wide);
+  f.error = lab::quantizer_error(op, wide, cast(error, DType::f64), f.y);
+  return f;
+}
+
+Tensor numbers(const std::vector<float>& values) {
+  return from_data(values, {1, static_cast<std::int64_t>(values.size())});
+}
+
+Quantizer quantizer(const char* name, const Scaling& scaling, const Rounding& rounding = {}) {
+  return {.format = format(name), .rounding = rounding, .overflow = Overflow::saturate, .scaling = scaling};
+}
+
+struct Case {
+  const char* name;
+  Quantizer q;
+};
+std::vector<Case> cases() {
+  const PowerBlocks blocks{.block = 4};
+  return {{"no scale", quantizer("e4m3fn", NoScale{})},
+          {"fixed", quantizer("e4m3fn", FixedScale{.value = 3.7})},
+          {"tensor", quantizer("e4m3fn", TensorScale{})},
+          {"tensor, rounded products", quantizer("e4m3fn", TensorScale{.product = ScaledProduct::rounded})},
+          {"tensor, power of two", quantizer("e5m2", TensorScale{.power_of_two = true})},
+          {"integers of rows", quantizer("int8", RowScale{})},
+          {"floats of blocks", quantizer("int4", FloatBlocks{.block = 4})},
+          {"tiles of a table", quantizer("nf4", FloatBlocks{.block = 4, .square = true})},
+          {"powers, floor", quantizer("e2m1", blocks)},
+          {"powers, rceil", quantizer("e4m3fn", PowerBlocks{.block = 4, .rule = ScaleRule::rceil})},
+          {"powers, even", quantizer("e2m1", PowerBlocks{.block = 4, .rule = ScaleRule::even})},
+          {"powers of torchao", quantizer("e2m1", PowerBlocks{.block = 4, .oracle = ScaleOracle::torchao})},
+          {"coded", quantizer("e2m1", CodedBlocks{.block = 4})},
+          {"two levels", quantizer("e2m1", Nvfp4Blocks{.block = 4})},
+          {"two levels of torchao", quantizer("e2m1", Nvfp4Blocks{.block = 4, .oracle = ScaleOracle::torchao})},
+          {"at random", quantizer("e2m1", blocks, {.mode = RoundingMode::stochastic})},
+          {"at random, few bits", quantizer("e4m3fn", TensorScale{}, rounding_from_name("stochastic:4"))},
+          {"toward zero", quantizer("e4m3fn", TensorScale{}, {.mode = RoundingMode::toward_zero})},
+          {"to odd", quantizer("e4m3fn", NoScale{}, {.mode = RoundingMode::to_odd})},
+          {"range", quantizer("uint8", TensorRange{})},
+          {"ranges of rows", quantizer("int8tc", RowRange{})},
+          {"ranges of blocks", quantizer("uint4", RangeBlocks{.block = 4})}};
+}
+
+}  // namespace
+
+TEST_CASE("quantizer bounds: a code moves where a tie is nearer than the error, and nowhere else") {
+  // e4m3fn has 16, 18, 20 with ties at 17 and 19.
+  const lab::RecordedOp op = call_of(numbers({16.5F, 17.5F, 18.99F}), quantizer("e4m3fn", NoScale{}));
+  const auto errors = [&](float e) { return found(op, numbers({16.5F, 17.5F, 18.99F}), full({1, 3}, e)).error[0]; };
+  CHECK(errors(0.005F).to_vector<double>() == std::vector<double>{0, 0, 0});
+  CHECK(errors(0.02F).to_vector<double>() == std::vector<double>{0, 0, 2});
+  CHECK(errors(0.6F).to_vector<double>() == std::vector<double>{2, 2, 2});
+  CHECK(errors(0).to_vector<double>() == std::vector<double>{0, 0, 0});
+}
+
+TEST_CASE("quantizer bounds: a power of two changes where its threshold is nearer than the error of the amax") {
+  // e2m1 has the exponent 2 for its largest value, so that floor takes 2^-2 for amaxes from 1 to 2.
+  const Quantizer q = quantizer("e2m1", PowerBlocks{.block = 2});
+  const Tensor far = numbers({1.5F, 0.3F});
+  const Tensor near = numbers({1.99F, 0.3F});
+  const Tensor error = numbers({0.02F, 0});
+  // 0.3 is 1.2 quarters: 1. Half as many halves are 0.6, which becomes 0.5, the same number.
+  CHECK(found(call_of(far, q), far, error).error[0].to_vector<double>() == std::vector<double>{0, 0});
+  // 1.99 is 7.96 quarters, which saturate to 6: 1.5. 2 is 4 halves.
+  CHECK(found(call_of(near, q), near, error).error[0].to_vector<double>() == std::vector<double>{0.5, 0});
+  // 0.22 is 0.88 quarters, so 1, and 0.44 halves, so 0.5: the same. 0.35 is 1.4 quarters, so 1.5, and 0.7 halves: 0.5.
+  const Tensor moved = numbers({1.99F, 0.35F});
+  CHECK(found(call_of(moved, q), moved, error).error[0].to_vector<double>()[1] == 0.125);
+}
+
+TEST_CASE("quantizer bounds: all inputs within their errors give results within the bounds, which are no wider") {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (const Case& c : cases())
+    for (const bool scale_apart : {true, false})
+      for (const float size : {1e-6F, 1e-2F, 0.3F}) {
+        CAPTURE(std::string(c.name));
+        CAPTURE(scale_apart);
+        CAPTURE(size);
+        std::vector<float> values(48);
+        std::vector<float> errors(48);
+        for (float& x : values) x = std::ldexp(uniform(random), static_cast<int>(random() % 4));
+        for (float& e : errors) e = random() % 3 == 0 ? 0 : size * std::abs(uniform(random));
+        const Tensor x = from_data(values, {6, 8});
+        const lab::RecordedOp op = call_of(x, c.q, scale_apart, {5, 7});
+        const Found f = found(op, x, from_data(errors, {6, 8}));
+        double within = 0;
+        double reached = 0;
+        for (int trial = 0; trial < 300; ++trial) {
+          std::vector<float> others = values;
+          for (std::size_t i = 0; i < others.size(); ++i) {
+            const float part = trial % 3 == 0 ? (random() % 2 == 0 ? -1.0F : 1.0F) : uniform(random);
+            const float other = values[i] + errors[i] * part;
+            const double away = static_cast<double>(other) - static_cast<double>(values[i]);
+            if (std::abs(away) <= static_cast<double>(errors[i])) others[i] = other;
+          }
+          const auto y = lab::run_quantizer(op, cast(from_data(others, {6, 8}), DType::f64));
+          for (std::size_t k = 0; k < 2; ++k) {
+            if (!y[k].defined()) continue;
+            const Tensor away = abs(sub(y[k], f.y[k]));
+            within = std::max(within, max(sub(away, f.error[k])).item());
+            reached = std::max(reached, max(away).item());
+          }
+        }
+        CHECK(within <= 0);
+        double most = max(f.error[0]).item();
+        if (f.error[1].defined()) most = std::max(most, max(f.error[1]).item());
+        CHECK(std::isfinite(most));
+        // Not lax: the worst of 300 inputs comes near, since each of a few codes or scales decides. 1e-6 is about a
+        // unit of f32.
+        CHECK(most <= 6 * reached + 1e-6);
+      }
+}
+
+TEST_CASE("quantizer bounds: an input without a bound has none behind it; other groups keep theirs") {
+  const Tensor x = from_data(std::vector<float>{1, 2, 3, 4}, {2, 2});
+  const Tensor error = from_data(std::vector<float>{INFINITY, 0, 0, 0}, {2, 2});
+  const auto rows = found(call_of(x, quantizer("int8", RowScale{})), x, error).error[0].to_vector<double>();
+  CHECK(std::isinf(rows[0]));
+  CHECK(std::isinf(rows[1]));
+  CHECK(rows[2] == 0);
+  CHECK(rows[3] == 0);
+}
+
+namespace {
+
+struct Net : nn::Module {
+  Tensor forward(const Tensor& x) override { return head(relu(norm(fc(x.reshape({x.size(0), 64}))))); }
+
+  nn::Linear& fc = register_module("fc", nn::Linear(64, 32));
+  nn::LayerNorm& norm = register_module("norm", nn::LayerNorm(32));
+  nn::Linear& head = register_module("head", nn::Linear(32, 10));
+};
+lab::MakeModel net() {
+  return [] { return std::make_shared<Net>(); };
+}
+lab::StudyOptions early(std::int64_t step) { return {.step = step, .batch = 16, .epochs = 1}; }
+
+StateDict recorded(const amp::Recipe& recipe) {
+  lab::Study study(net(), lab::data_for("digits"), recipe, early(0));
+  lab::RecordedOps ops(study.model());
+  const UnfusedScope parts;
+  const ObserverScope scope(ops);
+  study.step();
+  return lab::values_of(ops);
+}
+
+}  // namespace
+
+TEST_CASE("tolerance: bounds of recipes that quantise hold for random orders") {
+  const char* const recipes[] = {"fp8-delayed",  "fp8-current", "fp8-rowwise",     "fp8-block128",  "mxfp8",
+                                 "mxfp6",        "mxfp4",       "nvfp4",           "mxint8",        "msfp12",
+                                 "int8",         "int4",        "int8-asym",       "int4-asym",     "nf4",
+                                 "int8-rowwise", "switchback",  "mxfp4-backward",  "unscaled-fp8",  "pure:bf16",
+                                 "msamp-o1",     "adam8",       "e5m3:stochastic", "mxfp4-centered"};
+  for (const char* name : recipes) {
+    CAPTURE(std::string(name));
+    const lab::Tolerances t =
+        lab::tolerance(net(), lab::data_for("digits"), amp::recipe(name), {.study = early(3), .orders = 4});
+    int differ = 0;
+    for (const lab::Tolerated& one : t.tensors) {
+      CAPTURE(one.name);
+      CHECK(one.worst <= 1);
+      CHECK(std::isfinite(one.local));
+      differ += one.sampled > 0 ? 1 : 0;
+    }
+    CHECK(differ > 3);
+  }
+}
+
+TEST_CASE("tolerance: another rounding, and a scale that is missing, are outside of a quantised step's bounds") {
+  const amp::Recipe right = amp::recipe("fp8-current");
+  const lab::Tolerances t = lab::tolerance(net(), lab::data_for("digits"), right, {.study = early(0), .orders = 1});
+  for (const lab::Exceeded& e : t.exceeded(recorded(right))) {
+    CAPTURE(e.name);
+    CHECK(!e.always);
+  }
+  const auto first = [&](auto change) {
+    amp::Recipe wrong = right;
+    change(*wrong.quantization);
+    for (const lab::Exceeded& e : t.exceeded(recorded(wrong)))
+      if (e.always) return e.name;
+    return std::string("none");
+  };
+  CHECK(first([](amp::Quantization& q) {
+          q.forward_x->rounding.mode = RoundingMode::toward_zero;
+          q.wgrad_x = q.forward_x;
+        }) == "fc.quantize");
+  CHECK(first([](amp::Quantization& q) {
+          q.forward_w->scaling = NoScale{};
+          q.dgrad_w = q.forward_w;
+        }) == "fc.quantize#2");
+  CHECK(first([](amp::Quantization& q) {
+          q.dgrad_dy->format = format("e4m3fn");
+          q.wgrad_dy = q.dgrad_dy;
+        }).starts_with("backward:"));
+}
+
+TEST_CASE("tolerance: a quantised layer has the name, the result and the local bound of its op") {
+  const lab::Tolerances t =
+      lab::tolerance(net(), lab::data_for("digits"), amp::recipe("mxfp8"), {.study = early(0), .orders = 1});
+  const auto y = std::ranges::find(t.tensors, std::string("fc.linear"), &lab::Tolerated::name);
+  REQUIRE(y != t.tensors.end());
+  // The inputs of the first layer have no errors, so its operands have the same codes, and its sums those of f32.
+  CHECK(y->bound == y->local);
+  CHECK(y->bound > 0);
+  CHECK(y->bound < 65 * 0x1p-24 * 20);
+  // Behind the norm a code may be another one, which weighs more than the errors of the sums.
+  const auto x = std::ranges::find(t.tensors, std::string("head.linear"), &lab::Tolerated::name);
+  CHECK(x->bound >= x->local);
+}
+
+TEST_CASE("tolerance: quantizers without bounds are an Error that names them") {
+  const auto of = [](const char* recipe) {
+    return lab::tolerance(net(), lab::data_for("digits"), amp::recipe(recipe), {.study = early(0), .orders = 1});
+  };
+  CHECK_THROWS_WITH_AS(of("mx6"), doctest::Contains("scales that parts of a block double"), Error);
+  CHECK_THROWS_WITH_AS(of("nvfp4-4over6"), doctest::Contains("searched for"), Error);
+  CHECK_THROWS_WITH_AS(of("quartet2"), doctest::Contains("searched for"), Error);
+  CHECK_THROWS_WITH_AS(of("fp8-smooth"), doctest::Contains("numbers of [1, 64] that no op gave"), Error);
+}
