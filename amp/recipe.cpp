@@ -158,6 +158,12 @@ autograd::GradientSums gradient_sums(const Recipe& r) {
                                                          : autograd::GradientSums::f32);
 }
 
+bool is_plain_f32(const Recipe& r) {
+  const bool f32 = r.mode == Mode::full && r.dtype == DType::f32 && !r.tf32 && r.optimizer_state == DType::f32;
+  const bool plain = r.policy.empty() && !r.quantization && !r.exchange && !r.scaling && r.schedule.empty();
+  return f32 && plain;
+}
+
 // The step that a phase begins with.
 static std::int64_t first_step(const Phase& p, std::int64_t steps) {
   return p.last > 0 ? steps - std::llround(p.last * static_cast<double>(steps)) : p.from;

@@ -81,6 +81,8 @@ struct Recipe {
 Recipe recipe_in_step(const Recipe& recipe, std::int64_t step, std::int64_t steps);
 // The recipe's `gradients`, or what they are if it is unset.
 autograd::GradientSums gradient_sums(const Recipe& recipe);
+// True if everything is computed and kept in f32, by plain ops: the recipe "fp32" under any name.
+bool is_plain_f32(const Recipe& recipe);
 // Error naming the field if the choices contradict each other.
 void check_valid(const Recipe& recipe);
 // Also checks that the model has the modules that the quantisation names.

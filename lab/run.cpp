@@ -329,7 +329,7 @@ void Run::train_step(const data::Batch& batch) {
   c.underflow_percent.push_back(underflow);
   if (replay_) {
     replay_->step = steps_ - 1;
-    replay_->nonfinite = !std::isfinite(loss) || !first_nonfinite().empty();
+    replay_->nonfinite = !std::isfinite(loss) || inspect::first_nonfinite(*model_).has_value();
   }
 }
 

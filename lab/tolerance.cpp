@@ -165,6 +165,7 @@ class Analysis {
     Tolerated t;
     t.name = place.name;
     t.kind = place.kind;
+    t.cast = op.op == OpId::cast;
     t.dtype = place.tensor.dtype;
     t.sizes = place.tensor.sizes;
     t.reference = replay.value(place.tensor);

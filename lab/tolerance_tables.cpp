@@ -14,8 +14,7 @@ namespace {
 
 bool shown(const Tolerated& t, bool all) {
   if (all) return true;
-  const bool cast = t.name.find(".cast") != std::string::npos || t.name.starts_with("cast");
-  return t.kind != ToleratedKind::gradient && !cast;
+  return t.kind != ToleratedKind::gradient && !t.cast;
 }
 
 constexpr std::size_t kNameWidth = 23;  // a mark ends a line of 78 columns
