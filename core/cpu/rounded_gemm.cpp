@@ -167,8 +167,9 @@ template <int loop> Add<double> group_adder(GroupSum adds) {
     most[0] = _mm512_range_ps(most[0], most[v], 0xb);
   }
   const __m512d all = _mm512_castps_pd(most[0]);
+  const __m256d low = _mm512_maskz_extractf64x4_pd(0xf, all, 0);
   const __m256d high = _mm512_maskz_extractf64x4_pd(0xf, all, 1);
-  return largest_of(_mm256_max_ps(_mm512_castps512_ps256(most[0]), _mm256_castpd_ps(high)));
+  return largest_of(_mm256_max_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high)));
 }
 
 // factor * term + sum rounded to odd, from `near`, the same rounded to nearest. The product is exact in f64, TwoSum
