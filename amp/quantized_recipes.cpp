@@ -2,6 +2,7 @@
 #include "quantized_recipes.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "../core/formats/format_table.h"
 #include "../core/support/throwf.h"
@@ -229,12 +230,9 @@ Recipe without_masters() {
   return r;
 }
 
-}  // namespace
-
-std::vector<Recipe> quantized_recipes() {
-  const Quantizer rows = to_format("int8", RowScale{});
+// Scales of tensors, rows and blocks for operands in FP8, blocks for those in 4 and 6 bits, and MS-AMP.
+std::vector<Recipe> floating_point_recipes() {
   const RowScale fp8_rows{.power_of_two = true, .oracle = ScaleOracle::torchao};
-  const CodedParts hif4{.block = 64, .part = 8, .inner_part = 4, .scale_format = format("ue6m2")};
   return {
       full("fp8-delayed", "matmul inputs in e4m3, gradients in e5m2; one scale per tensor, from its last 1024 amaxes",
            fp8(DelayedScale{})),
@@ -255,6 +253,13 @@ std::vector<Recipe> quantized_recipes() {
       full("msamp-o2", "as msamp-o1, with Adam's first moment in e4m3 and its second in f16", ms_amp(true)),
       full("nvfp4-4over6", "as nvfp4; of each block the amax becomes 6 or 4, whichever errs less (arXiv 2512.02010)",
            nvfp4(CodedRule::four_over_six)),
+  };
+}
+
+// Fixed-point operands under exponents that blocks share.
+std::vector<Recipe> shared_exponent_recipes() {
+  const CodedParts hif4{.block = 64, .part = 8, .inner_part = 4, .scale_format = format("ue6m2")};
+  return {
       full("mxint8", "matmul operands in 8-bit fixed point; blocks of 32 with e8m0 scales (OCP MX)", mx("mxint8")),
       full("msfp12", "matmul operands with 3 bits under an exponent shared by 16 (MSFP)", mx("msfp12", 16)),
       full("msfp16", "matmul operands with 7 bits under an exponent shared by 16 (MSFP)", mx("mxint8", 16)),
@@ -263,6 +268,13 @@ std::vector<Recipe> quantized_recipes() {
       full("mx4", "matmul operands with 2 bits under an exponent shared by 16 and doubled by pairs", mx("q1.1", 16, 2)),
       full("hif4", "matmul operands with 3 bits under a scale shared by 64 and doubled by 8 and 4 (HiFloat4)",
            products(to_format("msfp12", hif4))),
+  };
+}
+
+// Integers, and NormalFloat4.
+std::vector<Recipe> integer_recipes() {
+  const Quantizer rows = to_format("int8", RowScale{});
+  return {
       full("int8", "weights and activations in int8, one scale per tensor; errors in f32 (QAT)",
            qat(whole("int8"), whole("int8"))),
       full("int4", "weights in int4, a scale per 16x16; activations in int8, one scale per tensor; errors in f32 (QAT)",
@@ -277,6 +289,12 @@ std::vector<Recipe> quantized_recipes() {
       full("switchback",
            "forward and dgrad in int8, rows of x and dy, tensors of W; wgrad in f32 (Wortsman et al. 2023)",
            {.forward_x = rows, .forward_w = whole("int8"), .dgrad_dy = rows, .dgrad_w = whole("int8")}),
+  };
+}
+
+// Against a bias or against outliers.
+std::vector<Recipe> corrected_recipes() {
+  return {
       full("mxfp4-backward",
            "backward's operands in e2m1, rounded at random after a Hadamard transform; blocks of 32 with e8m0 scales "
            "that clip nothing; forward in f32 (arXiv 2502.20586)",
@@ -305,6 +323,12 @@ std::vector<Recipe> quantized_recipes() {
            "as fp8-delayed, and attention in blocks of 64 keys: q, k, v and probabilities in e4m3, gradients in e5m2, "
            "one scale per tensor, of keys and probabilities per block, from its own amax (arXiv 2505.20524)",
            fp8_attention()),
+  };
+}
+
+// Formats inside of attention, of moments, of masters, and without scales.
+std::vector<Recipe> other_recipes() {
+  return {
       full("bf16-flash", "attention in blocks of 64 keys, its operands and its output in bf16; all else in f32",
            bf16_flash(0)),
       full("bf16-flash-shifted",
@@ -322,6 +346,16 @@ std::vector<Recipe> quantized_recipes() {
            linear_momentum()),
       with_oscillation_reset(),
   };
+}
+
+}  // namespace
+
+std::vector<Recipe> quantized_recipes() {
+  std::vector<Recipe> all;
+  for (const auto group :
+       {floating_point_recipes, shared_exponent_recipes, integer_recipes, corrected_recipes, other_recipes})
+    std::ranges::move(group(), std::back_inserter(all));
+  return all;
 }
 
 std::optional<Recipe> emulated_recipe(const std::string& name) {

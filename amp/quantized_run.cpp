@@ -7,6 +7,7 @@
 #include "../core/ops/ops.h"
 #include "../core/support/message_text.h"
 #include "../core/support/throwf.h"
+#include "../nn/embedding.h"
 #include "cast_stats.h"
 #include "quantized_results.h"
 
@@ -39,14 +40,22 @@ template <class F> void for_quantised(const QuantizationState& state, const nn::
   }
 }
 
+// A layer names its weight as PyTorch does. Parameters of other names, as the positions of a transformer, are added.
+bool multiplies_by_weight(const nn::Module& module) {
+  if (dynamic_cast<const nn::LookupTable*>(&module)) return false;
+  return std::ranges::any_of(module.named_parameters(false), [](const auto& named) {
+    const auto& [name, parameter] = named;
+    return name == "weight" && parameter.dim() >= 2;
+  });
+}
+
 }  // namespace
 
 void name_layers(Quantization& q, nn::Module& model) {
   std::vector<std::string> paths, layers;
   for (const auto& [path, module] : model.named_modules()) {
     paths.push_back(path);
-    for (const auto& [name, param] : module->named_parameters(false))
-      if (name == "weight" && param.dim() >= 2 && module->kind() != "Embedding") layers.push_back(path);
+    if (multiplies_by_weight(*module)) layers.push_back(path);
   }
   for (auto& [module, other] : q.modules) {
     if ((module == "first" || module == "last") && !layers.empty())

@@ -164,6 +164,12 @@ bool measures_noise(const Recipe& r) {
   return std::ranges::any_of(r.schedule, [](const Phase& p) { return p.when && info_of(p.when->quantity).of_noise; });
 }
 
+bool is_plain_f32(const Recipe& r) {
+  const bool f32 = r.mode == Mode::full && r.dtype == DType::f32 && !r.tf32 && r.optimizer_state == DType::f32;
+  const bool plain = r.policy.empty() && !r.quantization && !r.exchange && !r.scaling && r.schedule.empty();
+  return f32 && plain;
+}
+
 // The step that a phase without `when` begins with.
 static std::int64_t first_step(const Phase& p, std::int64_t steps) {
   return p.last > 0 ? steps - std::llround(p.last * static_cast<double>(steps)) : p.from;

@@ -106,6 +106,8 @@ Recipe recipe_in_step(const Recipe& recipe, std::int64_t step, std::int64_t step
 autograd::GradientSums gradient_sums(const Recipe& recipe);
 // Whether a phase of its schedule begins by the noise of gradients.
 bool measures_noise(const Recipe& recipe);
+// True if everything is computed and kept in f32, by plain ops: the recipe "fp32" under any name.
+bool is_plain_f32(const Recipe& recipe);
 // Error naming the field if the choices contradict each other.
 void check_valid(const Recipe& recipe);
 // Also checks that the model has the modules that the quantisation names.

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Everything that only a GPU can prove, in one call: CUDA tests, compute-sanitizer, the lab, the benchmarks against PyTorch.
+"""Everything that only a GPU can prove, in one call: CUDA tests, compute-sanitizer, the lab, benchmarks beside PyTorch.
 
-`./dev gpu-check` builds and calls this. Stages run one after the other while there is time; each is reported, also where it
-failed or was left out. The status is 0 where all ran and passed. Writes OUT.json (every number) and OUT.md (for people), anew
-after each stage, so that a run which is cut off leaves what it found.
+`./dev gpu-check` builds and calls this. Stages run one after the other while there is time; each is reported, also
+where it failed or was left out. The status is 0 where all ran and passed. Writes OUT.json (every number) and OUT.md
+(for people), anew after each stage, so that a run which is cut off leaves what it found.
 """
 
 import argparse
@@ -37,8 +37,8 @@ def say(text):
 def outcome(command, seconds, environment):
     """Status (0, another number, or words) and output of a command. A time-out ends it with all its children."""
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
-                                   errors="replace", start_new_session=True, env=environment)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   encoding="utf-8", errors="replace", start_new_session=True, env=environment)
     except OSError as problem:
         return str(problem), ""
     try:
@@ -121,7 +121,8 @@ def sanitize(check, tool):
         ours, rows = [], f"{SANITIZED_ROWS},{LIBRARY_ROWS}"
     # the program checks the results of CUDA calls itself, and libraries may try calls that fail
     check.run(name, [program, "--tool", tool, *ours, "--report-api-errors", "no", "--error-exitcode", "9",
-                     check.built("tests", "test_op_table"), "-tc=CUDA agrees with the float64 references in every layout"],
+                     check.built("tests", "test_op_table"),
+                     "-tc=CUDA agrees with the float64 references in every layout"],
               environment={"GRADUAL_TEST_OP": rows, "GRADUAL_TEST_LAYOUTS": "contiguous,strided",
                            "GRADUAL_TEST_NEEDS_GPU": "1"})
     if "Device not supported" in check.stages[-1].get("output", ""):  # inside some virtual machines
@@ -169,7 +170,8 @@ def benchmarks(check, quick):
 def markdown(report):
     gpu = report["gpu"]
     text = (f"# CUDA on {gpu['name']}, {report['date']}\n\nCommit {report['commit']}; driver {gpu['driver_version']}, "
-            f"compute capability {gpu['compute_cap']}, {gpu['memory.total']}.\n\n| stage | status | seconds |\n|---|---|---|\n")
+            f"compute capability {gpu['compute_cap']}, {gpu['memory.total']}.\n\n"
+            "| stage | status | seconds |\n|---|---|---|\n")
     for stage in report["stages"]:
         text += f"| {stage['stage']} | {stage['status']} | {stage.get('seconds', '')} |\n"
     for name in ("seed", "lab", "gradients"):

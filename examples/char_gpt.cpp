@@ -1,12 +1,13 @@
 // A small transformer, trained in mixed precision: it learns to add, or to write.
 //
-// The model is a small GPT-2: token and position embeddings, causal pre-norm blocks, a norm, a linear head. Without
-// arguments it learns sums of two-digit numbers as text ("12+34=640": the answer's digits are reversed, so that each
+// The model is a small GPT-2 (lab/gpt.h): token and position embeddings, causal pre-norm blocks, a norm, a linear head.
+// Without arguments it learns sums of two-digit numbers as text ("12+34=640": the answer's digits are reversed, so that each
 // carry is known when it is needed) and is tested on sums that it never saw. With --text it learns the characters of a
 // file and then writes text. The recipe decides the precision; the loop is the same for all.
 #include <gradual/data/data_loader.h>
 #include <gradual/data/text.h>
 #include <gradual/gradual.h>
+#include <gradual/lab/generate.h>
 
 #include <algorithm>
 
@@ -16,47 +17,25 @@ using namespace gradual;
 
 namespace {
 
-struct Gpt : nn::Module {
-  Gpt(std::int64_t vocabulary, std::int64_t context, std::int64_t width, std::int64_t layers)
-      : tokens(register_module("tokens", nn::Embedding(vocabulary, width))),
-        positions(register_module("positions", nn::Embedding(context, width))),
-        norm(register_module("norm", nn::LayerNorm(width))),
-        head(register_module("head", nn::Linear(width, vocabulary, {.bias = false}))) {
-    for (std::int64_t i = 0; i < layers; ++i) blocks.push_back(nn::TransformerBlock(width, 4, {.causal = true}));
-    nn::init::normal_(tokens.weight, 0, 0.02);
-    nn::init::normal_(positions.weight, 0, 0.02);
-  }
-  Tensor forward(const Tensor& x) override {  // i64 [B, T] -> logits [B, T, vocabulary]
-    const Tensor place = arange(0, static_cast<double>(x.size(1)), 1, {.dtype = DType::i64, .device = x.device()});
-    return head(norm(blocks(tokens(x) + positions(place))));
-  }
-  nn::Embedding& tokens;
-  nn::Embedding& positions;
-  nn::Sequential& blocks = register_module("blocks", nn::Sequential());
-  nn::LayerNorm& norm;
-  nn::Linear& head;
-};
-
 // Cross entropy over all positions; targets of -100 (the question) are ignored.
-Tensor loss_of(Gpt& model, const data::Batch& b) {
+Tensor loss_of(lab::Gpt& model, const data::Batch& b) {
   const Tensor logits = model(b.inputs.to(example::device()));
   return cross_entropy(flatten(logits, 0, 1), flatten(b.targets.to(example::device()), 0, 1));
 }
 
-// Appends `count` characters to `text`: the most likely ones, or with a temperature drawn by probability.
-std::string complete(amp::RecipeRun& run, const data::Vocabulary& vocabulary, std::string text, int count,
-                     std::int64_t context, double temperature, Generator& generator) {
-  for (int i = 0; i < count; ++i) {
-    const auto length = std::min<std::size_t>(text.size(), static_cast<std::size_t>(context));
-    const Tensor window = unsqueeze(vocabulary.encode(text.substr(text.size() - length)), 0).to(example::device());
-    const Tensor logits =
-        run.evaluate([&] { return run.model()(window); }).select(1, -1).to(DType::f32).to(Device::cpu());
-    Tensor scores = logits;
-    if (temperature > 0) {  // the largest of logits plus Gumbel noise is a draw from their softmax
-      const Tensor u = clamp(rand(logits.sizes(), {}, generator), 1e-7, 1 - 1e-7);
-      scores = logits / temperature - log(-log(u));
-    }
-    text += vocabulary.decode(argmax(scores, 1));
+// Appends `count` characters to `text`, a token at a time with caches of keys and values (lab/generate.h). The model
+// knows positions up to its context only: when that is full, the last half of it is read again as a new prompt.
+std::string continued(const amp::RecipeRun& run, lab::Gpt& model, const data::Vocabulary& vocabulary, std::string text,
+                      std::int64_t count, Generator& generator) {
+  const std::int64_t context = model.options().context;
+  while (count > 0) {
+    const std::int64_t known = std::min(std::ssize(text), std::max<std::int64_t>(1, context / 2));
+    const std::string last = text.substr(text.size() - static_cast<std::size_t>(known));
+    const lab::GenerateOptions options{.count = std::min(count, context - known + 1), .temperature = 0.8};
+    const Tensor prompt = unsqueeze(vocabulary.encode(last), 0).to(example::device());
+    const Tensor tokens = lab::generate(run, model, prompt, options, generator).tokens;
+    text += vocabulary.decode(tokens.narrow(1, known, options.count).to(Device::cpu()));
+    count -= options.count;
   }
   return text;
 }
@@ -67,7 +46,7 @@ struct Task {
   std::int64_t context;
 };
 
-void train(amp::RecipeRun& run, Gpt& model, const Task& task, std::int64_t batch, std::int64_t steps) {
+void train(amp::RecipeRun& run, lab::Gpt& model, const Task& task, std::int64_t batch, std::int64_t steps) {
   data::DataLoader loader(task.train, {.batch = batch, .shuffle = true, .drop_last = true});
   optim::Scheduler schedule(
       run.optimizer(), optim::chain(optim::linear_warmup(steps / 20 + 1), steps / 20 + 1, optim::cosine(steps, 0.05)));
@@ -98,14 +77,20 @@ void train(amp::RecipeRun& run, Gpt& model, const Task& task, std::int64_t batch
 }
 
 // Tests sums that were left out of training; returns the share of right answers.
-double ask(amp::RecipeRun& run, const Task& task, const data::Addition& addition, std::int64_t questions) {
-  Generator unused;
+double ask(const amp::RecipeRun& run, lab::Gpt& model, const Task& task, const data::Addition& addition,
+           std::int64_t questions) {
+  constexpr std::int64_t kPrompt = 6;  // "12+34="
+  constexpr std::int64_t kAnswer = 3;
+  const Tensor prompts = task.test.inputs.narrow(0, 0, questions).narrow(1, 0, kPrompt);
+  const lab::GenerateOptions most_likely{.count = kAnswer, .temperature = 0};
+  const Tensor tokens = lab::generate(run, model, prompts.to(example::device()), most_likely).tokens.to(Device::cpu());
   std::int64_t right = 0;
   for (std::int64_t i = 0; i < questions; ++i) {
-    const std::string problem = task.vocabulary.decode(task.test.inputs.select(0, i)).substr(0, 6);
+    const std::string line = task.vocabulary.decode(tokens.select(0, i));
+    const std::string problem = line.substr(0, kPrompt);
+    const std::string answer = line.substr(kPrompt);
     const std::int64_t a = std::stoll(problem.substr(0, 2));
     const std::int64_t b = std::stoll(problem.substr(3, 2));
-    const std::string answer = complete(run, task.vocabulary, problem, 3, task.context, 0, unused).substr(6);
     const bool ok = answer == addition.answer(a, b);
     right += ok;
     if (i < 8) {
@@ -154,7 +139,7 @@ void body(example::Arguments& arguments) {
   const std::int64_t batch = std::min(most, task.train.size());
 
   manual_seed(seed);
-  Gpt model(task.vocabulary.size(), task.context, width, layers);
+  lab::Gpt model({.vocabulary = task.vocabulary.size(), .context = task.context, .width = width, .layers = layers});
   model.to(example::device());
   amp::RecipeRun run(amp::recipe(recipe), model,
                      [](auto groups, auto& precision) {
@@ -169,13 +154,13 @@ void body(example::Arguments& arguments) {
 
   model.eval();
   if (file.empty()) {
-    const double share = ask(run, task, addition, 200);
+    const double share = ask(run, model, task, addition, 200);
     if (steps >= 600 && width >= 64 && layers >= 2)
       example::claim(share > 0.8, "it learned to add: more than 80 percent are right");
   } else {
     Generator generator(seed);
     const std::string start = task.vocabulary.decode(task.test.inputs.select(0, 0));
-    std::printf("%s\n", complete(run, task.vocabulary, start, 400, task.context, 0.8, generator).c_str());
+    std::printf("%s\n", continued(run, model, task.vocabulary, start, 400, generator).c_str());
   }
 }
 

@@ -35,6 +35,14 @@ Tensor with_axis_last(const Tensor& x, int axis) {
   return t;
 }
 
+// The reverse.
+Tensor with_axis_back(const Tensor& x, int axis) {
+  Tensor t = x;
+  const int dim = wrap_dim(axis, t.dim(), "xray");
+  for (int d = t.dim() - 1; d > dim; --d) t = t.transpose(d, d - 1);
+  return t;
+}
+
 // x as f32 (f64 for f64) [rows, k] on the CPU: k is the dim `axis`, rows are the other dims in order.
 Tensor as_matrix(const Tensor& x, int axis) {
   const Tensor t = with_axis_last(x.to(Device::cpu()), axis);
@@ -393,7 +401,10 @@ template <class T> void keep(BlockXray& all, const Blocks<T>& blocks, std::int64
   if (b / blocks.columns % n == 0 && std::ssize(all.blocks) < kMostBlocks) all.blocks.push_back(block);
 }
 
-// Counts a block that has no error: of zeros, or with Inf or NaN.
+// Whether a block has an error: not one of zeros, nor with Inf or NaN.
+bool is_measured(double amax) { return amax != 0 && std::isfinite(amax); }
+
+// Counts a block that has none.
 void add_unmeasured(XrayRow& row, double amax) {
   if (amax == 0) ++row.zero_blocks;
   else ++row.nonfinite_blocks;
@@ -404,7 +415,7 @@ template <class T> void measure(Blocks<T> blocks, std::vector<Candidate>& candid
   if (blocks.size == block_size(blocks.q.scaling)) all.columns = blocks.columns;
   for (std::int64_t b = 0; b < blocks.count(); ++b) {
     const T amax = blocks.amax(b);
-    const bool measured = amax != 0 && std::isfinite(amax);
+    const bool measured = is_measured(amax);
     const double best = measured ? blocks.best_error(b, amax) : 0;
     for (Candidate& candidate : candidates) {
       BlockXray::Block block;
@@ -423,8 +434,7 @@ template <class T> void measure_whole(Blocks<T> blocks, int size, bool others, B
   std::vector<T> amaxes;
   for (std::int64_t b = 0; b < blocks.count(); ++b) {
     amaxes.push_back(blocks.amax(b));
-    const bool measured = amaxes.back() != 0 && std::isfinite(amaxes.back());
-    best.push_back(measured ? blocks.best_error(b, amaxes.back()) : 0);
+    best.push_back(is_measured(amaxes.back()) ? blocks.best_error(b, amaxes.back()) : 0);
   }
   for (const NamedQuantizer& named : rules_of_whole(q, size)) {
     XrayRow row{.rule = named.rule, .block = size, .runs = named.quantizer == q};
@@ -433,7 +443,7 @@ template <class T> void measure_whole(Blocks<T> blocks, int size, bool others, B
     for (std::int64_t b = 0; b < blocks.count(); ++b) {
       const T amax = amaxes[static_cast<std::size_t>(b)];
       BlockXray::Block block;
-      if (amax != 0 && std::isfinite(amax)) block = add_whole(blocks, whole, b, best[static_cast<std::size_t>(b)], row);
+      if (is_measured(amax)) block = add_whole(blocks, whole, b, best[static_cast<std::size_t>(b)], row);
       else add_unmeasured(row, amax);
       if (row.runs) keep(all, blocks, b, block);
     }
@@ -476,7 +486,7 @@ template <class T, class F> static Tensor limits_of(const Blocks<T>& blocks, con
   T* limit = limits.data<T>();
   for (std::int64_t b = 0; b < blocks.count(); ++b) {
     const T amax = blocks.amax(b);
-    if (amax == 0 || !std::isfinite(amax)) continue;
+    if (!is_measured(amax)) continue;
     const auto of_element = limit_of(amax);
     blocks.parts(b, [&](std::int64_t first, std::int64_t n) {
       for (std::int64_t i = first; i < first + n; ++i) limit[i] = static_cast<T>(of_element(i));
@@ -507,10 +517,8 @@ Tensor beyond_range(const Tensor& x, const Quantizer& q, int axis, const Tensor&
       });
     });
   }
-  Tensor mask = gt(abs(matrix), limits).reshape(with_axis_last(x, axis).sizes());
-  const int dim = wrap_dim(axis, mask.dim(), "beyond_range");
-  for (int d = mask.dim() - 1; d > dim; --d) mask = mask.transpose(d, d - 1);
-  return mask.reshape(x.sizes()).to(x.device());
+  const Tensor mask = gt(abs(matrix), limits).reshape(with_axis_last(x, axis).sizes());
+  return with_axis_back(mask, axis).reshape(x.sizes()).to(x.device());
 }
 
 void XrayObserver::before(const OpCall& call, const CallRecord& record) {

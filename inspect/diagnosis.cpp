@@ -64,26 +64,27 @@ double room(const amp::CastTally& tally, const std::optional<Format>& format) {
   return format ? format->max_exponent() - (static_cast<int>(top) - 127) : 0;
 }
 
-// The loss of a role in a layer: the shares that become 0, and that exceed the format.
-struct Loss {
+// What rounding loses of a role's numbers in a layer.
+struct LostNumbers {
   Role role;
   std::string layer;
-  double small = 0;
-  double large = 0;
-  double room = 0;
+  double zeroed = 0;   // the share that becomes 0
+  double clipped = 0;  // the share that exceeds the format
+  double room = 0;     // see room()
 };
+enum class LostBy : std::uint8_t { zeroing, clipping };
 
-// `large`: for numbers that are clipped, else for those that become 0.
-std::vector<Cure> cures_of(const Loss& l, const Evidence& e, bool large) {
+std::vector<Cure> cures_of(const LostNumbers& l, const Evidence& e, LostBy by) {
+  const bool clipping = by == LostBy::clipping;
   const amp::Recipe& r = *e.recipe;
   std::vector<Cure> all;
   if (r.quantization) {
     if (any_quantizer(e, l.role, is_coded)) all.push_back(cures::wide_scales(r));
-    if (large && any_quantizer(e, l.role, is_floor)) all.push_back(cures::rceil(r));
+    if (clipping && any_quantizer(e, l.role, is_floor)) all.push_back(cures::rceil(r));
     const Cure own_amax = cures::scales(r);
     all.insert(all.end(), {cures::signed_format(r, l.role), own_amax});
     for (const int size : {32, 8, 4}) {
-      if (large) continue;
+      if (clipping) continue;
       all.push_back(cures::smaller_blocks(r, size));
       all.push_back(cures::finer_scales(own_amax.recipe, l.role, size));
     }
@@ -96,17 +97,17 @@ std::vector<Cure> cures_of(const Loss& l, const Evidence& e, bool large) {
     }
     all.insert(all.end(), {cures::layer_in_f32(r, l.layer, e.names), cures::fp8(r)});
   } else if (r.dtype == DType::f16) {
-    const bool small = is_gradient(l.role) && l.small > l.large;
-    if (small && r.scaling && !r.scaling->dynamic && l.room > kRoomBits)
+    const bool vanish = is_gradient(l.role) && l.zeroed > l.clipped;
+    if (vanish && r.scaling && !r.scaling->dynamic && l.room > kRoomBits)
       all.push_back(cures::static_scale(r, static_cast<int>(l.room - kRoomBits / 2)));
-    if (small) all.push_back(cures::dynamic_scale(r));
+    if (vanish) all.push_back(cures::dynamic_scale(r));
     all.push_back(cures::bf16(r));
   }
   return all;
 }
 
 // The op that loses most in a layer; null if only quantisers lose.
-const LedgerRow* op_of(const Loss& l, const Evidence& e, double (*share)(const CastCounts&)) {
+const LedgerRow* op_of(const LostNumbers& l, const Evidence& e, double (*share)(const CastCounts&)) {
   const auto loss_of = [&](const LedgerRow& r) {
     const bool here = (r.phase == Phase::backward) == is_gradient(l.role) && r.module == l.layer;
     return here && r.counts.elements ? share(r.counts) : 0;
@@ -115,7 +116,7 @@ const LedgerRow* op_of(const Loss& l, const Evidence& e, double (*share)(const C
 }
 
 // Of a layer's quantisers of this role the one that loses most of its signal; null if none runs in the observed steps.
-const LedgerRow* quantizer_of(const Loss& l, const Evidence& e) {
+const LedgerRow* quantizer_of(const LostNumbers& l, const Evidence& e) {
   const auto lost_signal = [&](const LedgerRow& r) {
     const bool here = r.source == Source::quantizer && r.module == l.layer;
     const bool fits =
@@ -138,16 +139,17 @@ std::string zeros_after(const Evidence& e, const std::string& layer) {
 }
 
 // Why a role loses numbers in a layer: the cause, and what made it, as the end of a sentence.
-std::pair<Cause, std::string> cause_of_loss(const Loss& l, const Evidence& e, bool large) {
+std::pair<Cause, std::string> cause_of_loss(const LostNumbers& l, const Evidence& e, LostBy by) {
+  const bool clipping = by == LostBy::clipping;
   const bool gradient = is_gradient(l.role);
   const bool room = l.room > kRoomBits;
-  if (any_quantizer(e, l.role, is_delayed) && (large || room || l.large > kSomeClipped))
+  if (any_quantizer(e, l.role, is_delayed) && (clipping || room || l.clipped > kSomeClipped))
     return {Cause::delayed_scale, ": their scale comes from earlier amaxes"};
-  if (large && any_quantizer(e, l.role, is_coded))
+  if (clipping && any_quantizer(e, l.role, is_coded))
     return {Cause::scale_range, ": the format of the scales of blocks ends before them"};
-  if (large && any_quantizer(e, l.role, is_floor))
+  if (clipping && any_quantizer(e, l.role, is_floor))
     return {Cause::floor_clipping, ": FLOOR rounds the scales of blocks down"};
-  if (large) return {Cause::clipping, ""};
+  if (clipping) return {Cause::clipping, ""};
   if (gradient && e.recipe->scaling && room)
     return {Cause::scale_too_low,
             fmt::format(": the loss scale leaves 2^{:.0f} unused above the largest of them", l.room)};
@@ -172,13 +174,14 @@ std::vector<std::string> quantised_operands(const amp::Recipe& recipe, Role role
   return names;
 }
 
-Finding of_loss(const Loss& l, const Evidence& e, bool large) {
+Finding of_lost(const LostNumbers& l, const Evidence& e, LostBy by) {
+  const bool clipping = by == LostBy::clipping;
   const bool gradient = is_gradient(l.role);
-  const auto [cause, why] = cause_of_loss(l, e, large);
+  const auto [cause, why] = cause_of_loss(l, e, by);
   Finding f{.cause = cause, .phase = gradient ? Phase::backward : Phase::forward, .site = l.layer};
   f.role = number_role(l.role);
   f.operands = quantised_operands(*e.recipe, l.role);
-  if (const LedgerRow* r = op_of(l, e, large ? clipped_share : lost_share)) {
+  if (const LedgerRow* r = op_of(l, e, clipping ? clipped_share : lost_share)) {
     f.op = r->op;
     f.site = r->place();
     f.line = r->own_line ? "" : r->line;
@@ -186,22 +189,23 @@ Finding of_loss(const Loss& l, const Evidence& e, bool large) {
     f.line = q->line;
     if (l.layer.empty()) f.site = q->place();
   }
-  f.sentence = fmt::format("{} of the {}s of {} {} {}{}", percent(large ? l.large : l.small), to_string(l.role),
-                           in_layer(l.layer, e), large ? "exceed the largest number of" : "that are not 0 become 0 in",
-                           e.recipe->quantization ? "its format" : to_string(e.recipe->dtype), why);
-  if (!large && l.role == Role::error) f.sentence += zeros_after(e, l.layer);
+  f.sentence =
+      fmt::format("{} of the {}s of {} {} {}{}", percent(clipping ? l.clipped : l.zeroed), to_string(l.role),
+                  in_layer(l.layer, e), clipping ? "exceed the largest number of" : "that are not 0 become 0 in",
+                  e.recipe->quantization ? "its format" : to_string(e.recipe->dtype), why);
+  if (!clipping && l.role == Role::error) f.sentence += zeros_after(e, l.layer);
   // The largest numbers carry most of the signal. Of equal findings the first in a step counts.
-  f.severity = large ? std::min(1.0, 4 * l.large) : l.small * (gradient ? 0.95 : 1);
-  f.cures = cures_of(l, e, large);
+  f.severity = clipping ? std::min(1.0, 4 * l.clipped) : l.zeroed * (gradient ? 0.95 : 1);
+  f.cures = cures_of(l, e, by);
   if (e.recipe->quantization && l.role != Role::weight_gradient)
     for (const auto field : amp::kOperandQuantizers[static_cast<int>(l.role)])
       f.exact.push_back(
-          {.part = large ? ExactPart::clipped : ExactPart::zeroed, .site = l.layer, .operand = name_of(field)});
+          {.part = clipping ? ExactPart::clipped : ExactPart::zeroed, .site = l.layer, .operand = name_of(field)});
   return f;
 }
 
 // The same loss as the work of the scales: a trial with other scales decides whether they are its cause.
-Found of_scales(const Loss& l, const Evidence& e, const Finding& lost) {
+Found of_scales(const LostNumbers& l, const Evidence& e, const Finding& lost) {
   const bool delayed = any_quantizer(e, l.role, is_delayed);
   const bool coded = any_quantizer(e, l.role, is_coded);
   if (!delayed && !coded) return {};
@@ -242,9 +246,10 @@ Found of_zero_scales(const Evidence& e, Role role) {
 }
 
 // The layer of a role with the largest share above a threshold, or the first one; null if there is none.
-const Loss* most_lost(const std::vector<Loss>& all, Role role, double Loss::*share, double threshold, bool first) {
-  const Loss* found = nullptr;
-  for (const Loss& l : all)
+const LostNumbers* most_lost(const std::vector<LostNumbers>& all, Role role, double LostNumbers::*share,
+                             double threshold, bool first) {
+  const LostNumbers* found = nullptr;
+  for (const LostNumbers& l : all)
     if (l.role == role && !(found && first) && l.*share > (found ? found->*share : threshold)) found = &l;
   return found;
 }
@@ -252,33 +257,34 @@ const Loss* most_lost(const std::vector<Loss>& all, Role role, double Loss::*sha
 std::vector<Finding> of_casts(const Evidence& e) {
   std::vector<Finding> found;
   if (amp::counted_as_if(*e.recipe)) return found;
-  std::vector<Loss> all;
+  std::vector<LostNumbers> all;
   for (const auto& [key, tally] : e.casts)
     if (tally.counts.elements)
       all.push_back({key.first, key.second, lost_share(tally.counts), clipped_share(tally.counts),
                      room(tally, amp::counted_format(*e.recipe, key.first))});
   // Errors in the order from the loss backwards: what follows the first place is its consequence.
-  const auto place = [&e](const Loss& l) {
+  const auto place = [&e](const LostNumbers& l) {
     return l.layer.empty() ? e.layers.end() : std::ranges::find(e.layers, l.layer.substr(0, l.layer.find('#')));
   };
   std::ranges::stable_sort(all, std::greater(), place);
   for (const Role role : {Role::error, Role::weight_gradient, Role::activation, Role::weight}) {
     const double most = any_quantizer(e, role, is_floor) ? kManyClippedByFloor : kManyClipped;
-    const Loss* large = most_lost(all, role, &Loss::large, most, false);
-    const Loss* small = most_lost(all, role, &Loss::small, kManyVanish, is_gradient(role));
-    const bool told = role == Role::weight_gradient && !found.empty();  // reported as errors already
-    const auto add = [&](const Loss& l, bool is_large) {
-      const Finding lost = of_loss(l, e, is_large);
+    const LostNumbers* clipped = most_lost(all, role, &LostNumbers::clipped, most, false);
+    const LostNumbers* zeroed = most_lost(all, role, &LostNumbers::zeroed, kManyVanish, is_gradient(role));
+    const bool as_errors = role == Role::weight_gradient && !found.empty();  // the errors' finding says it already
+    const auto add = [&](const LostNumbers& l, LostBy by) {
+      const Finding lost = of_lost(l, e, by);
       if (const Found scales = of_scales(l, e, lost)) found.push_back(*scales);
       found.push_back(lost);
     };
-    if (large) add(*large, true);
-    if (small && !told) add(*small, false);
-    if (const Found zero = large || small ? Found() : of_zero_scales(e, role)) found.push_back(*zero);
-    const Loss* some =
-        small || told || !e.recipe->quantization ? nullptr : most_lost(all, role, &Loss::small, kNominates, false);
-    if (!some) continue;
-    found.push_back(of_loss(*some, e, false));
+    if (clipped) add(*clipped, LostBy::clipping);
+    if (zeroed && !as_errors) add(*zeroed, LostBy::zeroing);
+    if (!clipped && !zeroed)
+      if (const Found zero = of_zero_scales(e, role)) found.push_back(*zero);
+    if (zeroed || as_errors || !e.recipe->quantization) continue;
+    const LostNumbers* const few = most_lost(all, role, &LostNumbers::zeroed, kNominates, false);
+    if (!few) continue;
+    found.push_back(of_lost(*few, e, LostBy::zeroing));
     found.back().weak = true;
   }
   return found;
@@ -415,8 +421,11 @@ Found of_rates(const Evidence& e) {
 }
 
 Found of_statistics(const Evidence& e) {
-  if (!e.late || e.late->bad_tensor.find("running_") == std::string::npos) return {};
-  Finding f{.cause = Cause::batch_statistics, .op = "batch_norm_update_", .site = e.late->bad_tensor};
+  const auto bad = e.late ? e.late->bad_tensor : std::nullopt;
+  if (!bad || bad->kind != ModelTensorKind::running_statistic) return {};
+  Finding f{.cause = Cause::batch_statistics,
+            .op = std::string(gradual::to_string(OpId::batch_norm_update_)),
+            .site = bad->name};
   f.sentence = fmt::format("{} overflows {}: evaluation uses it", f.site, to_string(e.recipe->dtype));
   f.cures = {cures::norms_in_f32(*e.recipe), cures::bf16(cures::norms_in_f32(*e.recipe).recipe)};
   f.severity = 2;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../amp/precision_observer.h"
+#include "bad_tensor.h"
 #include "cause.h"
 #include "cures.h"
 #include "error_source.h"
@@ -25,10 +26,10 @@ struct ObservedStep {
   std::int64_t step = -1;
   Ledger ledger = {};
   bool evaluation = false;
-  bool skipped = false;         // by the loss scaler
-  bool nonfinite = false;       // the loss, or a parameter after the step, is not finite
-  bool finite_batch = true;     // the inputs are finite
-  std::string bad_tensor = {};  // the first parameter or buffer that was not finite before the step
+  bool skipped = false;                      // by the loss scaler
+  bool nonfinite = false;                    // the loss, or a parameter after the step, is not finite
+  bool finite_batch = true;                  // the inputs are finite
+  std::optional<BadTensor> bad_tensor = {};  // the first one that was not finite before the step
 };
 
 // A part of the local error of an op in the last observed step, with its share of the error in the loss.

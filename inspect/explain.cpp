@@ -49,18 +49,10 @@ namespace {
 constexpr double kFalls = 0.95;       // of the first loss: fp32 learns if it ends below
 constexpr double kClearErrors = 4;    // standard errors of the paired differences of losses
 constexpr double kLeastGap = 0.002;   // of fp32's loss
-constexpr double kManySkipped = 0.5;  // of the steps
+constexpr double kMostSkipped = 0.5;  // of the steps
 constexpr std::int64_t kAfterDivergence = 4;
 constexpr double kClearlyTheProgram = 1.5;  // the severity of findings that rounding cannot explain
 constexpr double kDoesHarm = 0.1;           // a share of the failure below this is no cause
-
-// The first parameter or buffer that is not finite; empty if there is none.
-std::string first_nonfinite(const nn::Module& model) {
-  for (const auto& tensors : {model.named_parameters(), model.named_buffers()})
-    for (const auto& [name, tensor] : tensors)
-      if (!numbers_of(tensor).finite()) return name;
-  return "";
-}
 
 std::vector<std::pair<std::string, Tensor>> copies_of(const nn::Module& model) {
   const Unseen unseen;
@@ -131,7 +123,7 @@ amp::RunStep observed_step(Collector::Impl& pass, amp::RecipeRun& run, const std
   }
   seen.finite_batch = batch.finite;
   seen.skipped = done->result.skipped();
-  seen.nonfinite = !std::isfinite(done->loss.item()) || !first_nonfinite(run.model()).empty();
+  seen.nonfinite = !std::isfinite(done->loss.item()) || first_nonfinite(run.model()).has_value();
   // A step that leaves NaN explains more than those after it.
   const bool kept = pass.observed && pass.observed->nonfinite && !pass.observed->skipped;
   if (!kept) pass.observed = std::move(seen);
@@ -206,6 +198,7 @@ class FirstStart {
       first_ = pass.start;
       return;
     }
+    // A recipe that rounds weights starts from other numbers than one that does not.
     const bool rounded = rounds_weights(pass.recipe) || rounds_weights(recipe_);
     if (rounded && (pass.edited || pass.recipe.name != recipe_.name)) return;
     const Unseen unseen;
@@ -245,45 +238,45 @@ class Explanation {
       : recipe_(recipe), loop_(loop), options_(options), start_(recipe) {}
 
   Explained run() {
-    made_.recipe = recipe_.name;
-    whole_ = ran({.recipe = recipe_, .sample_every = options_.sample_every});
-    made_.losses = whole_.losses;
-    made_.step = bad_step(whole_.losses);
-    made_.skipped = std::ranges::count(whole_.skipped, true);
+    result_.recipe = recipe_.name;
+    first_pass_ = run_loop({.recipe = recipe_, .sample_every = options_.sample_every});
+    result_.losses = first_pass_.losses;
+    result_.step = bad_step(first_pass_.losses);
+    result_.skipped = std::ranges::count(first_pass_.skipped, true);
     const Collector::Impl exact =
-        recipe_.name == "fp32" ? whole_ : ran({.recipe = amp::recipe("fp32"), .first = 0, .last = 0});
-    made_.fp32_losses = exact.losses;
-    made_.fp32_fails = !learns(made_.fp32_losses);
-    made_.fails = made_.step >= 0 ||
-                  static_cast<double>(made_.skipped) >= kManySkipped * static_cast<double>(steps()) ||
-                  clearly_above(made_.losses, made_.fp32_losses) || made_.fp32_fails;
-    if (!made_.fails) return std::move(made_);
+        amp::is_plain_f32(recipe_) ? first_pass_ : run_loop({.recipe = amp::recipe("fp32"), .first = 0, .last = 0});
+    result_.fp32_losses = exact.losses;
+    result_.fp32_fails = !learns(result_.fp32_losses);
+    result_.fails = result_.step >= 0 ||
+                    static_cast<double>(result_.skipped) >= kMostSkipped * static_cast<double>(steps()) ||
+                    clearly_above(result_.losses, result_.fp32_losses) || result_.fp32_fails;
+    if (!result_.fails) return std::move(result_);
     Evidence e = evidence();
     e.first_in_fp32 = exact.observed;
-    made_.findings = diagnose(e);
+    result_.findings = diagnose(e);
     if (e.fp32_fails) check_gradients();
     weigh();
-    return std::move(made_);
+    return std::move(result_);
   }
 
  private:
-  std::int64_t steps() const { return std::ssize(made_.losses); }
+  std::int64_t steps() const { return std::ssize(result_.losses); }
 
-  Collector::Impl ran(Collector::Impl pass) {
-    const bool replays = !pass.edited && pass.recipe.name == recipe_.name && !made_.losses.empty();
+  Collector::Impl run_loop(Collector::Impl pass) {
+    const bool replays = !pass.edited && pass.recipe.name == recipe_.name && !result_.losses.empty();
     default_generator().set_state(key_);
     {
       Intervention intervention(pass.exact);
       std::optional<ObserverScope> scope;
       if (!pass.exact.empty()) scope.emplace(intervention);
-      call(loop_, pass, made_.runs > 0 && !pass.edited);
+      call(loop_, pass, result_.runs > 0 && !pass.edited);
     }
-    ++made_.runs;
+    ++result_.runs;
     if (pass.losses.empty() && !pass.gradients) throw_error("explain: the loop made no step with its Collector");
     start_.check(pass);
     for (std::int64_t i = 0; replays && i < std::min(pass.steps(), steps()); ++i) {
       const double here = pass.losses[static_cast<std::size_t>(i)];
-      const double before = made_.losses[static_cast<std::size_t>(i)];
+      const double before = result_.losses[static_cast<std::size_t>(i)];
       if (here != before && !(std::isnan(here) && std::isnan(before)))
         throwf(
             "explain: the loop is called again and has loss {:.9g} at step {}, not {:.9g} as before; it must begin "
@@ -294,50 +287,52 @@ class Explanation {
   }
 
   std::optional<ObservedStep> observed(std::int64_t first, std::int64_t last) {
-    return ran({.recipe = recipe_, .first = std::max<std::int64_t>(0, first), .last = last, .end = last + 1}).observed;
+    return run_loop({.recipe = recipe_, .first = std::max<std::int64_t>(0, first), .last = last, .end = last + 1})
+        .observed;
   }
 
   Evidence evidence() {
-    Evidence e{.recipe = &recipe_, .steps = steps(), .skipped = made_.skipped};
-    e.fp32_fails = made_.fp32_fails && (made_.step < 0 || bad_step(made_.fp32_losses) >= 0);
-    e.last_scale = whole_.scales.back();
-    for (std::size_t i = 1; i < whole_.scales.size(); ++i) e.growths += whole_.scales[i] > whole_.scales[i - 1];
-    for (const double loss : made_.losses)
-      if (std::isfinite(loss) && made_.losses[0] > 0) e.rise = std::max(e.rise, loss / made_.losses[0]);
-    e.casts = whole_.casts;
-    e.updates = whole_.updates;
-    e.scalars = whole_.scalars;
-    e.layers = whole_.layers;
-    e.names = whole_.names;
+    Evidence e{.recipe = &recipe_, .steps = steps(), .skipped = result_.skipped};
+    e.fp32_fails = result_.fp32_fails && (result_.step < 0 || bad_step(result_.fp32_losses) >= 0);
+    e.last_scale = first_pass_.scales.back();
+    for (std::size_t i = 1; i < first_pass_.scales.size(); ++i)
+      e.growths += first_pass_.scales[i] > first_pass_.scales[i - 1];
+    for (const double loss : result_.losses)
+      if (std::isfinite(loss) && result_.losses[0] > 0) e.rise = std::max(e.rise, loss / result_.losses[0]);
+    e.casts = first_pass_.casts;
+    e.updates = first_pass_.updates;
+    e.scalars = first_pass_.scalars;
+    e.layers = first_pass_.layers;
+    e.names = first_pass_.names;
     e.first = observed(0, 0);
-    const auto skip = std::ranges::find(whole_.skipped, true);
-    if (made_.step >= 0) e.bad = observed(made_.step - 1, made_.step);
-    else if (skip != whole_.skipped.end())
-      e.skip = observed(skip - whole_.skipped.begin(), skip - whole_.skipped.begin());
-    if (made_.step < 0) e.late = observed(steps() - 1, steps() - 1);
+    const auto skip = std::ranges::find(first_pass_.skipped, true);
+    if (result_.step >= 0) e.bad = observed(result_.step - 1, result_.step);
+    else if (skip != first_pass_.skipped.end())
+      e.skip = observed(skip - first_pass_.skipped.begin(), skip - first_pass_.skipped.begin());
+    if (result_.step < 0) e.late = observed(steps() - 1, steps() - 1);
     return e;
   }
 
   // A loop whose gradients cannot be checked keeps the findings so far.
   void check_gradients() {
     try {
-      const Collector::Impl pass = ran({.recipe = amp::recipe("fp32"), .check_gradients = true});
+      const Collector::Impl pass = run_loop({.recipe = amp::recipe("fp32"), .check_gradients = true});
       const std::optional<Finding> wrong = pass.gradients ? finding_of(*pass.gradients) : std::nullopt;
-      if (wrong) made_.findings = {*wrong};
+      if (wrong) result_.findings = {*wrong};
     } catch (const Error&) { return; }
   }
 
   // Of a pass with fewer steps too: the share of finite losses at the end, or the mean loss of the second half.
   double measure(const std::vector<double>& losses) const {
     const std::int64_t n = trial_steps();
-    if (made_.step < 0) return std::ssize(losses) < n ? std::nan("") : mean(losses, n / 2, n);
+    if (result_.step < 0) return std::ssize(losses) < n ? std::nan("") : mean(losses, n / 2, n);
     double finite = 0;
     for (std::int64_t i = std::max<std::int64_t>(0, n - kAfterDivergence); i < std::min(n, std::ssize(losses)); ++i)
       finite += std::isfinite(losses[static_cast<std::size_t>(i)]);
     return finite / static_cast<double>(std::min(n, kAfterDivergence));
   }
   std::int64_t trial_steps() const {
-    return made_.step < 0 ? steps() : std::min(steps(), made_.step + kAfterDivergence);
+    return result_.step < 0 ? steps() : std::min(steps(), result_.step + kAfterDivergence);
   }
 
   // The recipe with the edit that undoes a finding, which has one.
@@ -349,9 +344,9 @@ class Explanation {
     amp::Recipe changed = recipe;
     // What is exact in forward shall not be rounded again by codes kept for backward.
     if (changed.quantization) changed.quantization->save_codes = false;
-    const Collector::Impl pass = ran({.recipe = changed, .end = trial_steps(), .exact = exact, .edited = true});
-    const double run = measure(made_.losses);
-    const double fp32 = measure(made_.fp32_losses);
+    const Collector::Impl pass = run_loop({.recipe = changed, .end = trial_steps(), .exact = exact, .edited = true});
+    const double run = measure(result_.losses);
+    const double fp32 = measure(result_.fp32_losses);
     const double got = measure(pass.losses);
     if (!std::isfinite(got)) return -1;
     if (!std::isfinite(run)) return 1;
@@ -360,21 +355,21 @@ class Explanation {
 
   // Whether a step can be trained with it.
   bool runs(const amp::Recipe& recipe) try {
-    return ran({.recipe = recipe, .end = 1, .edited = true}).steps() == 1;
+    return run_loop({.recipe = recipe, .end = 1, .edited = true}).steps() == 1;
   } catch (const Error&) { return false; }
 
   void weigh() {
-    for (Finding& f : made_.findings) std::erase_if(f.cures, [this](const Cure& c) { return !runs(c.recipe); });
+    for (Finding& f : result_.findings) std::erase_if(f.cures, [this](const Cure& c) { return !runs(c.recipe); });
     const bool measurable =
-        std::isfinite(measure(made_.fp32_losses)) && measure(made_.fp32_losses) != measure(made_.losses);
-    for (Finding& f : made_.findings) {
+        std::isfinite(measure(result_.fp32_losses)) && measure(result_.fp32_losses) != measure(result_.losses);
+    for (Finding& f : result_.findings) {
       if (!measurable || !f.precision || trials_ >= options_.trials || (f.exact.empty() && f.cures.empty())) continue;
       std::vector<Exact> exact = f.exact;
       for (Exact& e : exact) e.site.clear();
       f.undone = undone(exact.empty() ? edited_by(f) : recipe_, exact);
     }
-    std::erase_if(made_.findings, [](const Finding& f) { return f.weak && !(f.undone && *f.undone >= kDoesHarm); });
-    std::ranges::stable_sort(made_.findings, std::greater(), [](const Finding& f) {
+    std::erase_if(result_.findings, [](const Finding& f) { return f.weak && !(f.undone && *f.undone >= kDoesHarm); });
+    std::ranges::stable_sort(result_.findings, std::greater(), [](const Finding& f) {
       if (!f.precision && f.severity >= kClearlyTheProgram) return 2.0;
       if (!f.precision || !f.undone) return 0.0;
       return *f.undone < kDoesHarm ? -1.0 : *f.undone;
@@ -385,9 +380,9 @@ class Explanation {
   const std::function<void(Collector&)>& loop_;
   ExplainOptions options_;
   RandomKey key_ = default_generator().state();
-  Collector::Impl whole_;
+  Collector::Impl first_pass_;
   FirstStart start_;
-  Explained made_;
+  Explained result_;
   int trials_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,7 +69,7 @@ NumberRole role_of_row(const LedgerRow& r) {
 }
 
 // An observed step and the evidence from its run, with what the rules ask of its rows.
-struct Look {
+struct StepView {
   const ObservedStep& s;
   const Evidence& e;
 
@@ -90,10 +91,12 @@ struct Look {
     return f;
   }
 
-  // The rows that led to `r`, in order.
-  Rows way(const LedgerRow& r) const {
+  // The rows that `r` follows from, directly or through others, in order: at most kMostFollowed of them and what they
+  // read.
+  Rows sources_of(const LedgerRow& r) const {
+    constexpr std::size_t kMostFollowed = 64;
     std::vector<std::int64_t> all = r.reads;
-    for (std::size_t i = 0; i < all.size() && i < 64; ++i)
+    for (std::size_t i = 0; i < std::min(all.size(), kMostFollowed); ++i)
       for (const std::int64_t before : row(all[i]).reads)
         if (std::ranges::find(all, before) == all.end()) all.push_back(before);
     std::ranges::sort(all);
@@ -121,7 +124,7 @@ struct Look {
 
 // Edits of the recipe that may cure what a row shows.
 struct Remedies {
-  const Look& look;
+  const StepView& view;
 
   // The simple ops of a row's layer in forward, each once: those among `rows`.
   static std::vector<std::string> simple_ops(const LedgerRow& r, const Rows& rows) {
@@ -136,8 +139,8 @@ struct Remedies {
   // Cures for a row, the smallest first: a smaller loss scale, its own op in f32, the simple ops of the layer that led
   // to it, all simple ops of the layer, bf16.
   std::vector<Cure> cures_of(const LedgerRow& r) const {
-    const amp::Recipe& own = *look.e.recipe;
-    if (is_quantised(r)) return {cures::scales(own), cures::layer_in_f32(own, r.module, look.e.names), cures::fp8(own)};
+    const amp::Recipe& own = *view.e.recipe;
+    if (is_quantised(r)) return {cures::scales(own), cures::layer_in_f32(own, r.module, view.e.names), cures::fp8(own)};
     std::vector<Cure> all;
     const bool forward = r.phase == Phase::forward;
     const auto in_f32 = [&](const std::vector<std::string>& ops) {
@@ -148,9 +151,9 @@ struct Remedies {
     const std::vector<std::string> itself = forward ? simple_ops(r, {&r}) : std::vector<std::string>{};
     if (!itself.empty()) all.push_back(cures::ops_in_f32(own, itself));
     Rows rows;
-    for (const LedgerRow& x : look.s.ledger.rows()) rows.push_back(&x);
+    for (const LedgerRow& x : view.s.ledger.rows()) rows.push_back(&x);
     const std::vector<std::string> whole = simple_ops(r, rows);
-    rows = look.way(r);
+    rows = view.sources_of(r);
     rows.push_back(&r);
     std::vector<std::string> before = simple_ops(r, rows);
     // The gradient of a simple op in f16 leaves the range where that op's result does.
@@ -170,7 +173,7 @@ struct Remedies {
 
 // NaN or Inf of numbers within the dtype's range: an argument of the op became 0 or negative before.
 struct ArgumentRule {
-  const Look& look;
+  const StepView& view;
 
   // The operand whose 0 makes NaN or Inf of an op: the divisor, or the argument of a log, a root, a power. -1: any.
   static int divisor_of(const LedgerRow& r) {
@@ -193,48 +196,48 @@ struct ArgumentRule {
     const LedgerRow* first = nullptr;
     const LedgerRow* most = nullptr;  // of those that round to 0
     const auto rounds_many = [](const LedgerRow& x) { return lost_share(x.counts) > kManyVanish; };
-    while (at >= 0 && look.row(at).numbers.zeros > 0) {
-      const LedgerRow& x = look.row(at);
+    while (at >= 0 && view.row(at).numbers.zeros > 0) {
+      const LedgerRow& x = view.row(at);
       first = &x;
       if (underflows(&x) && (!most || rounds_many(x) || lost_share(x.counts) > lost_share(most->counts))) most = &x;
       at = -1;
       for (const std::int64_t before : x.operands)
-        if (before >= 0 && before < x.number && look.row(before).numbers.zeros > 0) at = std::max(at, before);
+        if (before >= 0 && before < x.number && view.row(before).numbers.zeros > 0) at = std::max(at, before);
     }
     return most ? most : first;
   }
 
   Found of(const LedgerRow& r) const {
-    const Remedies remedies{look};
+    const Remedies remedies{view};
     const LedgerRow* const made = maker_of_zero(r);
     const LedgerRow* zero = made && underflows(made) ? made : nullptr;
     const LedgerRow* difference = nullptr;
-    for (const LedgerRow* x : look.way(r)) {
+    for (const LedgerRow* x : view.sources_of(r)) {
       if (is_low(*x) && x->id == OpId::sub) difference = x;
       if (!made && underflows(x) && !(zero && lost_share(zero->counts) > kManyVanish)) zero = x;
     }
     if (zero)
-      return look.finding(*zero, underflow_of(*zero), remedies.cures_of(*zero),
+      return view.finding(*zero, underflow_of(*zero), remedies.cures_of(*zero),
                           "{}: {} of its results become 0 in {}, and {} makes NaN or Inf of them",
-                          site_of(*zero, look.e), percent(lost_share(zero->counts)), to_string(zero->to),
-                          site_of(r, look.e));
+                          site_of(*zero, view.e), percent(lost_share(zero->counts)), to_string(zero->to),
+                          site_of(r, view.e));
     if (made && !is_low(*made))
-      return look.finding(*made, Cause::arithmetic, {},
-                          "{}: {} of its results are 0 in {}, and {} makes NaN or Inf of them", site_of(*made, look.e),
+      return view.finding(*made, Cause::arithmetic, {},
+                          "{}: {} of its results are 0 in {}, and {} makes NaN or Inf of them", site_of(*made, view.e),
                           percent(share(made->numbers.zeros, made->numbers.elements)), to_string(made->to),
-                          site_of(r, look.e));
+                          site_of(r, view.e));
     if (!difference || r.numbers.nan == 0 || r.kind != OpKind::Transcendental) return {};
-    return look.finding(*difference, Cause::cancellation, remedies.cures_of(*difference),
+    return view.finding(*difference, Cause::cancellation, remedies.cures_of(*difference),
                         "{}: the terms agree in all bits of {}, and {} makes NaN of what is left",
-                        site_of(*difference, look.e), to_string(difference->to), site_of(r, look.e));
+                        site_of(*difference, view.e), to_string(difference->to), site_of(r, view.e));
   }
 };
 
 // What a row shows that makes, reads or loses numbers.
 struct RowRules {
-  const Look& look;
-  const ObservedStep& s = look.s;
-  const Evidence& e = look.e;
+  const StepView& view;
+  const ObservedStep& s = view.s;
+  const Evidence& e = view.e;
 
   Finding of_optimizer(const LedgerRow& r) const {
     const bool adam = r.state.size() == 2;
@@ -245,7 +248,7 @@ struct RowRules {
     if (eps) cause = Cause::adam_eps;
     // No rounding of the state or of the arithmetic can be the cause in f32.
     if (!is_half(r.from) && !is_half(r.state_dtype)) cause = Cause::arithmetic;
-    Finding f = look.finding(r, cause, {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", site_of(r, e),
+    Finding f = view.finding(r, cause, {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", site_of(r, e),
                              to_string(r.from));
     if (eps)
       f.sentence = fmt::format("{}: {} of its second moments and eps {} are 0 in {}", site_of(r, e),
@@ -271,83 +274,83 @@ struct RowRules {
   // A row that makes NaN or Inf from finite numbers.
   Finding of_maker(const LedgerRow& r) const {
     if (r.phase == Phase::optimizer && !r.parameter.empty()) return of_optimizer(r);
-    const std::string function = look.function_of(r);
+    const std::string function = view.function_of(r);
     const std::string beyond =
         fmt::format("{} gives numbers beyond {}: {}", site_of(r, e),
                     is_quantised(r) ? "the format of its operands" : to_string(r.to), lost(r.numbers));
     if (r.nonfinite_number)
-      return look.finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", function, site_of(r, e));
+      return view.finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", function, site_of(r, e));
     const auto inner = std::ranges::find_if(s.ledger.rows(), [&r](const LedgerRow& x) {
       return r.kind == OpKind::Custom && x.kind != OpKind::Custom && !x.finite() && !x.nonfinite_inputs &&
-             Look::is_within(x, r);
+             StepView::is_within(x, r);
     });
     if (const LedgerRow* const operand = operand_of(r)) return of_maker(*operand);
     const bool inside = inner != s.ledger.rows().end();
     if (inside && !inner->accumulator.empty())
-      return look.finding(*inner, Cause::accumulator, {cures::f32_sums(*e.recipe)},
+      return view.finding(*inner, Cause::accumulator, {cures::f32_sums(*e.recipe)},
                           "{}: the sums leave the range of the accumulator {}: {}", site_of(*inner, e),
                           inner->accumulator, lost(inner->numbers));
     if (is_users(r))
       return inside ? of_maker(*inner)
-                    : look.finding(r, Cause::bug, {}, "{}: of finite inputs {}", site_of(r, e), lost(r.numbers));
+                    : view.finding(r, Cause::bug, {}, "{}: of finite inputs {}", site_of(r, e), lost(r.numbers));
     if (!is_low(r)) {
       // f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
       if (e.fp32_fails && s.step == 0 && !function.empty())
-        return look.finding(r, Cause::bug, {}, "{}{}", function, beyond);
+        return view.finding(r, Cause::bug, {}, "{}{}", function, beyond);
       const bool fast = all_updates(e).ratio() > kFast && s.step > 0;
-      if (const Found made = fast ? Found() : ArgumentRule{look}.of(r)) return *made;
-      return look.finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}",
+      if (const Found made = fast ? Found() : ArgumentRule{view}.of(r)) return *made;
+      return view.finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}",
                           beyond, fast ? "; updates are as large as the weights" : "");
     }
     if (r.counts.overflow == 0 && !is_quantised(r))
-      if (Found f = ArgumentRule{look}.of(r)) return *f;
+      if (Found f = ArgumentRule{view}.of(r)) return *f;
     const bool weight = r.id == OpId::cast && !r.parameter.empty() && r.phase != Phase::backward;
     // A mask with a number: no edit of the recipe is as small as another number.
     const bool mask = (r.id == OpId::where || r.id == OpId::fill_ || r.id == OpId::pad) && r.counts.overflow > 0;
     const std::string finite = mask ? fmt::format("; a mask of -{:.4g} stays finite", format_of(r.to).max() / 2) : "";
-    return look.finding(r, weight ? Cause::weight_overflow : overflow_of(r), Remedies{look}.cures_of(r), "{}{}", beyond,
+    return view.finding(r, weight ? Cause::weight_overflow : overflow_of(r), Remedies{view}.cures_of(r), "{}{}", beyond,
                         finite);
   }
 
   // A row that reads a NaN or Inf which no op made.
   Finding of_reader(const LedgerRow& r) const {
-    const std::string& bad = s.bad_tensor;
-    if (bad.find("running_") != std::string::npos)
-      return look.finding(r, Cause::batch_statistics, {cures::norms_in_f32(*e.recipe)},
-                          "{} is not finite, and evaluation uses it", bad);
-    if (!bad.empty()) {
-      const bool born = e.first_in_fp32 && e.first_in_fp32->bad_tensor.empty();
-      Finding f = look.finding(r, born ? Cause::weight_overflow : Cause::data, {cures::bf16(*e.recipe)},
-                               "{} is not finite before this step", bad);
-      f.site = bad;
+    const std::optional<BadTensor>& bad = s.bad_tensor;
+    if (bad && bad->kind == ModelTensorKind::running_statistic)
+      return view.finding(r, Cause::batch_statistics, {cures::norms_in_f32(*e.recipe)},
+                          "{} is not finite, and evaluation uses it", bad->name);
+    if (bad) {
+      const bool born = e.first_in_fp32 && !e.first_in_fp32->bad_tensor;
+      Finding f = view.finding(r, born ? Cause::weight_overflow : Cause::data, {cures::bf16(*e.recipe)},
+                               "{} is not finite before this step", bad->name);
+      f.site = bad->name;
       return f;
     }
     // An earlier step made it, and this one only divides by its root.
     if (r.phase == Phase::optimizer && is_half(r.state_dtype) && !std::ranges::all_of(r.state, &Numbers::finite))
       return of_optimizer(r);
     if (!s.finite_batch)
-      return look.finding(r, Cause::data, {}, "the batch holds NaN or Inf: {} is the first op that reads it",
+      return view.finding(r, Cause::data, {}, "the batch holds NaN or Inf: {} is the first op that reads it",
                           site_of(r, e));
     if (r.numbers.nan == 0) {
-      Finding f = look.finding(r, Cause::arithmetic, {}, "{}: a mask of Inf reaches the loss", site_of(r, e));
+      Finding f = view.finding(r, Cause::arithmetic, {}, "{}: a mask of Inf reaches the loss", site_of(r, e));
       f.precision = false;
       return f;
     }
-    return look.finding(r, Cause::bug, {}, "{}{} reads NaN or Inf that no op made: code that writes memory itself",
-                        look.function_of(r), site_of(r, e));
+    return view.finding(r, Cause::bug, {}, "{}{} reads NaN or Inf that no op made: code that writes memory itself",
+                        view.function_of(r), site_of(r, e));
   }
 
   // A tensor of zeros made from inputs that are not all 0: a bug unless rounding explains it.
   Found of_zero(const LedgerRow& r) const {
     const double least = r.id == OpId::cast && is_half(r.to) ? format_of(r.to).min_positive() : 0;
-    const double largest = look.row(r.reads[0]).numbers.largest;
-    const std::string function = is_users(r) ? r.op : look.function_of(r);
+    const double largest = view.row(r.reads[0]).numbers.largest;
+    const std::string function = is_users(r) ? r.op : view.function_of(r);
     const bool in_range = least > 0 && largest >= 2 * least;
     const bool rounded =
-        underflows(&r) || r.source == Source::quantizer || std::ranges::any_of(look.way(r), underflows);
+        underflows(&r) || r.source == Source::quantizer || std::ranges::any_of(view.sources_of(r), underflows);
     if (!in_range && (function.empty() || rounded)) return {};
-    return look.finding(r, Cause::bug, {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}",
-                        look.function_of(r), site_of(r, e), largest);
+    return view.finding(r, Cause::bug, {}, "{}{}: all of its results are 0, though its inputs reach {:.3g}",
+                        view.function_of(r), site_of(r, e), largest);
   }
 };
 
@@ -366,9 +369,9 @@ Found of_nonfinite(const ObservedStep& s, const Evidence& e) {
         !from || std::pair(o->nonfinite_inputs, o->number) < std::pair(from->nonfinite_inputs, from->number))
       from = o;
   if (!from) return {};
-  const Look look{s, e};
-  const RowRules rules{look};
-  if (!s.bad_tensor.empty()) return rules.of_reader(bad.empty() ? *from : *bad.front());
+  const StepView view{s, e};
+  const RowRules rules{view};
+  if (s.bad_tensor) return rules.of_reader(bad.empty() ? *from : *bad.front());
   return from->nonfinite_inputs ? rules.of_reader(*from) : rules.of_maker(*from);
 }
 
@@ -406,13 +409,13 @@ static bool may_read_zeros(const LedgerRow& r) { return r.id == OpId::mul && std
 Found of_zeros(const Evidence& e) {
   for (const auto* s : {&e.first, &e.late}) {
     if (!*s) continue;
-    const Look look{**s, e};
+    const StepView view{**s, e};
     for (const LedgerRow& r : (*s)->ledger.rows()) {
       if (!is_zero(r) || r.phase == Phase::optimizer || r.kind == OpKind::InPlace || r.reads.empty()) continue;
-      if (std::ranges::any_of(r.reads, [&look](std::int64_t i) { return is_zero(look.row(i)); })) continue;
-      Found f = s == &e.first ? RowRules{look}.of_zero(r) : Found();
+      if (std::ranges::any_of(r.reads, [&view](std::int64_t i) { return is_zero(view.row(i)); })) continue;
+      Found f = s == &e.first ? RowRules{view}.of_zero(r) : Found();
       if (!f && e.fp32_fails && r.phase == Phase::forward && r.counts.underflow == 0 && !may_read_zeros(r))
-        f = look.finding(r, Cause::dead_units, {}, "{} gives 0 for every input: nothing before it learns",
+        f = view.finding(r, Cause::dead_units, {}, "{} gives 0 for every input: nothing before it learns",
                          site_of(r, e));
       if (!f) continue;
       f->severity = 2;  // everything after it is lost
@@ -429,7 +432,7 @@ Found of_overflow(const Evidence& e) {
   std::map<std::string, Numbers> here, there;
   for (const LedgerRow& r : e.first->ledger.rows()) here[key(r)] += r.numbers;
   for (const LedgerRow& r : e.first_in_fp32->ledger.rows()) there[key(r)] += r.numbers;
-  const Look look{*e.first, e};
+  const StepView view{*e.first, e};
   const LedgerRow* worst = nullptr;
   double most = kManyLost;
   for (const LedgerRow& r : e.first->ledger.rows()) {
@@ -438,13 +441,13 @@ Found of_overflow(const Evidence& e) {
     const double gone = b.elements ? share(a.zeros, a.elements) - share(b.zeros, b.elements) : 0;
     if (gone <= most || !r.finite() || r.phase != Phase::forward) continue;
     for (const std::int64_t i : r.reads)
-      if (const LedgerRow* made = e.first->ledger.origin(look.row(i)); made && !made->nonfinite_inputs) {
+      if (const LedgerRow* made = e.first->ledger.origin(view.row(i)); made && !made->nonfinite_inputs) {
         most = gone;
         worst = made;
       }
   }
   if (!worst) return {};
-  Finding f = RowRules{look}.of_maker(*worst);
+  Finding f = RowRules{view}.of_maker(*worst);
   f.severity = 1 + most;
   return f;
 }
@@ -457,8 +460,8 @@ Found of_moments(const Evidence& e) {
     return share(r.lost_moments, r.state[1].elements) > kManyLost ? static_cast<double>(r.lost_moments) : 0;
   });
   if (!s) return {};
-  const Look look{*s, e};
-  Finding f = RowRules{look}.of_optimizer(*worst);
+  const StepView view{*s, e};
+  Finding f = RowRules{view}.of_optimizer(*worst);
   f.cause = Cause::second_moment;
   f.precision = true;
   if (worst->state[1].finite() || coded)
@@ -492,10 +495,10 @@ Found of_sums(const Evidence& e) {
       return std::max(faint, of_loss > kMuchOfLoss ? of_loss / 2 : 0);
     });
     if (!s) continue;
-    const Look look{*s, e};
+    const StepView view{*s, e};
     const double of_loss = share_of_sums(*worst, e);
     Finding f =
-        look.finding(*worst, Cause::accumulator, {cures::f32_sums(*e.recipe)},
+        view.finding(*worst, Cause::accumulator, {cures::f32_sums(*e.recipe)},
                      "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
                      site_of(*worst, e), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)));
     if (of_loss > kMuchOfLoss) f.sentence += fmt::format("; {} of the loss's error comes from them", percent(of_loss));

@@ -30,7 +30,7 @@ class ParameterNames {
 };
 
 // The products of a contraction: x with w, and in backward dy with w and with x.
-enum class Product : std::uint8_t { forward, dgrad, wgrad };
+enum class Product : std::uint8_t { forward, dgrad, wgrad, count_ };
 inline std::string_view to_string(Product product) { return enum_name(product, {"forward", "dgrad", "wgrad"}); }
 
 inline Product product_of(const Replaced& r) {

@@ -387,7 +387,7 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
     parts.push_back({rounding_of(frame->product.operands[1]), both, first});
     parts.push_back({ErrorSource::accumulation, out[0], stored});
     parts.push_back({ErrorSource::result, stored, both});
-    row.product = inspect::to_string(product_of(frame->product));
+    row.product = product_of(frame->product);
   }
   add_row(std::move(row), out[0], out[0], exact, parts, frame->node);
 }

@@ -23,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,9 +46,9 @@ struct ErrorPart {
 
 // The errors of the first output (Comparison), and the op (OpRow).
 struct ShadowRow : OpRow, Comparison {
-  bool quantised = false;        // a quantiser, or a contraction of quantised operands
-  std::string product = {};      // "forward", "dgrad" or "wgrad" for such a contraction
-  double decided_otherwise = 0;  // share of elements: a relu's other side, a pool's other maximum, another index
+  bool quantised = false;               // a quantiser, or a contraction of quantised operands
+  std::optional<Product> product = {};  // of such a contraction
+  double decided_otherwise = 0;         // share of elements: a relu's other side, a pool's other maximum, another index
   std::vector<ErrorPart> parts = {};
   // The share of the error in the loss: <local error, gradient of the output>, in units of the loss. The gradient is
   // the mean of the shadow's and of the same ops in f64 on the step's own numbers, which is correct to second order in

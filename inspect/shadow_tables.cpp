@@ -16,7 +16,7 @@ std::string decibels(const ErrorSum& e) {
 
 // The source of a row's error, for by_layer(): its product and part, or its phase.
 std::string role(const ShadowRow& row) {
-  if (!row.product.empty()) return row.product;
+  if (row.product) return std::string(inspect::to_string(*row.product));
   if (row.phase == Phase::optimizer) return "update";
   return std::string(gradual::to_string(row.phase)) + (row.cause_kind == CauseKind::program ? "" : ", casts");
 }
@@ -37,7 +37,7 @@ nlohmann::ordered_json json(const ShadowRow& r) {
   j["line"] = r.line;
   j["cause"] = r.cause;
   j["results"] = r.results;
-  j["product"] = r.product;
+  j["product"] = r.product ? inspect::to_string(*r.product) : "";
   j["local_relative"] = r.local.relative();
   j["local_max_ulps"] = r.local.max_ulps;
   j["local_mean_ulps"] = r.local.mean_ulps();

@@ -118,7 +118,9 @@ std::string number(const Summary& s) {
 }
 // "accuracy and loss", or the loss alone.
 std::string what_ends(const Summary& s) {
-  return s.first->metric.name == "loss" ? "loss" : s.first->metric.name + " and loss";
+  const MetricFormula* formula = formula_of(s.first->metric.name);
+  const bool is_loss = formula && formula->metric == KnownMetric::loss;
+  return is_loss ? "loss" : s.first->metric.name + " and loss";
 }
 
 Conclusion scale_effect(const Summary& with, const Summary& without) {
@@ -156,7 +158,7 @@ Conclusion loss_effect(const Summary& s, double fp32) {
 
 std::vector<Conclusion> conclusions(const std::vector<Result>& results) {
   const std::vector<Summary> all = summaries(results);
-  const auto base = std::ranges::find_if(all, [](const Summary& s) { return s.first->recipe == "fp32"; });
+  const auto base = std::ranges::find_if(all, [](const Summary& s) { return s.first->recipe == kBaseline; });
   const double fp32 = base == all.end() ? std::nan("") : base->loss;
   std::vector<Conclusion> made;
   std::vector<const Summary*> told;  // the worse ones of pairs

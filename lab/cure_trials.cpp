@@ -37,7 +37,7 @@ struct CureTrials {
     judge(with, references, judging_of(options));
     const Result& got = with.back();
     const bool well = got.status == Status::ok;
-    const double before = f.tried ? (got.metric == MetricInfo{} ? f.tried->accuracy : f.tried->metric) : 0;
+    const double before = f.tried ? (got.metric.is_accuracy() ? f.tried->accuracy : f.tried->metric) : 0;
     if (!f.tried || (well && !(got.metric.gain(metric_of(got) - before) <= 0))) {
       f.cure = c.edit;
       f.remedy = c.remedy;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "../core/files/atomic_file.h"
@@ -108,17 +109,121 @@ void note_other_settings(const Results& before, const amp::Recipe& recipe, std::
                    ", had other settings and is done anew: " + differences(b.settings, settings(recipe, options)));
 }
 
+// What a comparison compares, and the runs that it has trained so far.
+struct Trained {
+  const MakeModel& make_model;
+  const LabData& data;
+  const std::vector<amp::Recipe>& recipes;
+  const Options& options;
+  Results results = {};     // in the order of the recipes
+  Results references = {};  // of fp32, where the recipes lack it
+  bool stopped = false;     // by options.stop
+  bool last_look = false;   // no seeds will be added
+
+  void judge_all() {
+    judge(references);
+    judge(results, references, judging_of(options));
+  }
+};
+
+// Explains the runs of a comparison. What its findings are made of is kept from the end of a run until fp32's run of
+// the same seed has ended, and until no further seeds can change the verdict.
+class Explainer {
+ public:
+  explicit Explainer(Trained& trained) : trained_(trained) {}
+
+  bool is_empty() const { return waiting_.empty(); }
+  // The last run of `among` waits; its checkpoint is kept until it is explained.
+  void add(const amp::Recipe& recipe, Results& among, const std::string& checkpoint, inspect::Evidence evidence) {
+    waiting_.push_back({&recipe, &among, among.size() - 1, checkpoint, std::move(evidence)});
+  }
+
+  // Explains the runs that fail and can be compared with fp32. Those of which one cannot tell yet wait for the next
+  // look. A stop leaves the rest to --resume. `write` stores the results.
+  void explain_all(const std::function<void()>& write) {
+    trained_.judge_all();
+    if (!trained_.stopped) observe_again();
+    if (waiting_.empty()) return;
+    std::vector<Unexplained> later;
+    std::vector<std::string> explained;  // their checkpoints
+    for (Unexplained& u : waiting_) {
+      if (!is_done_with(u)) later.push_back(std::move(u));
+      else if (!u.checkpoint.empty()) explained.push_back(u.checkpoint);
+    }
+    waiting_ = std::move(later);
+    write();
+    // Only now: a run whose checkpoint is gone is taken for explained.
+    for (const std::string& checkpoint : explained) fs::remove(checkpoint);
+  }
+
+ private:
+  struct Unexplained {
+    const amp::Recipe* recipe;
+    Results* among;
+    std::size_t index;       // of its result
+    std::string checkpoint;  // empty: there is none
+    inspect::Evidence evidence;
+  };
+
+  // True if the run is explained now, or has nothing to explain.
+  bool is_done_with(Unexplained& u) {
+    Result& r = (*u.among)[u.index];
+    const bool waits = !trained_.last_look && may_be_decided(r, trained_.options);
+    if (trained_.stopped || waits || !baseline(trained_.results, trained_.references, r)) return false;
+    return !has_to_explain(r, u.evidence) || explain_one(r, u);
+  }
+
+  // False if options.stop ended it.
+  bool explain_one(Result& r, Unexplained& u) {
+    auto found =
+        explain(trained_.make_model, trained_.data, *u.recipe, static_cast<std::uint64_t>(r.seed), trained_.options, r,
+                baseline(trained_.results, trained_.references, r), std::move(u.evidence));
+    if (found) {
+      r.findings = std::move(*found);
+    } else {
+      trained_.stopped = true;
+      r.status = Status::interrupted;
+    }
+    return found.has_value();
+  }
+
+  // Trains finished runs of earlier calls to their end once more, for the evidence, where more seeds show since that
+  // they are worse.
+  void observe_again() {
+    Options quiet = trained_.options;
+    quiet.progress = {};
+    quiet.trace.clear();
+    quiet.profile.clear();
+    quiet.save.clear();
+    for (std::size_t i = 0; i < trained_.results.size() && !trained_.stopped; ++i) {
+      const auto recipe = std::ranges::find(trained_.recipes, trained_.results[i].recipe, &amp::Recipe::name);
+      const bool waits = std::ranges::any_of(
+          waiting_, [&](const Unexplained& u) { return u.among == &trained_.results && u.index == i; });
+      if (waits || recipe == trained_.recipes.end() || !lacks_explanation(trained_.results[i])) continue;
+      const auto seed = static_cast<std::uint64_t>(trained_.results[i].seed);
+      Run run(trained_.make_model, trained_.data, *recipe, seed, quiet);
+      trained_.stopped = !run.train("", {.recipe = *recipe, .seed = seed});
+      if (trained_.stopped) return;
+      Result again = run.result();
+      if (seed == 0) run.observe_errors(again);  // as in Comparison::train(), where the evidence is of later steps
+      waiting_.push_back({&*recipe, &trained_.results, i, "", run.evidence()});
+    }
+  }
+
+  Trained& trained_;
+  std::vector<Unexplained> waiting_;
+};
+
 // A comparison while it runs.
 class Comparison {
  public:
   Comparison(const MakeModel& make_model, const LabData& data, const std::vector<amp::Recipe>& recipes,
              const std::string& out, const Options& options)
-      : make_model_(make_model),
-        data_(data),
-        recipes_(recipes),
+      : recipes_(recipes),
         options_(options),
         out_(out),
-        folder_(out, existing(options)) {
+        folder_(out, existing(options)),
+        trained_{.make_model = make_model, .data = data, .recipes = recipes, .options = options} {
     if (options.resume && !out.empty()) before_ = folder_.finished();
     else folder_.clear();
     for (const std::string& path : {options.trace, options.profile})
@@ -133,160 +238,85 @@ class Comparison {
     const amp::Recipe& looked_at = listed ? *full : recipes_.front();
     for (const amp::Recipe& recipe : recipes_) {
       for (int seed = 0; seed < options_.seeds; ++seed)
-        train(recipe, seed, results_, &recipe == &looked_at && seed == 0);
-      explain_all();
+        train(recipe, seed, trained_.results, &recipe == &looked_at && seed == 0);
+      explainer_.explain_all([this] { write(); });
     }
-    for (int seed = 0; seed < options_.seeds && !listed && !stopped_; ++seed) train(fp32_, seed, references_, false);
-    explain_all();
-    until_decided(listed ? *full : fp32_, listed ? results_ : references_);
-    if (options_.cure && !stopped_) try_cures(make_model_, data_, recipes_, options_, results_, references_);
+    for (int seed = 0; seed < options_.seeds && !listed && !trained_.stopped; ++seed)
+      train(fp32_, seed, trained_.references, false);
+    explainer_.explain_all([this] { write(); });
+    until_decided(listed ? *full : fp32_, listed ? trained_.results : trained_.references);
+    if (options_.cure && !trained_.stopped)
+      try_cures(trained_.make_model, trained_.data, recipes_, options_, trained_.results, trained_.references);
     write();
-    return results_;
+    return trained_.results;
   }
 
  private:
-  // Of a run that has ended, what its findings are made of; they wait for fp32's run.
-  struct Unexplained {
-    const amp::Recipe* recipe;
-    Results* among;
-    std::size_t index;       // of its result
-    std::string checkpoint;  // kept until then
-    inspect::Evidence evidence;
-  };
-
   void train(const amp::Recipe& recipe, int seed, Results& into, bool what_if) {
     const int number = number_++;
     const auto s = static_cast<std::uint64_t>(seed);
     const std::string checkpoint = folder_.checkpoint(recipe.name, s);
     const bool saved = options_.resume && !checkpoint.empty() && fs::exists(checkpoint);
-    const Result* done = finished_run(before_, recipe, s, options_, data_);
+    const Result* done = finished_run(before_, recipe, s, options_, trained_.data);
     if (options_.ranks && options_.ranks->size() > 1) check_same_start(*options_.ranks, recipe, seed, saved, done);
     if (done && !saved) return into.push_back(*done);  // with a checkpoint it is finished, but not explained
     if (options_.stop && options_.stop()) return;
-    if (!done && options_.note) note_other_settings(before_, recipe, s, options_, data_);
+    if (!done && options_.note) note_other_settings(before_, recipe, s, options_, trained_.data);
     // curves.csv grows while the run goes on.
-    LiveCurves live(out_, results_, recipe.name, seed);
+    LiveCurves live(out_, trained_.results, recipe.name, seed);
     const Run* running = nullptr;
     Options watched = options_;
     watched.progress = [&](const Progress& p) {
       live.update(running->curve(), p.finished);
       if (options_.progress) options_.progress(p);
     };
-    Run run(make_model_, data_, recipe, s, watched);
+    Run run(trained_.make_model, trained_.data, recipe, s, watched);
     running = &run;
     if (what_if) run.want_what_if(recipes_);
     if (saved) run.load(checkpoint);
     const bool ended = run.train(checkpoint, {.recipe = recipe, .run = number, .runs = runs_, .seed = s});
-    stopped_ = stopped_ || !ended;
+    trained_.stopped = trained_.stopped || !ended;
     into.push_back(run.result());
     if (ended && seed == 0) run.observe_errors(into.back());
-    if (ended) unexplained_.push_back({&recipe, &into, into.size() - 1, checkpoint, run.evidence()});
+    if (ended) explainer_.add(recipe, into, checkpoint, run.evidence());
     write();
   }
 
   // Trains more seeds of the recipes that are undecided, and of fp32, until none is or options.until is reached.
   void until_decided(const amp::Recipe& fp32, Results& base) {
     const std::vector<int> planned = looks(options_.seeds, options_.until);
-    for (std::size_t look = 1; look < planned.size() && !stopped_; ++look) {
-      const std::vector<const amp::Recipe*> again = undecided(recipes_, results_);
+    for (std::size_t look = 1; look < planned.size() && !trained_.stopped; ++look) {
+      const std::vector<const amp::Recipe*> again = undecided(recipes_, trained_.results);
       if (again.empty()) return;
       runs_ += static_cast<int>(again.size() + 1) * (planned[look] - planned[look - 1]);
       for (int seed = planned[look - 1]; seed < planned[look]; ++seed) {
-        if (!stopped_) train(fp32, seed, base, false);
+        if (!trained_.stopped) train(fp32, seed, base, false);
         for (const amp::Recipe* recipe : again)
-          if (!stopped_) train(*recipe, seed, results_, false);
+          if (!trained_.stopped) train(*recipe, seed, trained_.results, false);
       }
-      last_look_ = look + 1 == planned.size();
-      explain_all();
-      if (unexplained_.empty()) sort_by_recipe(results_, recipes_);
+      trained_.last_look = look + 1 == planned.size();
+      explainer_.explain_all([this] { write(); });
+      if (explainer_.is_empty()) sort_by_recipe(trained_.results, recipes_);
     }
-  }
-
-  // Explains the runs that fail and can be compared with fp32. Those of which one cannot tell yet wait for the next
-  // look. A stop leaves the rest to --resume.
-  void explain_all() {
-    judge_all();
-    if (!stopped_) observe_again();
-    if (unexplained_.empty()) return;
-    std::vector<Unexplained> later;
-    std::vector<std::string> explained;  // their checkpoints
-    for (Unexplained& u : unexplained_) {
-      Result& r = (*u.among)[u.index];
-      const bool waits = !last_look_ && may_be_decided(r, options_);
-      if (stopped_ || waits || !baseline(results_, references_, r) ||
-          (has_to_explain(r, u.evidence) && !explain_one(r, u)))
-        later.push_back(std::move(u));
-      else if (!u.checkpoint.empty()) explained.push_back(u.checkpoint);
-    }
-    unexplained_ = std::move(later);
-    write();
-    // Only now: a run whose checkpoint is gone is taken for explained.
-    for (const std::string& checkpoint : explained) fs::remove(checkpoint);
-  }
-
-  // Trains finished runs of earlier calls to their end once more, for the evidence, where more seeds show since that
-  // they are worse.
-  void observe_again() {
-    Options quiet = options_;
-    quiet.progress = {};
-    quiet.trace.clear();
-    quiet.profile.clear();
-    quiet.save.clear();
-    for (std::size_t i = 0; i < results_.size() && !stopped_; ++i) {
-      const auto recipe = std::ranges::find(recipes_, results_[i].recipe, &amp::Recipe::name);
-      const bool waits =
-          std::ranges::any_of(unexplained_, [&](const Unexplained& u) { return u.among == &results_ && u.index == i; });
-      if (waits || recipe == recipes_.end() || !lacks_explanation(results_[i])) continue;
-      const auto seed = static_cast<std::uint64_t>(results_[i].seed);
-      Run run(make_model_, data_, *recipe, seed, quiet);
-      stopped_ = !run.train("", {.recipe = *recipe, .seed = seed});
-      if (stopped_) return;
-      Result again = run.result();
-      if (seed == 0) run.observe_errors(again);  // as in train(), where the evidence is of later steps
-      unexplained_.push_back({&*recipe, &results_, i, "", run.evidence()});
-    }
-  }
-
-  // False if options.stop ended it.
-  bool explain_one(Result& r, Unexplained& u) {
-    auto found = explain(make_model_, data_, *u.recipe, static_cast<std::uint64_t>(r.seed), options_, r,
-                         baseline(results_, references_, r), std::move(u.evidence));
-    if (found) {
-      r.findings = std::move(*found);
-    } else {
-      stopped_ = true;
-      r.status = Status::interrupted;
-    }
-    return found.has_value();
-  }
-
-  void judge_all() {
-    judge(references_);
-    judge(results_, references_, judging_of(options_));
   }
 
   void write() {
-    judge_all();
-    Results unlisted = references_;
+    trained_.judge_all();
+    Results unlisted = trained_.references;
     unlisted.insert(unlisted.end(), before_.begin(), before_.end());
-    folder_.write(results_, unlisted);
+    folder_.write(trained_.results, unlisted);
   }
 
-  const MakeModel& make_model_;
-  const LabData& data_;
   const std::vector<amp::Recipe>& recipes_;
   const Options& options_;
   const std::string out_;
   const Folder folder_;
   const amp::Recipe fp32_ = amp::recipe("fp32");
-  Results before_;      // finished by earlier calls
-  Results results_;     // in the order of the recipes
-  Results references_;  // of fp32, where the recipes lack it
-  std::vector<Unexplained> unexplained_;
+  Results before_;  // finished by earlier calls
+  Trained trained_;
+  Explainer explainer_{trained_};
   int number_ = 0;
   int runs_ = 0;
-  bool stopped_ = false;
-  bool last_look_ = false;
 };
 
 }  // namespace

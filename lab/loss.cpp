@@ -27,16 +27,18 @@ Tensor kl(const Tensor& x, const Tensor& y) {
 }
 
 struct LossFormula {
-  std::string_view name, metric;
+  KnownLoss loss;
+  std::string_view name;
+  std::string_view metric;
   Tensor (*function)(const Tensor& outputs, const Tensor& targets) = nullptr;  // of targets that fit; null: output
 };
-constexpr LossFormula kFormulas[] = {{"cross_entropy", "accuracy", classification_loss},
-                                     {"mse", "rmse", mse},
-                                     {"l1", "mae", l1},
-                                     {"huber", "rmse", huber},
-                                     {"bce", "accuracy", bce},
-                                     {"kl", "loss", kl},
-                                     {"output", "loss"}};
+constexpr LossFormula kFormulas[] = {{KnownLoss::cross_entropy, "cross_entropy", "accuracy", classification_loss},
+                                     {KnownLoss::mse, "mse", "rmse", mse},
+                                     {KnownLoss::l1, "l1", "mae", l1},
+                                     {KnownLoss::huber, "huber", "rmse", huber},
+                                     {KnownLoss::bce, "bce", "accuracy", bce},
+                                     {KnownLoss::kl, "kl", "loss", kl},
+                                     {KnownLoss::output, "output", "loss"}};
 
 const LossFormula* formula_of(const Loss& loss) {
   if (loss.function) return nullptr;
@@ -86,6 +88,11 @@ Outputs run_exported(pt2::ExportedModule& model, const data::Batch& batch, bool 
 
 }  // namespace
 
+std::optional<KnownLoss> Loss::known() const {
+  const LossFormula* formula = formula_of(*this);
+  return formula ? std::optional(formula->loss) : std::nullopt;
+}
+
 std::vector<std::string> loss_names() {
   std::vector<std::string> names;
   for (const LossFormula& formula : kFormulas) names.emplace_back(formula.name);
@@ -125,7 +132,7 @@ Outputs outputs_of(nn::Module& model, const data::Batch& batch, bool wants_targe
 
 Tensor fitting_targets(const Loss& loss, const Tensor& outputs, const Tensor& targets) {
   if (loss.function) return targets;
-  if (loss.name == "cross_entropy") {
+  if (loss.known() == KnownLoss::cross_entropy) {
     if (targets.is_floating())
       throwf("loss cross_entropy compares with class numbers; the targets are {} {}", to_string(targets.dtype()),
              to_string(targets.sizes()));

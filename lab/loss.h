@@ -1,7 +1,9 @@
 // What a run of the lab trains on: a loss by name, or a function.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,8 @@ namespace gradual::lab {
 
 // The loss of a batch: a scalar, the mean over what the batch has. It runs under the recipe.
 using LossFunction = std::function<Tensor(const Tensor& outputs, const Tensor& targets)>;
+
+enum class KnownLoss : std::uint8_t { cross_entropy, mse, l1, huber, bce, kl, output };
 
 // One of loss_names(), or a function with a name.
 //   cross_entropy  of logits [N, C] with classes [N], or [N, T, C] with [N, T]; class -100 is ignored
@@ -28,7 +32,8 @@ struct Loss {
   Loss(std::string known) : name(std::move(known)) {}  // NOLINT(google-explicit-constructor)
   Loss(std::string own, LossFunction f) : name(std::move(own)), function(std::move(f)) {}
 
-  bool is_output() const { return !function && name == "output"; }
+  std::optional<KnownLoss> known() const;  // none for a function, for an unknown name, and for the data's own
+  bool is_output() const { return known() == KnownLoss::output; }
 
   std::string name = {};  // empty: the data's own
   LossFunction function = {};

@@ -170,17 +170,34 @@ double in_bits(double ratio) { return ratio / std::numbers::ln2; }
 double of_bits(double) { return 1 / std::numbers::ln2; }
 
 const std::vector<MetricFormula>& formulas() {
+  using M = KnownMetric;
   static const std::vector<MetricFormula> all{
-      {.info = {"accuracy", "%", Direction::higher}, .sums = right<1>, .value = same, .slope = one},
-      {.info = {"top5", "%", Direction::higher}, .sums = right<5>, .value = same, .slope = one},
-      {.info = {"loss", "", Direction::lower}, .value = same, .slope = one},
-      {.info = {"perplexity", "", Direction::lower}, .value = exponential, .slope = exponential},
-      {.info = {"bits", "", Direction::lower}, .value = in_bits, .slope = of_bits},
-      {.info = {"mse", "", Direction::lower}, .sums = squares, .value = same, .slope = one},
-      {.info = {"rmse", "", Direction::lower}, .sums = squares, .value = root, .slope = half_inverse_root},
-      {.info = {"mae", "", Direction::lower}, .sums = magnitudes, .value = same, .slope = one},
-      {.info = {"r2", "", Direction::higher}, .sums = unexplained, .of_all = true, .value = rest, .slope = minus_one},
-      {.info = {"f1", "", Direction::higher}, .whole = f1}};
+      {.metric = M::accuracy,
+       .info = {"accuracy", "%", Direction::higher},
+       .sums = right<1>,
+       .value = same,
+       .slope = one},
+      {.metric = M::top5, .info = {"top5", "%", Direction::higher}, .sums = right<5>, .value = same, .slope = one},
+      {.metric = M::loss, .info = {"loss", "", Direction::lower}, .value = same, .slope = one},
+      {.metric = M::perplexity,
+       .info = {"perplexity", "", Direction::lower},
+       .value = exponential,
+       .slope = exponential},
+      {.metric = M::bits, .info = {"bits", "", Direction::lower}, .value = in_bits, .slope = of_bits},
+      {.metric = M::mse, .info = {"mse", "", Direction::lower}, .sums = squares, .value = same, .slope = one},
+      {.metric = M::rmse,
+       .info = {"rmse", "", Direction::lower},
+       .sums = squares,
+       .value = root,
+       .slope = half_inverse_root},
+      {.metric = M::mae, .info = {"mae", "", Direction::lower}, .sums = magnitudes, .value = same, .slope = one},
+      {.metric = M::r2,
+       .info = {"r2", "", Direction::higher},
+       .sums = unexplained,
+       .of_all = true,
+       .value = rest,
+       .slope = minus_one},
+      {.metric = M::f1, .info = {"f1", "", Direction::higher}, .whole = f1}};
   return all;
 }
 
@@ -205,15 +222,17 @@ std::vector<std::string> metric_names() {
   return names;
 }
 
-const MetricFormula* formula_of(const std::string& metric) {
+const MetricFormula* formula_of(const std::string& name) {
   const auto found =
-      std::ranges::find(formulas(), metric, [](const MetricFormula& formula) { return formula.info.name; });
+      std::ranges::find(formulas(), name, [](const MetricFormula& formula) { return formula.info.name; });
   return found == formulas().end() ? nullptr : &*found;
 }
 
+const MetricFormula* formula_of(const Metric& metric) { return metric.function ? nullptr : formula_of(metric.name); }
+
 MetricInfo info_of(const Metric& metric) {
   if (metric.function) return metric.info;
-  if (const MetricFormula* formula = formula_of(metric.name)) return formula->info;
+  if (const MetricFormula* formula = formula_of(metric)) return formula->info;
   throwf("lab: no metric '{}'{}; allowed are {}", metric.name, did_you_mean(metric.name, metric_names()),
          join(metric_names()));
 }

@@ -15,13 +15,15 @@ namespace gradual::lab {
 
 // The name of a metric and how its values read. Shares from 0 to 1 have the unit "%"; others are numbers without one,
 // unless the user's metric names it.
+inline constexpr std::string_view kShareUnit = "%";
 struct MetricInfo {
   std::string name = "accuracy";
   std::string unit = "%";
   Direction better = Direction::higher;
   bool operator==(const MetricInfo&) const = default;
 
-  bool is_share() const { return unit == "%"; }
+  bool is_share() const { return unit == kShareUnit; }
+  bool is_accuracy() const { return *this == MetricInfo{}; }
   // A difference of two values, above 0 if the first is the better one.
   double gain(double difference) const { return better == Direction::higher ? difference : -difference; }
 };
@@ -32,6 +34,8 @@ std::string difference_text(const MetricInfo& info, double mean, double half);
 
 // The value of a metric for the outputs on all test samples [N, ..], in f32 (f64 of an f64 model), and their targets.
 using MetricFunction = std::function<double(const Tensor& outputs, const Tensor& targets)>;
+
+enum class KnownMetric : std::uint8_t { accuracy, top5, loss, perplexity, bits, mse, rmse, mae, r2, f1 };
 
 // A metric: one of metric_names(), or a function with a name.
 //   accuracy    share of the right classes (of the right signs, for logits of bce)
@@ -65,6 +69,7 @@ struct SampleSum {
 // How a metric follows from sums over samples. Either `sums` or `whole` is set; neither for metrics of the loss, whose
 // sums are those of the loss.
 struct MetricFormula {
+  KnownMetric metric;
   MetricInfo info;
   std::vector<SampleSum> (*sums)(const Tensor& outputs, const Tensor& targets) = nullptr;  // of each sample
   bool of_all = false;  // `sums` is called once with all samples, not batch by batch
@@ -73,6 +78,7 @@ struct MetricFormula {
   double (*slope)(double ratio) = nullptr;  // the derivative of `value`
 };
 // Null for a metric of the user.
-const MetricFormula* formula_of(const std::string& metric);
+const MetricFormula* formula_of(const std::string& name);
+const MetricFormula* formula_of(const Metric& metric);
 
 }  // namespace gradual::lab

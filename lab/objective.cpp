@@ -21,25 +21,42 @@ bool is_loss_metric(const MetricFormula* formula) { return formula && !formula->
 
 Tensor wide(const Tensor& x) { return x.dtype() == DType::f64 ? x : x.to(DType::f32); }
 
-bool is_of_classes(const Loss& loss) { return !loss.function && loss.name == "cross_entropy"; }
+bool is_of_classes(const Loss& loss) { return loss.known() == KnownLoss::cross_entropy; }
+
+// What a metric is computed from, with what an error says of it.
+struct MetricNeeds {
+  std::vector<KnownMetric> metrics;
+  std::vector<KnownLoss> losses;  // those whose outputs and targets it reads
+  const char* allowed;
+};
+
+const std::vector<MetricNeeds>& metric_needs() {
+  using M = KnownMetric;
+  using enum KnownLoss;
+  static const std::vector<MetricNeeds> all{
+      {{M::perplexity, M::bits},
+       {cross_entropy, output},
+       "it is of cross_entropy, and of a model that returns its loss"},
+      {{M::top5}, {cross_entropy}, "it is of cross_entropy"},
+      {{M::accuracy, M::f1}, {cross_entropy, bce}, "it is of cross_entropy and bce"},
+      {{M::mse, M::rmse, M::mae, M::r2},
+       {KnownLoss::mse, l1, huber, bce, kl},
+       "it is of numbers, and the targets are classes"}};
+  return all;
+}
 
 void check_fits(const Objective& o) {
-  const MetricFormula* formula = o.metric.function ? nullptr : formula_of(o.metric.name);
+  const MetricFormula* formula = formula_of(o.metric);
   const auto fail = [&](const char* allowed) {
     throwf("lab: metric {} does not go with loss {}; {}", o.metric.name, o.loss.name, allowed);
   };
   if (o.loss.is_output() && !is_loss_metric(formula))
     fail("where the model returns its loss, loss, perplexity and bits do");
-  if (o.loss.function) return;
-  const bool of_classes = o.loss.name == "cross_entropy";
-  const bool of_signs = o.loss.name == "bce";
-  const std::string& m = o.metric.name;
-  if (formula && (m == "perplexity" || m == "bits") && !of_classes && !o.loss.is_output())
-    fail("it is of cross_entropy, and of a model that returns its loss");
-  if (formula && m == "top5" && !of_classes) fail("it is of cross_entropy");
-  if (formula && (m == "accuracy" || m == "f1") && !of_classes && !of_signs) fail("it is of cross_entropy and bce");
-  if (formula && of_classes && (m == "mse" || m == "rmse" || m == "mae" || m == "r2"))
-    fail("it is of numbers, and the targets are classes");
+  const std::optional<KnownLoss> loss = o.loss.known();
+  if (!loss || !formula) return;
+  for (const MetricNeeds& needs : metric_needs())
+    if (std::ranges::count(needs.metrics, formula->metric) > 0 && std::ranges::count(needs.losses, *loss) == 0)
+      fail(needs.allowed);
 }
 
 }  // namespace
@@ -58,7 +75,7 @@ Objective objective_of(const LabData& data, const Loss& loss, const Metric& metr
 
 Evaluation::Evaluation(const Objective& objective, std::int64_t samples, bool by_sample)
     : objective_(objective),
-      formula_(objective.metric.function ? nullptr : formula_of(objective.metric.name)),
+      formula_(formula_of(objective.metric)),
       by_sample_(by_sample),
       batch_(objective.loss.is_output() ? std::clamp<std::int64_t>(samples / kLossBatches, 1, kBatch) : kBatch) {}
 
@@ -101,7 +118,7 @@ void Evaluation::add(const Outputs& outputs, const data::Batch& batch) {
     const Tensor classes = fitting_targets(loss, first, outputs.targets);
     add_score(score_, first, classes);
     if (by_sample_) add_samples(samples_, first, {batch.inputs, classes.to(Device::cpu())});
-    if (formula_ && formula_->info == MetricInfo{}) return;
+    if (formula_ && formula_->metric == KnownMetric::accuracy) return;
   } else {
     add_losses({{wide(first)}, outputs.targets}, batch);
   }
@@ -143,7 +160,7 @@ void Evaluation::write(Result& r) const {
   r.samples = samples_;
   r.samples.metric = objective_.info.name;
   r.samples.better = objective_.info.better;
-  if (formula_ && formula_->info == MetricInfo{} && of_classes) return;
+  if (formula_ && formula_->metric == KnownMetric::accuracy && of_classes) return;
   if (!formula_ || formula_->whole) {
     const Tensor all = cat(outputs_, 0);
     const Tensor targets = cat(targets_, 0);
@@ -164,11 +181,13 @@ void Evaluation::write(Result& r) const {
     for (std::size_t i = 0; i < samples_.size(); ++i) sums.push_back({samples_.loss[i], samples_.counted[i]});
   }
   r.test_metric = formula_->value(ratio);
-  if (formula_->info.name == "accuracy") r.test_accuracy = r.test_metric;
+  if (formula_->metric == KnownMetric::accuracy) r.test_accuracy = r.test_metric;
   if (by_sample_) set_scores(r.samples, sums, r.test_metric, formula_->slope(ratio));
 }
 
 namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // The shares of the classes, the largest first.
 std::vector<double> shares_of(const Tensor& classes) {
@@ -185,38 +204,44 @@ std::vector<double> shares_of(const Tensor& classes) {
   return shares;
 }
 
-double of_constant_class(const std::string& metric, const std::vector<double>& shares) {
+// NaN: not known.
+double of_constant_class(const MetricFormula& formula, const std::vector<double>& shares) {
   const auto largest = [&](std::size_t count) {
     double sum = 0;
     for (std::size_t i = 0; i < std::min(count, shares.size()); ++i) sum += shares[i];
     return sum;
   };
-  if (metric == "accuracy") return largest(1);
-  if (metric == "top5") return largest(5);
+  if (formula.metric == KnownMetric::accuracy) return largest(1);
+  if (formula.metric == KnownMetric::top5) return largest(5);
   double entropy = 0;
   for (const double share : shares) entropy -= share * std::log(share);
-  const MetricFormula* formula = formula_of(metric);
-  return is_loss_metric(formula) ? formula->value(entropy) : std::numeric_limits<double>::quiet_NaN();
+  return is_loss_metric(&formula) ? formula.value(entropy) : kUnknown;
+}
+
+double of_constant_number(const MetricFormula& formula, const Tensor& y) {
+  switch (formula.metric) {
+    case KnownMetric::accuracy: {
+      const Tensor ones = mean(gt(y, 0.5), {0});
+      return mean(maximum(ones, 1 - ones)).item();
+    }
+    case KnownMetric::r2: return 0;
+    case KnownMetric::mse:
+    case KnownMetric::rmse: return formula.value(mean(square(y - mean(y, {0}, true))).item());
+    default: return kUnknown;
+  }
 }
 
 }  // namespace
 
 double constant_metric(const Objective& o, const data::Dataset& test) {
-  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-  if (o.metric.function || o.loss.is_output() || !test.fields.empty() || test.size() == 0) return kUnknown;
-  const std::string& metric = o.metric.name;
+  const MetricFormula* formula = formula_of(o.metric);
+  if (!formula || o.loss.is_output() || !test.fields.empty() || test.size() == 0) return kUnknown;
   // A loss of the user may be of classes too: integers are no 0 and 1 of logits.
   const bool of_numbers = test.targets.is_floating() || (test.targets.dim() != 1 && test.classes <= 2);
-  const bool of_classes = o.loss.function && !of_numbers && (metric == "accuracy" || metric == "top5");
-  if (is_of_classes(o.loss) || of_classes) return of_constant_class(metric, shares_of(test.targets));
-  const Tensor y = test.targets.to(DType::f64);
-  if (metric == "accuracy") {
-    const Tensor ones = mean(gt(y, 0.5), {0});
-    return mean(maximum(ones, 1 - ones)).item();
-  }
-  if (metric == "r2") return 0;
-  if (metric != "mse" && metric != "rmse") return kUnknown;
-  return formula_of(metric)->value(mean(square(y - mean(y, {0}, true))).item());
+  const bool of_right_classes = formula->metric == KnownMetric::accuracy || formula->metric == KnownMetric::top5;
+  const bool of_classes = o.loss.function && !of_numbers && of_right_classes;
+  if (is_of_classes(o.loss) || of_classes) return of_constant_class(*formula, shares_of(test.targets));
+  return of_constant_number(*formula, test.targets.to(DType::f64));
 }
 
 bool beats_constant(const Result& r) {
@@ -228,6 +253,6 @@ bool beats_constant(const Result& r) {
   return gain > 1.96 * std::sqrt(p * (1 - p) / samples);
 }
 
-double metric_of(const Result& r) { return r.metric == MetricInfo{} ? r.test_accuracy : r.test_metric; }
+double metric_of(const Result& r) { return r.metric.is_accuracy() ? r.test_accuracy : r.test_metric; }
 
 }  // namespace gradual::lab

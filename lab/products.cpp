@@ -10,6 +10,7 @@
 #include "../core/ops/cpu_backend.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
+#include "../core/support/message_text.h"
 #include "../core/support/multiversion.h"
 #include "../core/support/threads.h"
 
@@ -168,33 +169,46 @@ std::vector<Product> products_of_this_machine(int terms) {
   return all;
 }
 
+namespace {
+
+Fact unseen(const char* what) { return {what, "not seen", false}; }
+Fact bits_fact(const char* what, int bits) { return bits ? Fact{what, std::to_string(bits)} : unseen(what); }
+Fact rounding_fact(const char* what, const std::optional<RoundingMode>& mode) {
+  return mode ? Fact{what, std::string(to_string(*mode))} : unseen(what);
+}
+Fact subnormal_fact(const char* what, const std::optional<bool>& flushed) {
+  return flushed ? Fact{what, *flushed ? "flushed" : "kept"} : unseen(what);
+}
+Fact products_fact(inspect::Products products) {
+  constexpr const char* kWhat = "products";
+  if (products == inspect::Products::unseen) return unseen(kWhat);
+  return {kWhat, std::string(enum_name(products, {"", "fit the sum", "rounded", "fused"}))};
+}
+
+}  // namespace
+
 std::vector<Fact> facts_of(const inspect::ProbeResult& r) {
-  constexpr std::string_view kProducts[] = {"not seen", "fit the sum", "rounded", "fused"};
-  const auto mode = [](const std::optional<RoundingMode>& m) { return std::string(m ? to_string(*m) : "not seen"); };
-  const auto bits = [](int n) { return n ? std::to_string(n) : std::string("not seen"); };
-  const auto flushed = [](std::optional<bool> f) { return std::string(!f ? "not seen" : *f ? "flushed" : "kept"); };
   std::vector<Fact> facts{{"order", r.consistent ? to_string(r.tree) : "no tree"},
                           {"addends at once", std::to_string(ways(r.tree))},
-                          {"bits", bits(r.sum.bits)},
-                          {"rounding", mode(r.sum.rounding)}};
-  const auto add = [&](const char* what, std::string text) { facts.push_back({what, std::move(text)}); };
+                          bits_fact("bits", r.sum.bits),
+                          rounding_fact("rounding", r.sum.rounding)};
   if (r.sum.aligned) {
-    add("bits of an addend", bits(r.sum.aligned));
-    add("rounding of an addend", mode(r.sum.alignment));
+    facts.push_back(bits_fact("bits of an addend", r.sum.aligned));
+    facts.push_back(rounding_fact("rounding of an addend", r.sum.alignment));
   }
-  if (r.chunk) add("chunk", std::to_string(r.chunk));
-  if (r.promote) add("promoted every", std::to_string(r.promote));
+  if (r.chunk) facts.push_back({"chunk", std::to_string(r.chunk)});
+  if (r.promote) facts.push_back({"promoted every", std::to_string(r.promote)});
   if (r.outer) {
-    add("bits of outer sums", bits(r.outer->bits));
-    add("rounding of outer sums", mode(r.outer->rounding));
+    facts.push_back(bits_fact("bits of outer sums", r.outer->bits));
+    facts.push_back(rounding_fact("rounding of outer sums", r.outer->rounding));
   }
-  add("products", std::string(kProducts[static_cast<int>(r.products)]));
-  add("subnormal operands", flushed(r.flushes_operands));
-  add("subnormal products", flushed(r.flushes_products));
-  add("subnormal sums", flushed(r.flushes_sums));
-  add("powers of two", fmt::format("2^{} to 2^{}", r.least, r.largest));
-  add("same bits as the tree",
-      r.replayed ? fmt::format("{} of {}", r.reproduced, r.replayed) : std::string("not compared"));
+  facts.push_back(products_fact(r.products));
+  facts.push_back(subnormal_fact("subnormal operands", r.flushes_operands));
+  facts.push_back(subnormal_fact("subnormal products", r.flushes_products));
+  facts.push_back(subnormal_fact("subnormal sums", r.flushes_sums));
+  facts.push_back({"powers of two", fmt::format("2^{} to 2^{}", r.least, r.largest)});
+  const std::string same = r.replayed ? fmt::format("{} of {}", r.reproduced, r.replayed) : "not compared";
+  facts.push_back({"same bits as the tree", same});
   return facts;
 }
 
@@ -203,10 +217,10 @@ std::vector<CheckedFact> check_claim(const Claim& claim, const inspect::ProbeRes
   if (claim.tree)
     all.push_back(
         {"order", to_string(*claim.tree), to_string(found.tree), found.consistent && shows(found.tree, *claim.tree)});
-  for (const Fact& seen : facts_of(found))
+  for (const Fact& fact : facts_of(found))
     for (const Fact& claimed : claim.facts)
-      if (seen.what == claimed.what && seen.text != "not seen")
-        all.push_back({seen.what, claimed.text, seen.text, seen.text == claimed.text});
+      if (fact.what == claimed.what && fact.seen)
+        all.push_back({fact.what, claimed.text, fact.text, fact.text == claimed.text});
   return all;
 }
 

@@ -18,6 +18,7 @@ namespace gradual::lab {
 // A fact about a sum, found or claimed: "rounding", "nearest-even".
 struct Fact {
   std::string what, text;
+  bool seen = true;  // false: the probe did not find it
 };
 // All findings of a probe as text.
 std::vector<Fact> facts_of(const inspect::ProbeResult& found);

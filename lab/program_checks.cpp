@@ -97,7 +97,7 @@ class Trials {
   double loss_of_constant(const data::Dataset& train) const {
     Objective objective = objective_of(data_, options_.loss, options_.metric);
     if (objective.loss.function) return std::nan("");
-    if (objective.loss.name == "mse") objective.metric = Metric("mse");
+    if (objective.loss.known() == KnownLoss::mse) objective.metric = Metric("mse");
     else objective.metric = Metric("loss");
     return constant_metric(objective, train);
   }

@@ -18,8 +18,8 @@ const bytes = b => b >= 2 ** 20 ? (b / 2 ** 20).toFixed(1) + " MiB" : (b / 1024)
 const num = (x, d) => finite(x) ? x.toFixed(d) : "–";
 const percent = (x, d) => finite(x) ? num(x, d) + "%" : "–";
 // What the runs are measured by: a share of 0 to 1 reads as percent. A file of an earlier version has the accuracy.
-const metric = (data.runs[0] || {}).metric || {name: "accuracy", unit: "%", better: "higher"};
-const isShare = metric.unit === "%";
+const metric = (data.runs[0] || {}).metric || {name: "accuracy", unit: "%", better: "higher", share: true};
+const isShare = metric.share;
 const valueOf = r => {
   const value = metric.name === "accuracy" ? r.test_accuracy : r.test_metric;
   return finite(value) ? (isShare ? 100 : 1) * value : NaN;  // null, of a run that diverged, is no 0
@@ -201,17 +201,12 @@ function findings() {
   if (!place.children.length) byId("findings-section").remove();
 }
 
+// The recipe that the others are compared with.
+const baseline = "fp32";
 // The run of a recipe whose step has a shadow.
 const shadowed = name => runsOf(name).find(r => r.step_errors);
-// The row of a layer's backward product: role is "wgrad" (the weight's gradient) or "dgrad" (the input's gradient). If
-// no row names its product, the last one gives the weight's gradient, and the one before it the input's.
-function product(rows, role) {
-  const nameOfOp = role === "wgrad" ? /backward_weight/ : /backward_input/;
-  const products = rows.filter(r => r.phase === "backward" && (r.product || /matmul|conv|linear/.test(r.op)));
-  const named = products.find(r => r.product === role || nameOfOp.test(r.op));
-  if (named || products.some(r => r.product || /backward_/.test(r.op))) return named;
-  return products[products.length - (role === "wgrad" ? 1 : 2)];
-}
+// The row of a layer's backward product: "wgrad" (the weight's gradient) or "dgrad" (the input's gradient).
+const product = (rows, name) => rows.find(r => r.phase === "backward" && r.product === name);
 const lastForward = rows => rows.filter(r => r.phase === "forward").pop();
 const errorOf = f => rows => {
   const r = f(rows);
@@ -229,48 +224,65 @@ const lost = "Share of the elements that rounding makes zero, over the sampled s
 const cosine = "1: the direction that f64 gives; 0: no part of it.";
 const error = v => v.toExponential(0);
 const logDepth = (low, high) => v => v === 0 ? 0 : Math.log(Math.abs(v) / low) / Math.log(high / low);
-const zeros = [v => lostText(v).replace("%", "").replace("< ", "<"), logDepth(.001, 100)];
-const angles = [v => v.toFixed(3), v => logDepth(1e-6, 1)(Math.max(0, 1 - v))];
-// Of a layer: [what it is, how to read it, its number from the rows of the shadow and of "casts", its text, 0 to 1 for
-// its shade, whether a negative number is a good one].
+// Of a number of a layer: `text` shows it, `depth` is the shade of its cell, from 0 to 1.
+const errors = {text: error, depth: logDepth(1e-7, 1)};
+const zeros = {text: v => lostText(v).replace("%", "").replace("< ", "<"), depth: logDepth(.001, 100)};
+const angles = {text: v => v.toFixed(3), depth: v => logDepth(1e-6, 1)(Math.max(0, 1 - v))};
+// What a layer's cell may show: its title in the menu, how to read it, and `of`, its number from the layer's rows of the
+// shadow and of "casts". hasGood: a negative number is a good one.
 const measures = {
-  forward: [
-    "error of the layer's result", "Relative error against f64 of the last op of the layer's forward.",
-    errorOf(lastForward), error, logDepth(1e-7, 1)
-  ],
-  wgrad: [
-    "error of the weight gradient", "Relative error against f64 of the product that gives the layer's weight gradient.",
-    errorOf(r => product(r, "wgrad")), error, logDepth(1e-7, 1)
-  ],
-  dgrad: [
-    "error of the input's gradient", "Relative error against f64 of the gradient that the layer hands back.",
-    errorOf(r => product(r, "dgrad")), error, logDepth(1e-7, 1)
-  ],
-  "cosine of forward": [
-    "cosine: the layer's result", "Cosine of the angle between the layer's result and that in f64. " + cosine,
-    cosineOf(lastForward), ...angles
-  ],
-  "cosine of wgrad": [
-    "cosine: weight gradient", "Cosine of the angle between the weight gradient and that in f64. " + cosine,
-    cosineOf(r => product(r, "wgrad")), ...angles
-  ],
-  "cosine of dgrad": [
-    "cosine: the input's gradient",
-    "Cosine of the angle between the gradient that the layer hands back and that in f64. " + cosine,
-    cosineOf(r => product(r, "dgrad")), ...angles
-  ],
-  share: [
-    "share of the error in the loss",
-    "What the layer's own errors do to the loss, in the loss's units: + (red) raises it, - (blue) lowers it.",
-    rows => rows.reduce((a, r) => a + r.share, 0), v => (v > 0 ? "+" : "") + error(v), logDepth(1e-7, .1), true
-  ],
-  ...Object.fromEntries(castRoles.map(role => [role, [`${role}s that become zero, %`, lost, castOf(role), ...zeros]]))
+  forward: {
+    title: "error of the layer's result",
+    note: "Relative error against f64 of the last op of the layer's forward.",
+    of: errorOf(lastForward),
+    ...errors
+  },
+  wgrad: {
+    title: "error of the weight gradient",
+    note: "Relative error against f64 of the product that gives the layer's weight gradient.",
+    of: errorOf(r => product(r, "wgrad")),
+    ...errors
+  },
+  dgrad: {
+    title: "error of the input's gradient",
+    note: "Relative error against f64 of the gradient that the layer hands back.",
+    of: errorOf(r => product(r, "dgrad")),
+    ...errors
+  },
+  "cosine of forward": {
+    title: "cosine: the layer's result",
+    note: "Cosine of the angle between the layer's result and that in f64. " + cosine,
+    of: cosineOf(lastForward),
+    ...angles
+  },
+  "cosine of wgrad": {
+    title: "cosine: weight gradient",
+    note: "Cosine of the angle between the weight gradient and that in f64. " + cosine,
+    of: cosineOf(r => product(r, "wgrad")),
+    ...angles
+  },
+  "cosine of dgrad": {
+    title: "cosine: the input's gradient",
+    note: "Cosine of the angle between the gradient that the layer hands back and that in f64. " + cosine,
+    of: cosineOf(r => product(r, "dgrad")),
+    ...angles
+  },
+  share: {
+    title: "share of the error in the loss",
+    note: "What the layer's own errors do to the loss, in the loss's units: + (red) raises it, - (blue) lowers it.",
+    of: rows => rows.reduce((a, r) => a + r.share, 0),
+    text: v => (v > 0 ? "+" : "") + error(v),
+    depth: logDepth(1e-7, .1),
+    hasGood: true
+  },
+  ...Object.fromEntries(
+      castRoles.map(role => [role, {title: `${role}s that become zero, %`, note: lost, of: castOf(role), ...zeros}]))
 };
 
 // Layers against recipes.
 function heat() {
   const names = shown();
-  const [, note, of, text, depth, hasGood] = measures[chosen("heat-measure")];
+  const {note, of, text, depth, hasGood} = measures[chosen("heat-measure")];
   const runs = names.map(n => shadowed(n) || runsOf(n)[0]);
   const rowsOf = r => r.step_errors ? r.step_errors.rows : [];
   const order = [...new Set(data.runs.flatMap(r => [...rowsOf(r), ...r.casts].map(c => c.layer)))];
@@ -421,9 +433,9 @@ function troubles(name) {
 
 function loss() {
   const view = chosen("loss-view");
-  const difference = view === "difference from fp32";
+  const difference = view === "difference";
   const layers = [];
-  const base = run => difference ? data.runs.find(r => r.recipe === "fp32" && r.seed === run.seed) : null;
+  const base = run => difference ? data.runs.find(r => r.recipe === baseline && r.seed === run.seed) : null;
   for (const name of shown()) {
     const runs = runsOf(name).filter(r => r.curve.step.length && (!difference || base(r)));
     const curves = runs.map(
@@ -632,22 +644,33 @@ function scale() {
   });
 }
 
-// The meter's numbers: [the curve, the worst of several, axis, text].
+// The meter's numbers: the key of the curve, the worst of several, the axis, the text.
 const meters = {
-  "updates that vanish":
-      ["vanished_percent", Math.max, {low: 0, high: 100, label: "% of the updates"}, v => short(v) + "%"],
-  "part of the update that arrives":
-      ["arriving", Math.min, {low: 0, high: 1.1, label: "<made, intended> / |intended|²"}, short],
-  "size of the update": [
-    "ratio", Math.min, {log: 2, label: "|update| / |weight|"},
-    v => v > 0 ? power(Math.round(10 * Math.log2(v)) / 10) : "0"
-  ]
+  "updates that vanish": {
+    key: "vanished_percent",
+    worst: Math.max,
+    axis: {low: 0, high: 100, label: "% of the updates"},
+    format: v => short(v) + "%"
+  },
+  "part of the update that arrives": {
+    key: "arriving",
+    worst: Math.min,
+    axis: {low: 0, high: 1.1, label: "<made, intended> / |intended|²"},
+    format: short
+  },
+  "size of the update": {
+    key: "ratio",
+    worst: Math.min,
+    axis: {log: 2, label: "|update| / |weight|"},
+    format: v => v > 0 ? power(Math.round(10 * Math.log2(v)) / 10) : "0"
+  }
 };
+const allRecipes = "";  // what the menu of recipes gives for all of them; no recipe has this name
 const metered = name => runsOf(name).find(r => (r.updates || []).length);
 function meter() {
   const recipe = chosen("meter-recipe");
-  const [key, worst, axis, format] = meters[chosen("meter-measure")];
-  const all = recipe.startsWith("all");
+  const {key, worst, axis, format} = meters[chosen("meter-measure")];
+  const all = recipe === allRecipes;
   const layers = [];
   for (const name of all ? shown().filter(metered) : [recipe]) {
     const updates = metered(name).updates;
@@ -719,7 +742,7 @@ function monitor() {
   const measure = chosen("monitor-measure");
   if (!measure) return;
   const [worst, axis, format, what] = monitors[measure];
-  const all = recipe.startsWith("all");
+  const all = recipe === allRecipes;
   const lineOf = (name, look, points) => ({kind: "line", name, ...look, points: points.filter(p => finite(p[1]))});
   const layers = [];
   for (const name of all ? shown().filter(monitored) : [recipe]) {
@@ -1136,8 +1159,14 @@ function legend() {
   }));
 }
 
+// Whether a recipe rounds the results of all ops.
+function isPure(name) {
+  const {mode, quantization} = runsOf(name)[0].definition || {};
+  return mode === "pure" || !!quantization?.result;
+}
+
 function menus() {
-  const worstFirst = names => names.filter(n => n !== "fp32")
+  const worstFirst = names => names.filter(n => n !== baseline)
                                   .sort(
                                       (a, b) => (metric.better === "lower" ? -1 : 1) *
                                           (mean(runsOf(a).map(valueOf)) - mean(runsOf(b).map(valueOf))));
@@ -1146,15 +1175,16 @@ function menus() {
   const withBlocks = recipes.filter(n => blocksOf(n).length);
   const withMonitors = recipes.filter(monitored);
   const seen = new Set(withMonitors.flatMap(n => monitored(n).monitors.map(m => m.monitor)));
-  menu("heat-measure", Object.entries(measures).map(([key, m]) => [key, m[0]]), heat);
+  menu("heat-measure", Object.entries(measures).map(([key, m]) => [key, m.title]), heat);
   menu("lineage-recipe", studied, lineage, worstFirst(studied)[0]);
   menu("lineage-axis", ["linear", "logarithmic"], lineage);
-  menu("loss-view", ["logarithmic", "linear", ...(recipes.includes("fp32") ? ["difference from fp32"] : [])], loss);
+  const difference = recipes.includes(baseline) ? [["difference", `difference from ${baseline}`]] : [];
+  menu("loss-view", ["logarithmic", "linear", ...difference], loss);
   menu("meter-measure", Object.keys(meters), meter);
-  menu("meter-recipe", ["all recipes, the worst parameter of each", ...withUpdates], meter);
+  menu("meter-recipe", [[allRecipes, "all recipes, the worst parameter of each"], ...withUpdates], meter);
   menu("monitor-measure", Object.keys(monitors).filter(m => seen.has(m)), monitor);
-  menu("monitor-recipe", ["all recipes, the worst place of each", ...withMonitors], monitor);
-  menu("cloud-recipe", withUpdates, cloud, withUpdates.find(n => /pure/.test(n)) || worstFirst(withUpdates)[0]);
+  menu("monitor-recipe", [[allRecipes, "all recipes, the worst place of each"], ...withMonitors], monitor);
+  menu("cloud-recipe", withUpdates, cloud, withUpdates.find(isPure) || worstFirst(withUpdates)[0]);
   menu(
       "role",
       [

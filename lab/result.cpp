@@ -168,15 +168,12 @@ template <class V> void verdict_fields(V& v, Verdict& verdict) {
   v("judgement", Judgement{verdict});
 }
 
-// "" stands for none.
-struct OrEmpty {
-  std::optional<Phase>& phase;
-};
-template <class V> void phase_field(V& v, OrEmpty phase) {
-  std::string name(phase.phase ? to_string(*phase.phase) : "");
-  v("phase", name);
+// An enumerator by its name; "" stands for none.
+template <class V, class E> void name_or_empty(V& v, const char* key, std::optional<E>& value) {
+  std::string name(value ? to_string(*value) : "");
+  v(key, name);
   if constexpr (std::is_same_v<V, FieldReader>)
-    phase.phase = name.empty() ? std::nullopt : std::optional(enumerator<Phase>(name));
+    value = name.empty() ? std::nullopt : std::optional(enumerator<E>(name));
 }
 
 template <class V> void fields(V& v, Finding::Cure& c) {
@@ -191,7 +188,7 @@ template <class V> void fields(V& v, Finding::Tried& t) {
 }
 template <class V> void fields(V& v, Finding& f) {
   v("cause", f.cause);
-  phase_field(v, {f.phase});
+  name_or_empty(v, "phase", f.phase);
   v("op", f.op);
   v("site", f.site);
   v("role", f.role, kLater);
@@ -211,6 +208,7 @@ template <class V> void fields(V& v, MetricInfo& m) {
   v("name", m.name);
   v("unit", m.unit);
   v("better", m.better);
+  if constexpr (std::is_same_v<V, FieldWriter>) v("share", m.is_share());
 }
 template <class V> void fields(V& v, Difference& d) {
   v("mean", d.mean);
@@ -222,7 +220,7 @@ template <class V> void fields(V& v, StepErrors::Row& r) {
   v("phase", r.phase);
   v("op", r.op);
   v("layer", r.layer);
-  v("product", r.product);
+  name_or_empty(v, "product", r.product);
   v("local", r.local);
   v("inherited", r.inherited);
   v("total", r.total);
@@ -251,6 +249,7 @@ template <class V> void fields(V& v, StepErrors& e) {
   v("exact_loss", e.exact_loss);
   v("explained", e.explained);
   v("rows", e.rows);
+  if constexpr (std::is_same_v<V, FieldReader>) name_products(e.rows);  // earlier versions named them in the report
 }
 
 template <class V> void fields(V& v, UpdateCloud& c) {

@@ -119,6 +119,9 @@ struct Difference {
   Estimate estimate = {};  // files have none
 };
 
+// Recipes are known by their names. This one is what the others are compared with.
+inline constexpr std::string_view kBaseline = "fp32";
+
 struct Result {
   std::string recipe, model, data;
   std::int64_t seed = 0;

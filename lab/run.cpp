@@ -349,7 +349,7 @@ void Run::train_step(const data::Batch& batch) {
   c.phase.push_back(static_cast<std::int64_t>(phases));
   if (replay_) {
     replay_->step = steps_ - 1;
-    replay_->nonfinite = !std::isfinite(loss) || !first_nonfinite().empty();
+    replay_->nonfinite = !std::isfinite(loss) || inspect::first_nonfinite(*model_).has_value();
   }
 }
 

@@ -74,7 +74,7 @@ class Run {
   bool train_to(std::int64_t steps);
   const Curve& curve() const { return result_.curve; }
   std::int64_t skipped_steps() const { return result_.skipped_steps; }
-  bool finite() const { return bad_losses_ == 0 && first_nonfinite().empty(); }
+  bool finite() const { return bad_losses_ == 0 && !inspect::first_nonfinite(*model_); }
   // The test loss of the parameters as they are.
   double test_loss();
 
@@ -88,8 +88,7 @@ class Run {
   void train_step(const data::Batch& batch);
   amp::RunStep observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
                              inspect::ObservedStep& observed);
-  bool replayed() const;                // the replay has observed what it was started for
-  std::string first_nonfinite() const;  // the first parameter or buffer with NaN or Inf; empty if there is none
+  bool replayed() const;  // the replay has observed what it was started for
   // Runs a step and counts its roundings and updates. underflow: that of its gradients in percent, NaN if none is
   // rounded.
   amp::RunStep sampled_step(const std::function<amp::RunStep()>& step, double scale, double& underflow);

@@ -101,18 +101,11 @@ static bool all_finite(const Tensor& inputs, const Tensor& targets, const data::
   return finite;
 }
 
-std::string Run::first_nonfinite() const {
-  for (const auto& tensors : {model_->named_parameters(), model_->named_buffers()})
-    for (const auto& [name, tensor] : tensors)
-      if (!inspect::numbers_of(tensor).finite()) return name;
-  return "";
-}
-
 amp::RunStep Run::observed_step(const std::function<amp::RunStep()>& step, const data::Batch& batch,
                                 inspect::ObservedStep& observed) {
   observed.ledger.clear();
   observed.finite_batch = all_finite(batch.inputs, batch.targets, batch.fields);
-  observed.bad_tensor = first_nonfinite();
+  observed.bad_tensor = inspect::first_nonfinite(*model_);
   const ObserverScope scope(observed.ledger);
   amp::RunStep outcome = step();
   observed.skipped = outcome.result.skipped();
@@ -196,7 +189,7 @@ std::optional<inspect::ObservedStep> Run::replay(std::int64_t first, std::int64_
     const GeneratorScope scope(generator_);
     r.ledger.clear();
     r.evaluation = true;
-    r.bad_tensor = first_nonfinite();
+    r.bad_tensor = inspect::first_nonfinite(*model_);
     r.finite_batch = all_finite(data_.test.inputs, data_.test.targets, data_.test.fields);
     const ObserverScope observe(r.ledger);
     end_epoch(progress);

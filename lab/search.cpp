@@ -110,9 +110,9 @@ class Trials {
     run_.profile.clear();
   }
 
-  // True if an assignment passes on the seeds of the search. It fails if a failed one is at least as expensive in every
-  // layer.
-  bool passes(const std::string& why, const Assignment& a) {
+  // Trains an assignment on the seeds of the search, unless that was done. It fails untrained if a failed one is at least
+  // as expensive in every layer.
+  bool passes_trial(const std::string& why, const Assignment& a) {
     for (const Trial& t : s_.trials) {
       if (t.assignment == a) return t.passes;
       if (!t.assignment.empty() && !t.passes && std::ranges::equal(t.assignment, a, std::greater_equal())) return false;
@@ -259,12 +259,12 @@ class Searcher {
     for (std::size_t i = 1; i < budgets.size(); ++i) budgets[i] = budgets[i - 1] * factor;
     std::vector<Assignment> front = inspect::knapsack(s_.sites, budgets);
     front.push_back(uniform(s_, s_.formats.size() - 1));
-    if (trials_.passes("knapsack", front[0])) return;
+    if (trials_.passes_trial("knapsack", front[0])) return;
     std::size_t fails = 0;
     std::size_t good = front.size();  // beyond the last one, which may fail too
     while (fails + 1 < good) {
       const std::size_t middle = (fails + good) / 2;
-      if (trials_.passes("knapsack", front[middle])) good = middle;
+      if (trials_.passes_trial("knapsack", front[middle])) good = middle;
       else fails = middle;
     }
   }
@@ -284,7 +284,7 @@ class Searcher {
       Assignment a = *s_.found;
       const std::size_t count = std::min(size, sites.size() - at);
       for (std::size_t i = at; i < at + count; ++i) --a[sites[i]];
-      if (trials_.passes(fmt::format("lower {}", count), a)) return true;
+      if (trials_.passes_trial(fmt::format("lower {}", count), a)) return true;
     }
     return false;
   }
@@ -293,7 +293,7 @@ class Searcher {
   bool exchange() {
     const Assignment before = *s_.found;
     const Assignment a = inspect::knapsack(s_.sites, {inspect::cost_of(s_.sites, before)})[0];
-    if (a == before || s_.cost(a) > s_.cost(before) || !trials_.passes("exchange", a)) return false;
+    if (a == before || s_.cost(a) > s_.cost(before) || !trials_.passes_trial("exchange", a)) return false;
     if (trial_of(s_, a).loss_change < trial_of(s_, before).loss_change) s_.found = a;
     return *s_.found != before;
   }
@@ -331,7 +331,7 @@ std::vector<amp::Recipe> recipes_of(const std::vector<std::string>& formats) {
   std::vector<amp::Recipe> recipes;
   for (const std::string& name : formats) {
     amp::Recipe r = amp::recipe(name);
-    if (!r.quantization && r.name != "fp32")
+    if (!r.quantization && !amp::is_plain_f32(r))
       throwf("search: '{}' is not a format of products; allowed are fp32 and quantised recipes, as e8m7", name);
     if (std::ranges::find(recipes, r.name, &amp::Recipe::name) != recipes.end())
       throw_error("search: the format " + r.name + " is given twice");

@@ -63,7 +63,8 @@ template <class F> void for_locks(const std::string& out, const F& f) {
 // The recipes that compare() trains: with fp32 for the verdicts. Those that quantise take longest and come first, so
 // that no process waits long for the last one.
 std::vector<amp::Recipe> all_recipes(std::vector<amp::Recipe> recipes) {
-  if (std::ranges::find(recipes, "fp32", &amp::Recipe::name) == recipes.end()) recipes.push_back(amp::recipe("fp32"));
+  if (std::ranges::find(recipes, kBaseline, &amp::Recipe::name) == recipes.end())
+    recipes.push_back(amp::recipe("fp32"));
   std::ranges::stable_partition(recipes, [](const amp::Recipe& r) { return r.quantization.has_value(); });
   return recipes;
 }

@@ -86,6 +86,12 @@ Tensor multiply(const Product& p, const amp::OutsideAmp& outside, const Tensor& 
   return p.op == OpId::linear ? linear(x, weight, bias, p.where) : matmul(x, weight, p.where);
 }
 
+// One for each part; undefined tensors for an undefined one.
+std::vector<Tensor> copies_or_none(const Tensor& t, const Split& split) {
+  return t.defined() ? copies_of(t, split.parts, split.exchange)
+                     : std::vector<Tensor>(static_cast<std::size_t>(split.parts));
+}
+
 // Ops in the parts of a split.
 class Parts {
  public:
@@ -142,7 +148,7 @@ class Parts {
     check_tokens(call);
     return multiplied(call, p, [&] {
       const std::vector<Tensor> weights = copies_of(p.weight, split_.parts, split_.exchange);
-      const std::vector<Tensor> biases = copies_or_none(p.bias);
+      const std::vector<Tensor> biases = copies_or_none(p.bias, split_);
       std::vector<Tensor> ys;
       for (int i = 0; i < split_.parts; ++i) {
         const auto k = static_cast<std::size_t>(i);
@@ -158,7 +164,7 @@ class Parts {
     if (call.get<NormAttrs>().dims != 1) throwf("{}: it is over more than the last dim", name_of(call));
     const int tokens = call[0].dim() - 2;
     std::vector<std::vector<Tensor>> parameters;
-    for (int i = 1; i < call.inputs.size(); ++i) parameters.push_back(copies_or_none(call[i]));
+    for (int i = 1; i < call.inputs.size(); ++i) parameters.push_back(copies_or_none(call[i], split_));
     std::vector<Tensor> results[kMaxOutputs];
     for (int i = 0; i < split_.parts; ++i) {
       std::vector<Tensor> inputs{part(call[0], tokens, i)};
@@ -230,11 +236,6 @@ class Parts {
     check_divides(call, call[0].size(-2), "tokens");
   }
 
-  std::vector<Tensor> copies_or_none(const Tensor& t) const {
-    return t.defined() ? copies_of(t, split_.parts, split_.exchange)
-                       : std::vector<Tensor>(static_cast<std::size_t>(split_.parts));
-  }
-
   const Split& split_;
   const amp::OutsideAmp& outside_;
 };
@@ -283,8 +284,9 @@ void check_valid(const Split& split, const std::optional<amp::Quantization>& qua
 
 struct SplitScope::State {
   Split split;
-  std::set<std::string, std::less<>> attention;  // modules that are nn::MultiheadAttention
-  Tensor root_projection;                        // of q, k and v, where the model itself is one
+  std::set<std::string, std::less<>> attention;           // modules that are nn::MultiheadAttention
+  std::set<std::string, std::less<>> output_projections;  // their out_proj
+  Tensor root_projection;                                 // of q, k and v, where the model itself is one
   SplitWatcher* watcher;
   std::int64_t ops = 0;
 };
@@ -354,27 +356,27 @@ class SplitScope::Stage final : public amp::OutsideAmp {
       return projection.defined() && call[1].shares_storage(projection) ? &Parts::in_columns : nullptr;
     }
     if (state_->attention.contains(module)) return &Parts::in_columns;
-    const std::size_t dot = module.rfind('.');
-    const bool has_parent = dot != std::string_view::npos;
-    const std::string_view parent = has_parent ? module.substr(0, dot) : "";
-    const std::string_view child = has_parent ? module.substr(dot + 1) : module;
-    return child == "out_proj" && state_->attention.contains(parent) ? &Parts::in_rows : nullptr;
+    return state_->output_projections.contains(module) ? &Parts::in_rows : nullptr;
   }
 
   std::shared_ptr<State> state_;
 };
 
 SplitScope::SplitScope(const Split& split, nn::Module& model, SplitWatcher* watcher)
-    : state_(
-          std::make_shared<State>(State{.split = split, .attention = {}, .root_projection = {}, .watcher = watcher})) {
+    : state_(std::make_shared<State>(State{
+          .split = split, .attention = {}, .output_projections = {}, .root_projection = {}, .watcher = watcher})) {
   check_valid(split, {});
   if (dynamic_cast<const amp::OutsideAmp*>(chain().amp))
     throwf("split {}={}: another split is in force; one at a time is allowed", to_string(split.kind), split.parts);
+  std::set<const nn::Module*> projections;
   for (const auto& [path, module] : model.named_modules())
     if (const auto* attention = dynamic_cast<const nn::MultiheadAttention*>(module)) {
       state_->attention.insert(path);
+      projections.insert(&attention->out_proj);
       if (path.empty()) state_->root_projection = attention->in_proj_weight;
     }
+  for (const auto& [path, module] : model.named_modules())
+    if (projections.contains(module)) state_->output_projections.insert(path);
   if (split.kind == SplitKind::heads && state_->attention.empty())
     throwf("split heads={}: the model has no nn::MultiheadAttention, whose heads could be split", split.parts);
   for (const std::string& path : split.except)

@@ -94,9 +94,9 @@ Difference metric_difference(const Pairs& pairs, double error) {
     differences.push_back(metric_of(*run) - metric_of(*base));
     seeds.push_back(paired(*run, *base, &SampleScores::score, differences.back()));
   }
-  const bool binary = pairs[0].first->samples.metric == "accuracy";
+  const bool binary = pairs[0].first->metric.is_accuracy();
   if (have_samples(pairs)) return with_interval(estimate(seeds, binary), error);
-  const bool is_accuracy = pairs[0].second->metric == MetricInfo{};
+  const bool is_accuracy = pairs[0].second->metric.is_accuracy();
   const double by_samples = is_accuracy ? variance_of_shares(pairs) : std::numeric_limits<double>::quiet_NaN();
   return with_interval(estimate(differences, by_samples), error);
 }

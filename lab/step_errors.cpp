@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "../core/formats/format.h"
 #include "../inspect/block_xray.h"
@@ -28,7 +29,50 @@ UpdateCloud cloud_of(const inspect::Update& u, std::int64_t step) {
   return c;
 }
 
+using Row = StepErrors::Row;
+
+// The op of the table that has this name; custom for a user's function.
+OpId op_named(std::string_view name) {
+  for (int i = 0; i < kOpCount; ++i)
+    if (to_string(static_cast<OpId>(i)) == name) return static_cast<OpId>(i);
+  return OpId::custom;
+}
+
+// The gradient that a row of backward computes, where the row alone tells.
+std::optional<inspect::Product> product_of(const Row& row) {
+  if (row.product) return row.product;
+  switch (op_named(row.op)) {
+    case OpId::linear_backward_weight:
+    case OpId::conv2d_backward_weight: return inspect::Product::wgrad;
+    case OpId::conv2d_backward_input: return inspect::Product::dgrad;
+    default: return std::nullopt;
+  }
+}
+
+bool is_product(const Row& row) {
+  const OpId op = op_named(row.op);
+  const bool attention = op == OpId::flash_attention || op == OpId::flash_attention_backward;
+  return row.product || (op_info(op).kind == OpKind::Contraction && !attention);
+}
+
+// `products`: those of a layer's backward, in order.
+void name_products_of_layer(const std::vector<Row*>& products) {
+  if (std::ranges::any_of(products, [](const Row* row) { return product_of(*row).has_value(); })) {
+    for (Row* row : products) row->product = product_of(*row);
+    return;
+  }
+  products.back()->product = inspect::Product::wgrad;
+  if (products.size() > 1) products[products.size() - 2]->product = inspect::Product::dgrad;
+}
+
 }  // namespace
+
+void name_products(std::vector<StepErrors::Row>& rows) {
+  std::map<std::string, std::vector<Row*>> by_layer;
+  for (Row& row : rows)
+    if (row.phase == Phase::backward && is_product(row)) by_layer[row.layer].push_back(&row);
+  for (const auto& [layer, products] : by_layer) name_products_of_layer(products);
+}
 
 StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
   const inspect::Attribution a = shadow.attribution();
@@ -53,6 +97,7 @@ StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step) {
     row.gain = r.local.gain();
     row.gain_interval = r.local.gain_interval();
   }
+  name_products(errors.rows);
   return errors;
 }
 

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "../core/ops/op.h"
+#include "../inspect/names.h"
 
 namespace gradual::inspect {
 class Shadow;
@@ -32,7 +34,7 @@ struct StepErrors {
     Phase phase = Phase::forward;
     std::string op = {};
     std::string layer = {};
-    std::string product = {};
+    std::optional<inspect::Product> product = {};  // of a contraction of quantised operands, and of backward
     // relative
     double local = 0;
     double inherited = 0;
@@ -79,6 +81,9 @@ struct UpdateCurve {
   UpdateCloud cloud = {};  // of the last metered step of the first half of training
 };
 
+// Names the products of each layer's backward whose rows name none: by their ops, and where no op tells, in their
+// order. The last product of a layer gives its weight gradient, the one before it the gradient of its input.
+void name_products(std::vector<StepErrors::Row>& rows);
 // The errors from a shadow with attribution, and the blocks from an X-ray, that have observed the step.
 StepErrors step_errors(const inspect::Shadow& shadow, std::int64_t step);
 std::vector<BlockMap> block_maps(const inspect::XrayObserver& xrays);

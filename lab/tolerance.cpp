@@ -181,6 +181,8 @@ class Analysis {
     Tolerated t;
     t.name = place.name;
     t.kind = place.kind;
+    t.cast = op.op == OpId::cast;
+    t.quantized = op.kind == Recorded::quantizer;
     t.dtype = place.tensor.dtype;
     t.sizes = place.tensor.sizes;
     t.reference = replay.value(place.tensor);

@@ -36,6 +36,8 @@ std::string_view to_string(ToleratedKind kind);
 struct Tolerated {
   std::string name;  // "fc1.linear", the second one of a layer "fc1.linear#2"; of a parameter "grad:fc1.weight"
   ToleratedKind kind = ToleratedKind::activation;
+  bool cast = false;       // the result of a cast
+  bool quantized = false;  // a quantised operand
   DType dtype = DType::f32;
   Shape sizes = {};
   Tensor reference;  // f64, as `always` and `probably`

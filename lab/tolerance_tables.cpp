@@ -14,10 +14,7 @@ namespace {
 
 bool shown(const Tolerated& t, bool all) {
   if (all) return true;
-  const auto is = [&](const char* op) {
-    return t.name.find("." + std::string(op)) != std::string::npos || t.name.starts_with(op);
-  };
-  return t.kind != ToleratedKind::gradient && !is("cast") && !is("quantize");
+  return t.kind != ToleratedKind::gradient && !t.cast && !t.quantized;
 }
 
 constexpr std::size_t kNameWidth = 23;  // a mark ends a line of 78 columns

@@ -246,7 +246,7 @@ TwinChoices compare_choices(const Tensor& learner, const Tensor& sampler, const 
 Twins twin(const MakeModel& make_model, const LabData& data, const amp::Recipe& learner, const amp::Recipe& sampler,
            const TwinOptions& options) {
   const Objective objective = objective_of(data, options.study.loss, {});
-  if (objective.loss.name != "cross_entropy")
+  if (objective.loss.known() != KnownLoss::cross_entropy)
     throwf("twins: the loss is '{}'; only with cross_entropy a model gives probabilities of classes",
            objective.loss.name);
   if (options.cache) check_has_cache(make_model);

@@ -24,7 +24,7 @@
 namespace gradual::lab {
 namespace {
 
-bool is_baseline(const Result& r) { return r.recipe == "fp32"; }
+bool is_baseline(const Result& r) { return r.recipe == kBaseline; }
 
 // The step from which on no loss is finite; -1: the last one is.
 std::int64_t bad_step(const Result& r) {
@@ -164,7 +164,7 @@ RecipeAnswer answer_of(const Results& results, const Results& references, const 
                        const Judging& judging) {
   RecipeAnswer answer;
   const Pairs pairs = pairs_with_fp32(results, references, recipe);
-  if (recipe == "fp32" || pairs.empty()) return answer;
+  if (recipe == kBaseline || pairs.empty()) return answer;
   answer.accuracy = metric_difference(pairs, judging.error);
   answer.loss = loss_difference(pairs, judging.error);
   double fp32_loss = 0;

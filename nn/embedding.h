@@ -16,8 +16,13 @@ struct EmbeddingOptions {
   std::optional<std::int64_t> padding_idx = {};
 };
 
+// A module whose weight is read by rows and enters no product.
+struct LookupTable {
+  virtual ~LookupTable() = default;
+};
+
 // i64 indices [..] -> [.., size]; weight [entries, size] starts from N(0, 1).
-struct Embedding : Layer {
+struct Embedding : Layer, LookupTable {
   Embedding(std::int64_t entries, std::int64_t size, EmbeddingOptions o = {})
       : weight(register_parameter("weight",
                                   empty({count("Embedding", "entries", entries), count("Embedding", "size", size)}))),

@@ -78,13 +78,14 @@ void Module::add_child(const std::string& name, const std::shared_ptr<Module>& m
 
 // --- listing ---
 
-NamedTensors Module::list(Kind kind, bool recurse) const {
+NamedTensors Module::list(std::initializer_list<Kind> kinds, bool recurse) const {
   NamedTensors all;
   std::unordered_set<const TensorImpl*> seen;
   walk(*this, [&](const std::string& path, const Module& m) {
     if (!recurse && &m != this) return;
     for (const auto& slot : m.slots_)
-      if (slot->kind == kind && slot->value.defined() && seen.insert(slot->value.unsafe_impl()).second)
+      if (std::ranges::count(kinds, slot->kind) > 0 && slot->value.defined() &&
+          seen.insert(slot->value.unsafe_impl()).second)
         all.emplace_back(joined(path, slot->name), slot->value);
   });
   return all;

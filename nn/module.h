@@ -7,7 +7,9 @@
 //   };
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +35,10 @@ using ForwardHook = std::function<void(Module& module, const Tensor& input, cons
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
+// What a buffer holds. running_statistic: a mean or a variance over batches, which training updates and evaluation
+// divides by.
+enum class BufferKind : std::uint8_t { other, running_statistic };
+
 // The keys that load_state_dict(.., strict = false) ignored.
 struct LoadResult {
   std::vector<std::string> missing;     // in the module, not in the state dict
@@ -57,7 +63,9 @@ class Module {
   // Names have no dots and are unique in a module. Returns a reference to the registered tensor; assigning to it
   // (head.weight = embedding.weight) ties parameters. An undefined tensor reserves a name and is not listed.
   Tensor& register_parameter(const std::string& name, const Tensor& value, bool requires_grad = true);
-  Tensor& register_buffer(const std::string& name, const Tensor& value) { return add_slot(name, value, Kind::buffer); }
+  Tensor& register_buffer(const std::string& name, const Tensor& value, BufferKind kind = BufferKind::other) {
+    return add_slot(name, value, kind == BufferKind::other ? Kind::buffer : Kind::running_statistic);
+  }
   // Moves the module in; returns a reference to it.
   template <class M>
     requires std::is_base_of_v<Module, M>
@@ -73,8 +81,12 @@ class Module {
 
   // Dotted paths in the order of registration, a module's own before its children's. A shared tensor is listed
   // once, under its first name. recurse = false: only the module's own.
-  NamedTensors named_parameters(bool recurse = true) const { return list(Kind::parameter, recurse); }
-  NamedTensors named_buffers(bool recurse = true) const { return list(Kind::buffer, recurse); }
+  NamedTensors named_parameters(bool recurse = true) const { return list({Kind::parameter}, recurse); }
+  NamedTensors named_buffers(bool recurse = true) const {
+    return list({Kind::buffer, Kind::running_statistic}, recurse);
+  }
+  // The buffers of kind running_statistic.
+  NamedTensors named_running_statistics(bool recurse = true) const { return list({Kind::running_statistic}, recurse); }
   std::vector<std::pair<std::string, Module*>> named_modules();  // the module itself first, under ""
   std::vector<Tensor> parameters() const {
     std::vector<Tensor> all;
@@ -146,7 +158,7 @@ class Module {
  private:
   friend class Layer;
   friend class ModuleCall;
-  enum class Kind : std::uint8_t { parameter, buffer };
+  enum class Kind : std::uint8_t { parameter, buffer, running_statistic };
   struct Slot {
     std::string name;
     Tensor value;
@@ -154,7 +166,7 @@ class Module {
   };
   // visit(path of the module, module), each module once, or as often as it was registered.
   template <class M, class F> static void walk(M& root, const F& visit, bool once = true);
-  NamedTensors list(Kind kind, bool recurse) const;
+  NamedTensors list(std::initializer_list<Kind> kinds, bool recurse) const;
   void check_name(const std::string& name, const char* what) const;
   Tensor& add_slot(const std::string& name, const Tensor& value, Kind kind);
   void add_child(const std::string& name, const std::shared_ptr<Module>& module);

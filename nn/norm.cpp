@@ -20,8 +20,10 @@ static Tensor full_or_none(bool wanted, const Shape& sizes, double value, DType 
 BatchNorm::BatchNorm(std::int64_t channels, int min_dims, int max_dims, const BatchNormOptions& o)
     : weight(register_parameter("weight", full_or_none(o.affine, {count("BatchNorm", "channels", channels)}, 1))),
       bias(register_parameter("bias", full_or_none(o.affine, {channels}, 0))),
-      running_mean(register_buffer("running_mean", full_or_none(o.track_running_stats, {channels}, 0))),
-      running_var(register_buffer("running_var", full_or_none(o.track_running_stats, {channels}, 1))),
+      running_mean(register_buffer("running_mean", full_or_none(o.track_running_stats, {channels}, 0),
+                                   BufferKind::running_statistic)),
+      running_var(register_buffer("running_var", full_or_none(o.track_running_stats, {channels}, 1),
+                                  BufferKind::running_statistic)),
       num_batches_tracked(
           register_buffer("num_batches_tracked", full_or_none(o.track_running_stats, {}, 0, DType::i64))),
       options_(o),

@@ -399,6 +399,7 @@ void Reader::input(const Json& spec, const Json& arg, const Json& tensors, Scope
     in.kind = InputKind::buffer;
     in.name = of.at("buffer_name").get<std::string>();
     in.persistent = !of.contains("persistent") || of.at("persistent").get<bool>();
+    in.counts_batches = in.name.ends_with("num_batches_tracked");
   } else if (kind == "tensor_constant") {
     in.kind = InputKind::constant;
     in.name = of.at("tensor_constant_name").get<std::string>();

@@ -45,9 +45,10 @@ enum class InputKind : std::uint8_t { parameter, buffer, constant, user };
 struct Input {
   InputKind kind = InputKind::user;
   int value = 0;
-  std::string name;        // the key in the state dict; of a user's input its name
-  bool persistent = true;  // buffers: whether the state dict has it
-  bool tensor = true;      // user's inputs: a tensor, else an integer
+  std::string name;             // the key in the state dict; of a user's input its name
+  bool persistent = true;       // buffers: whether the state dict has it
+  bool counts_batches = false;  // buffers of a batch norm; its name alone tells. They stand still in evaluation
+  bool tensor = true;           // user's inputs: a tensor, else an integer
   DType dtype = DType::f32;
   std::vector<std::int64_t> sizes;  // of a tensor; -1: any size
 };

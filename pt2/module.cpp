@@ -255,14 +255,14 @@ class Tree {
     return *modules_[path];
   }
   // The tensor of this key, registered the first time.
-  const Tensor* add(const std::string& key, const Weight& weight) {
+  const Tensor* add(const std::string& key, const Weight& weight, nn::BufferKind kind = nn::BufferKind::other) {
     if (const auto found = slots_.find(key); found != slots_.end()) return found->second;
     const auto dot = key.rfind('.');
     nn::Module& owner = module(dot == std::string::npos ? "" : key.substr(0, dot));
     const std::string name = key.substr(dot == std::string::npos ? 0 : dot + 1);
     const bool trained = weight.parameter && weight.requires_grad && weight.tensor.is_floating();
     const Tensor& slot = weight.parameter ? owner.register_parameter(name, weight.tensor, trained)
-                                          : owner.register_buffer(name, weight.tensor);
+                                          : owner.register_buffer(name, weight.tensor, kind);
     return slots_[key] = &slot;
   }
 
@@ -303,7 +303,8 @@ static void add_line(std::map<std::string, std::string>& lines, const PythonLine
 }
 
 // Fills the module tree and the program's state from the archive's tensors.
-static void add_state(const Archive& archive, Graph& graph, Tree& tree, std::vector<ProgramState>& state) {
+static void add_state(const Archive& archive, const Graph& graph, const Plan& plan, Tree& tree,
+                      std::vector<ProgramState>& state) {
   if (archive.contains("data/weights/model.pt"))
     throwf(
         "written by PyTorch {}, which keeps weights in a pickle; pickles are never opened. Export it again with 2.9 or "
@@ -315,9 +316,11 @@ static void add_state(const Archive& archive, Graph& graph, Tree& tree, std::vec
     if (in.kind == InputKind::user) continue;
     ProgramState s;
     s.value = in.value;
-    s.counter = in.name.ends_with("num_batches_tracked");
+    s.counter = in.counts_batches;
     if (weights.contains(in.name) && in.persistent && in.kind != InputKind::constant) {
-      s.slot = tree.add(in.name, find(weights, in.name));
+      const bool statistic = is_running_statistic(plan, in.value);
+      const auto kind = statistic ? nn::BufferKind::running_statistic : nn::BufferKind::other;
+      s.slot = tree.add(in.name, find(weights, in.name), kind);
     } else {
       s.constant = find(constants.contains(in.name) ? constants : weights, in.name).tensor;
       s.follows_dtype = in.kind != InputKind::constant;
@@ -325,18 +328,6 @@ static void add_state(const Archive& archive, Graph& graph, Tree& tree, std::vec
     state.push_back(std::move(s));
   }
   for (const auto& [key, weight] : weights) tree.add(key, weight);  // what no op reads, and further names of tied ones
-}
-
-// Whether a batch norm updates this value in place.
-static bool is_running_statistic(const Plan& plan, int value) {
-  const auto updates = [value](const Step& step) {
-    if (step.op->target != "aten.batch_norm.default") return false;
-    return std::ranges::any_of(std::initializer_list<std::size_t>{3, 4}, [&](std::size_t i) {
-      const Ref* const of = i < step.arguments.size() ? step.arguments[i].get<Ref>() : nullptr;
-      return of && of->id == value;
-    });
-  };
-  return std::ranges::any_of(plan.steps, updates);
 }
 
 // Reads the whole archive.
@@ -351,7 +342,7 @@ std::shared_ptr<ExportedModule> build(const Archive& archive, const LoadOptions&
   p.in_training = p.plan.training_calls > 0 || p.plan.evaluation_calls == 0;
   const std::shared_ptr<ExportedModule> module(new ExportedModule(std::move(program)));
   Tree tree(*module, p.graph.modules);
-  add_state(archive, p.graph, tree, p.state);
+  add_state(archive, p.graph, p.plan, tree, p.state);
   for (std::size_t i = 0; i < p.state.size(); ++i) {
     const Tensor* const slot = p.state[i].slot;
     p.state_of[p.state[i].value] = i;

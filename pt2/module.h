@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "../nn/embedding.h"
 #include "../nn/module.h"
 #include "../nn/norm.h"
 #include "ops_table.h"
@@ -33,7 +34,7 @@ struct PythonModule {
   std::string python_class;  // "torch.nn.modules.conv.Conv2d"; empty if no op ran in it
 };
 struct Submodule : nn::Module, PythonModule {};
-struct Embedding : nn::Module, PythonModule {};
+struct Embedding : nn::Module, nn::LookupTable, PythonModule {};
 struct Norm : nn::Norm, PythonModule {};
 
 // The name of a module's class: of Python for one of an exported model ("Conv2d"), otherwise Module::kind().

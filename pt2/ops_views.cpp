@@ -201,17 +201,6 @@ Tensor narrow_back(const Arguments& a, const Tensor& view, int) {
 }
 
 Value chunk_row(const Arguments& a) { return list_of(chunk(a.tensor(0), a.integer(1), a.dim(2))); }
-Value split_row(const Arguments& a) {
-  if (const std::vector<std::int64_t> sizes = a.integers(1); sizes.size() == 1)
-    return list_of(split(a.tensor(0), sizes[0], a.dim(2)));
-  std::vector<Tensor> parts;
-  std::int64_t start = 0;
-  for (const std::int64_t n : a.integers(1)) {
-    parts.push_back(narrow(a.tensor(0), a.dim(2), start, n));
-    start += n;
-  }
-  return list_of(parts);
-}
 Value split_sizes(const Arguments& a) {
   std::vector<Tensor> parts;
   std::int64_t start = 0;
@@ -220,6 +209,10 @@ Value split_sizes(const Arguments& a) {
     start += n;
   }
   return list_of(parts);
+}
+Value split_row(const Arguments& a) {
+  const std::vector<std::int64_t> sizes = a.integers(1);
+  return sizes.size() == 1 ? list_of(split(a.tensor(0), sizes[0], a.dim(2))) : split_sizes(a);
 }
 Value tensor_split(const Arguments& a) {
   const Tensor& x = a.tensor(0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <unordered_set>
@@ -308,5 +309,16 @@ Plan Planner::make() {
 }  // namespace
 
 Plan make_plan(const Graph& graph) { return Planner(graph).make(); }
+
+bool is_running_statistic(const Plan& plan, int value) {
+  const auto updates = [value](const Step& step) {
+    if (step.op->target != "aten.batch_norm.default") return false;
+    return std::ranges::any_of(std::initializer_list<std::size_t>{3, 4}, [&](std::size_t i) {
+      const Ref* const of = i < step.arguments.size() ? step.arguments[i].get<Ref>() : nullptr;
+      return of && of->id == value;
+    });
+  };
+  return std::ranges::any_of(plan.steps, updates);
+}
 
 }  // namespace gradual::pt2

@@ -49,4 +49,7 @@ struct Plan {
 // Error that lists every unknown op, with its count and Python lines, or names a call that lacks an argument.
 Plan make_plan(const Graph& graph);
 
+// Whether a batch norm updates this value in place: a mean or a variance over batches.
+bool is_running_statistic(const Plan& plan, int value);
+
 }  // namespace gradual::pt2

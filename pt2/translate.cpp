@@ -200,7 +200,8 @@ void Translator::add_slot(const StateSlot& slot, std::vector<std::string>& lines
     lines.push_back(
         fmt::format("Tensor& {} = register_parameter({}, {}{});", member, quoted(slot.name), value, trained));
   } else {
-    lines.push_back(fmt::format("Tensor& {} = register_buffer({}, {});", member, quoted(slot.name), value));
+    const char* const kind = slot.statistic ? ", nn::BufferKind::running_statistic" : "";
+    lines.push_back(fmt::format("Tensor& {} = register_buffer({}, {}{});", member, quoted(slot.name), value, kind));
   }
 }
 

@@ -286,7 +286,7 @@ void FunctionWriter::write_in_place(const Step& step, const Expression& e, std::
   if (!e.keeps_dtype) text = fmt::format("pt2::in_place_of({}, {})", old, text);
   text = guarded(step, text);
   if (p_.state.contains(step.written)) {
-    const bool counter = p_.state.at(step.written)->name.ends_with("num_batches_tracked");
+    const bool counter = p_.state.at(step.written)->counts_batches;
     text_.body.push_back(fmt::format("{}pt2::update({}, {});", counter ? "if (training()) " : "", old, text));
   } else {
     const std::vector<std::string> assigned = assigned_names(p_.node(run_.items[index].step).line.text);

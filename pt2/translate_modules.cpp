@@ -194,18 +194,20 @@ ModuleNode& ModuleTree::add(const std::string& path) {
 }
 
 void ModuleTree::add_state() {
-  const auto add_slot = [&](const std::string& key, const Weight& weight, bool registered) {
+  const auto add_slot = [&](const std::string& key, const Weight& weight) -> StateSlot& {
     const std::string owner = parent_of(key);
-    add(owner).slots.push_back({key.substr(owner.empty() ? 0 : owner.size() + 1), key, &weight, registered});
+    const std::string name = key.substr(owner.empty() ? 0 : owner.size() + 1);
+    return add(owner).slots.emplace_back(StateSlot{.name = name, .key = key, .weight = &weight});
   };
   std::set<std::string> done;
   for (const Input& in : program_.graph.inputs) {  // in PyTorch's order
     if (in.kind == InputKind::user || !done.insert(in.name).second) continue;
-    const bool stored = in.kind != InputKind::constant && in.persistent && program_.weights.contains(in.name);
-    add_slot(in.name, program_.weight(in), stored);
+    StateSlot& slot = add_slot(in.name, program_.weight(in));
+    slot.registered = in.kind != InputKind::constant && in.persistent && program_.weights.contains(in.name);
+    slot.statistic = is_running_statistic(program_.plan, in.value);
   }
   for (const auto& [key, weight] : program_.weights)
-    if (done.insert(key).second) add_slot(key, weight, true);
+    if (done.insert(key).second) add_slot(key, weight);
 }
 
 void ModuleTree::add_runs(const ModuleRun& run) {

@@ -17,6 +17,7 @@ struct StateSlot {
   std::string key;
   const Weight* weight = nullptr;
   bool registered = true;  // the state dict has it
+  bool statistic = false;  // a running statistic of a batch norm
 };
 
 struct ModuleNode {

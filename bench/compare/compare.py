@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Gradual against PyTorch and libtorch: the same models, data, threads and precisions, run in turn in one call.
 
-`./dev compare` builds the workers and calls this. Medians and quartiles of rounds; a ratio is taken within each round and
-says how many times faster Gradual is than the peer.
+`./dev compare` builds the workers and calls this. Medians and quartiles of rounds; a ratio is taken within each round
+and says how many times faster Gradual is than the peer.
 """
 
 import argparse
@@ -64,13 +64,15 @@ def at_least_1(text):
 def arguments():
     p = argparse.ArgumentParser(prog="./dev compare", description=__doc__.split("\n\n")[0],
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("--device", choices=WORKLOADS, default="cpu", help="cuda: larger models and ops, against PyTorch alone")
+    p.add_argument("--device", choices=WORKLOADS, default="cpu",
+                   help="cuda: larger models and ops, against PyTorch alone")
     p.add_argument("--models", metavar="LIST",
                    help=f"of {', '.join(MODELS)} (cuda: {', '.join(GPU_MODELS)}); all, unless --ops is given")
     p.add_argument("--ops", nargs="?", const="all", metavar="LIST",
                    help=f"single ops, of {', '.join(OPS)} (cuda: {', '.join(GPU_OPS)}); all, unless --models is given")
     p.add_argument("--precisions", metavar="LIST",
-                   help=f"of {', '.join(PRECISIONS)}; default on cpu: {','.join(DEFAULT_PRECISIONS['cpu'])}, on cuda: all")
+                   help=f"of {', '.join(PRECISIONS)}; default on cpu: {','.join(DEFAULT_PRECISIONS['cpu'])}, "
+                        "on cuda: all")
     p.add_argument("--threads", type=thread_counts, default="1,all", metavar="LIST")
     p.add_argument("--rounds", type=at_least_1, default=9, metavar="N")
     p.add_argument("--round-seconds", type=float, default=0.3, metavar="S", help="of each contestant in each round")
@@ -150,7 +152,8 @@ def results_of(contestants, row, problems, what):
 def against_peers(row, contestants):
     """Adds the ratios of a row, and the better peer."""
     ours = contestants[OURS].times
-    row["ratios"] = {name: ratios(c.times, ours) for name, c in contestants.items() if name not in (OURS, COMPILED, OWN)}
+    peers = {name: c for name, c in contestants.items() if name not in (OURS, COMPILED, OWN)}
+    row["ratios"] = {name: ratios(c.times, ours) for name, c in peers.items()}
     if COMPILED in contestants:
         row["compiled"] = {**ratios(contestants[COMPILED].times, ours), "goal": row.get("compiled_goal")}
     if row["ratios"]:
@@ -221,8 +224,9 @@ def compare_model(model, threads, args, frameworks, found):
 def compare_op(op, threads, args, frameworks, found):
     spec = dict(args.workloads["ops"][op])
     work, peak, goal = spec.pop("work"), spec.pop("peak", None), spec.pop("goal", None)
+    moves_bytes = spec["op"] in ("cast", "softmax", "layer_norm", "adamw", "batch_norm", "avg_pool2d")
     row = {"op": op, "threads": threads, "peak": peak, "goal": goal, "work": work, "results": {}, "failed": {},
-           "ratio_goal": spec.pop("ratio", None), "bytes": spec["op"] in ("cast", "softmax", "layer_norm", "adamw", "batch_norm", "avg_pool2d")}
+           "ratio_goal": spec.pop("ratio", None), "bytes": moves_bytes}
     contestants = {}
     with ExitStack() as stack:
         def join(name, framework, request):
@@ -264,8 +268,8 @@ def compare_op(op, threads, args, frameworks, found):
 def main():
     args = arguments()
     found = {"date": datetime.date.today().isoformat(), "commit": machine.commit(HERE), "machine": machine.describe(),
-             "settings": {"device": args.device, "rounds": args.rounds, "round_seconds": args.round_seconds, "clock": args.clock,
-                          "same_environment": args.same_environment,
+             "settings": {"device": args.device, "rounds": args.rounds, "round_seconds": args.round_seconds,
+                          "clock": args.clock, "same_environment": args.same_environment,
                           "environment": {k: v for k, v in os.environ.items() if k.startswith(("OMP_", "GOMP_"))}},
              "frameworks": {}, "absent": {}, "models": [], "precision_gains": [], "ops": [], "problems": []}
     frameworks = find_frameworks(args, found)

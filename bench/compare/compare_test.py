@@ -1,5 +1,5 @@
-"""Runs the driver on tiny rounds: python3 compare_test.py PATH/gradual-compare. Needs no torch; peers are played by this
-very file (--play), which answers as a worker would, with times that are known."""
+"""Runs the driver on tiny rounds: python3 compare_test.py PATH/gradual-compare. Needs no torch; peers are played by
+this very file (--play), which answers as a worker would, with times that are known."""
 
 import json
 import os
@@ -18,7 +18,7 @@ GRADUAL = None
 
 
 def play(parameters, runs):
-    """A peer whose every step takes 1 ms by its own account, and which dies before run number `runs`, if that is not 0."""
+    """A peer whose every step takes 1 ms by its own account. It dies before run number `runs`, if that is not 0."""
     count = 0
     for line in sys.stdin:
         request = json.loads(line)
@@ -56,8 +56,8 @@ def rows(markdown):
 class Emulation(unittest.TestCase):
     def run_it(self, *arguments):
         run = subprocess.run(
-            [sys.executable, os.path.join(HERE, "emulation.py"), "--gradual", GRADUAL, "--networks", "MLP", "--rounds", "1",
-             "--round-seconds", "0.001", *arguments], capture_output=True, text=True, timeout=400)
+            [sys.executable, os.path.join(HERE, "emulation.py"), "--gradual", GRADUAL, "--networks", "MLP",
+             "--rounds", "1", "--round-seconds", "0.001", *arguments], capture_output=True, text=True, timeout=400)
         return run.returncode, run.stdout, run.stderr
 
     def test_ratios_to_our_own_fp32(self):

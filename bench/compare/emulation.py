@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A training step under each emulated recipe as a ratio to Gradual's own fp32, and the peers that emulate the same.
 
-One thread. All recipes of a network, with and without counting, and the peers take turns in one run; a time is the least
-of all rounds, the median is printed too. `./dev compare --emulation` builds the worker and calls this.
+One thread. All recipes of a network, with and without counting, and the peers take turns in one run; a time is the
+least of all rounds, the median is printed too. `./dev compare --emulation` builds the worker and calls this.
 """
 
 import argparse
@@ -187,8 +187,8 @@ def markdown(args, own, peers, absent, problems, meanwhile):
         text += f"Meanwhile other programs took {meanwhile['others']:.0%} of the processors' time.\n"
     text += "\n## A training step relative to Gradual's own fp32\n\n"
     text += table(["network", "recipe", "ms", "ratio", "median", "counting", "peak memory"], own)
-    text += "\n`ms` and `ratio` are of the least times, `median` of the ratios of all rounds. `counting` is the step with\n"
-    text += "all casts counted relative to the step without. In brackets: the goal.\n"
+    text += "\n`ms` and `ratio` are of the least times, `median` of the ratios of all rounds. `counting` is the step "
+    text += "with\nall casts counted relative to the step without. In brackets: the goal.\n"
     if peers:
         text += "\n## Peers that emulate the same\n\n"
         text += table(["network", "recipe", "Gradual, ms", "peer", "ms", "times as long"], peers)

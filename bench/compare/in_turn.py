@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Steps of two builds of gradual-compare in turn, as ratios: in_turn.py BINARY_A BINARY_B [MODEL...]
 
-CPU time of a step on one thread, 7 rounds of a quarter second each. Prints the median of A's steps, and B / A: the median, least and
-largest of the rounds. What both inherit of the environment (GRADUAL_CPU_ISA, DNNL_MAX_CPU_ISA) chooses the instruction set; each
-binary may be a command, as "chroot ROOT /path/gradual-compare".
+CPU time of a step on one thread, 7 rounds of a quarter second each. Prints the median of A's steps, and B / A: the
+median, least and largest of the rounds. What both inherit of the environment (GRADUAL_CPU_ISA, DNNL_MAX_CPU_ISA)
+chooses the instruction set; each binary may be a command, as "chroot ROOT /path/gradual-compare".
 """
 
 import shlex

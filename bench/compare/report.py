@@ -79,7 +79,8 @@ def model_line(row):
 def op_line(row):
     mine = row["results"].get(OURS, {})
     share = f", {100 * mine['share']['median']:.0f}% of the peak" if "share" in mine else ""
-    return f"{row['op']} {row['threads']}t: {rate(row, mine['rate']['median']) if mine else 'failed'}{share}; {_better(row)}"
+    speed = rate(row, mine["rate"]["median"]) if mine else "failed"
+    return f"{row['op']} {row['threads']}t: {speed}{share}; {_better(row)}"
 
 
 def _models(rows):
@@ -88,10 +89,10 @@ def _models(rows):
     body = [[r["model"], r["precision"], str(r["threads"]), *(_time(r, name) for name in (OURS, *PEERS)), _better(r),
              verdict(r["ratio"], r["goal"]) if "ratio" in r else "", *_memory(r)] for r in rows]
     return "## A training step\n\n" + table(header, body) + (
-        "\nMedian (quartiles) of a step: gradients dropped, forward, loss, backward, update. The ratio is of the rounds' "
-        "pairs: how many\ntimes faster Gradual is than the faster peer. In brackets: which of its own settings a peer was "
-        "fastest with. Peak memory: bytes\nthat Gradual's allocator counted at once; resident: how far the process's "
-        "resident memory rose, for Gradual / PyTorch / libtorch.\n")
+        "\nMedian (quartiles) of a step: gradients dropped, forward, loss, backward, update. The ratio is of the "
+        "rounds' pairs: how many\ntimes faster Gradual is than the faster peer. In brackets: which of its own settings "
+        "a peer was fastest with. Peak memory: bytes\nthat Gradual's allocator counted at once; resident: how far the "
+        "process's resident memory rose, for Gradual / PyTorch / libtorch.\n")
 
 
 def _gpu_models(rows):
@@ -103,9 +104,9 @@ def _gpu_models(rows):
              " / ".join(size(r["results"][n]["memory"]["allocator"]) if n in r["results"] else "-"
                         for n in (OURS, "PyTorch"))] for r in rows]
     return "## A training step on the GPU\n\n" + table(header, body) + (
-        "\nMedian (quartiles) of a step: gradients dropped, forward, loss, backward, update; many steps between two waits "
-        "for the GPU. In\nbrackets: which of its own settings PyTorch was fastest with, in eager mode; torch.compile has the "
-        "same. Peak memory: bytes that\nthe framework's allocator counted at once.\n")
+        "\nMedian (quartiles) of a step: gradients dropped, forward, loss, backward, update; many steps between two "
+        "waits for the GPU. In\nbrackets: which of its own settings PyTorch was fastest with, in eager mode; "
+        "torch.compile has the same. Peak memory: bytes that\nthe framework's allocator counted at once.\n")
 
 
 def _memory_ratios(rows):
@@ -123,7 +124,8 @@ def _gpu_ops(rows):
              spread(r["ratios"]["PyTorch"]) if r.get("ratios") else "-",
              verdict(r["ratio"], r["ratio_goal"]) if "ratio" in r else ""] for r in rows]
     return "## Single ops on the GPU\n\n" + table(header, body) + (
-        "\nOwn kernels: Gradual's, in place of the library's. batch_norm, avg_pool2d and attention are forward and backward.\n")
+        "\nOwn kernels: Gradual's, in place of the library's. batch_norm, avg_pool2d and attention are forward and "
+        "backward.\n")
 
 
 def _gains(rows):
@@ -141,19 +143,20 @@ def _ops(rows):
         body.append([r["op"], str(r["threads"]), cells[0], spread(share, "{:.0%}") if share else "-",
                      verdict(share["median"], r["goal"], "{:.0%}") if share else "", top, *cells[1:], _better(r)])
     return "## Single ops\n\n" + table(header, body) + (
-        "\nShares are of what the machine did at most in the same rounds: multiply-adds in registers, or bytes read and "
-        "written in loops\nover arrays that exceed the caches: a copy or, for casts to half, an addition, which reads two bytes "
-        "for one written as they do. conv2d\nis forward and both gradients; adamw has bf16 parameters and f32 masters, which "
-        "the peers do as an\nf32 AdamW between two conversions.\n")
+        "\nShares are of what the machine did at most in the same rounds: multiply-adds in registers, or bytes read "
+        "and written in loops\nover arrays that exceed the caches: a copy or, for casts to half, an addition, which "
+        "reads two bytes for one written as they do. conv2d\nis forward and both gradients; adamw has bf16 "
+        "parameters and f32 masters, which the peers do as an\nf32 AdamW between two conversions.\n")
 
 
 def _heading(found):
     m, s = found["machine"], found["settings"]
     lines = [f"# Gradual against PyTorch, {found['date']}", "",
-             f"Commit {found['commit']}. {m['cpu']} ({m['family']}; {', '.join(m['extensions']) or 'no AVX2'}), {m['cores']} "
-             f"cores{' of a virtual machine' if m['virtual'] else ''}, {m['system']}.", ""]
+             f"Commit {found['commit']}. {m['cpu']} ({m['family']}; {', '.join(m['extensions']) or 'no AVX2'}), "
+             f"{m['cores']} cores{' of a virtual machine' if m['virtual'] else ''}, {m['system']}.", ""]
     for name, hello in found["frameworks"].items():
-        facts = [f"{key} {hello[key]}" for key in ("compiler", "backend", "onednn", "python", "blas", "gpu") if hello.get(key)]
+        known = ("compiler", "backend", "onednn", "python", "blas", "gpu")
+        facts = [f"{key} {hello[key]}" for key in known if hello.get(key)]
         lines.append(f"- {name} {hello['version']}" + (f" ({', '.join(facts)})" if facts else ""))
     lines += [f"- {name}: not compared, {reason}" for name, reason in found["absent"].items()]
     lines += ["", f"{s['rounds']} rounds of {s['round_seconds']:g} s each, in turn."]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What `linear_backward_weight` gains, which gives the gradients of a linear layer's weight and bias on a GPU as one op:
-separate_gradients.py BINARY [DEVICE]
+"""What `linear_backward_weight` gains, which gives the gradients of a linear layer's weight and bias on a GPU as one
+op: separate_gradients.py BINARY [DEVICE]
 
-Time of a step with two ops divided by that with one, in turn, 15 rounds of a quarter second each: the median, and the quartiles. An
-op of its own stays if it gains 5% of a model's step (CONTRIBUTING.md).
+Time of a step with two ops divided by that with one, in turn, 15 rounds of a quarter second each: the median, and the
+quartiles. An op of its own stays if it gains 5% of a model's step (CONTRIBUTING.md).
 """
 
 import statistics

@@ -15,7 +15,7 @@ MASK = 0xFFFFFFFF
 STREAMS = {"inputs": 0, "classes": 1, "tokens": 2}
 
 
-# --- data: synthetic.h's --------------------------------------------------------------------------------------------------
+# --- data: synthetic.h's ----------------------------------------------------------------------------------------------
 
 
 def hashed(stream, count):
@@ -30,7 +30,7 @@ def numbers(count):
     return ((hashed("inputs", count).double() / 2147483648.0 - 1) * 1.7320508).float()
 
 
-# --- models ---------------------------------------------------------------------------------------------------------------
+# --- models -----------------------------------------------------------------------------------------------------------
 
 
 def mlp(widths):
@@ -177,7 +177,7 @@ class Training:
         return {"parameters": sum(p.numel() for p in self.model.parameters()), "data": self.data}
 
 
-# --- ops ------------------------------------------------------------------------------------------------------------------
+# --- ops --------------------------------------------------------------------------------------------------------------
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -287,7 +287,7 @@ class Op:
         return {}
 
 
-# --- requests -------------------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def process_bytes(field):
@@ -306,8 +306,11 @@ class Session:
     resident = None
 
     def hello(self, _):
-        return {"framework": "PyTorch", "version": torch.__version__, "variants": ["channels_last", "fused"] + ["compile"] * torch.cuda.is_available(),
-                "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None, "python": sys.version.split()[0], "config": torch.__config__.show()}
+        has_gpu = torch.cuda.is_available()
+        return {"framework": "PyTorch", "version": torch.__version__,
+                "variants": ["channels_last", "fused"] + ["compile"] * has_gpu,
+                "gpu": torch.cuda.get_device_name() if has_gpu else None,
+                "python": sys.version.split()[0], "config": torch.__config__.show()}
 
     def threads(self, request):
         torch.set_num_threads(request["count"])
@@ -360,7 +363,8 @@ class Session:
     def memory(self, _):
         high = process_bytes("VmHWM")
         known = high is not None and self.resident is not None
-        return {"resident": high - self.resident if known else None, "allocator": None if DEVICE == "cpu" else torch.cuda.max_memory_allocated()}
+        return {"resident": high - self.resident if known else None,
+                "allocator": None if DEVICE == "cpu" else torch.cuda.max_memory_allocated()}
 
 
 def main():

@@ -33,13 +33,14 @@ GPU_MODELS = {
     "mlp_large": {**_mlp([784, 2048, 2048, 10], 1024), "goal": {}},
     "cnn": {**MODELS["cnn"], "batch": 512, "goal": {"bf16": 1}},
     "resnet_small": {**MODELS["resnet_small"], "batch": 512, "goal": {}},
-    "gpt2_small": {"kind": "gpt", "input": [1024], "classes": 50304, "width": 768, "heads": 12, "layers": 12, "batch": 8,
-                   "optimizer": {"kind": "adamw", "lr": 3e-4, "weight_decay": 0.1}, "goal": {"bf16": 1}},
+    "gpt2_small": {"kind": "gpt", "input": [1024], "classes": 50304, "width": 768, "heads": 12, "layers": 12,
+                   "batch": 8, "optimizer": {"kind": "adamw", "lr": 3e-4, "weight_decay": 0.1}, "goal": {"bf16": 1}},
 }
 # bf16 autocast against Gradual's f32
 PRECISION_GOALS = {"mlp_large": 1.7, "gpt_small": 1.3}
 
-PRECISIONS = ("f32", "tf32", "f16", "bf16")  # f16, bf16: autocast around forward and loss; f16 with a dynamic loss scale
+# f16, bf16: autocast around forward and loss; f16 with a dynamic loss scale
+PRECISIONS = ("f32", "tf32", "f16", "bf16")
 DEFAULT_PRECISIONS = {"cpu": ("f32", "bf16"), "cuda": ("f32", "tf32", "f16", "bf16")}
 
 # Built before the measured model, so that memory for a framework's first use does not count as the model's.

@@ -1,4 +1,4 @@
-"""ddp.py MODEL HOOK STEPS RANK ADDRESS: what gradual-dist-step measures, by PyTorch's DistributedDataParallel over gloo.
+"""ddp.py MODEL HOOK STEPS RANK ADDRESS: what gradual-dist-step measures, by PyTorch's DistributedDataParallel, gloo.
 
 HOOK: none or fp16 (bf16's hook needs NCCL). Two ranks; ADDRESS is rank 0's.
 """

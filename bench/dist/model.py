@@ -47,7 +47,8 @@ def main(file):
             values[j] = max(0, values[j] + column @ (1 - rows @ values) / (column @ column))
     errors, terms = rows @ values - 1, dict(zip(names, values))
     print("terms:", {name: float(f"{value:.3g}") for name, value in terms.items()})
-    print(f"relative error of the fit: {100 * (errors**2).mean() ** 0.5:.0f}% (rms), {100 * abs(errors).max():.0f}% at most")
+    rms = (errors**2).mean() ** 0.5
+    print(f"relative error of the fit: {100 * rms:.0f}% (rms), {100 * abs(errors).max():.0f}% at most")
     for model in NUMBERS:
         for exchange in BITS:
             steps = [terms[model] + terms["w"] + terms["k"] * wire(model, exchange, RATES["1gbit"], ranks)

@@ -206,7 +206,8 @@ def page(rows):
         above 1e-4, PyTorch's own spread, the largest distance of four more runs in f32: without oneDNN, and three in
         which each weight is moved by chance to a neighbouring number of f32. A ReLU or a maximum whose argument changes
         its side makes such a distance large. A model above 1e-4 has the verdict *rounding* if Gradual's distance is at
-        most {AS_EXACT} times the larger one of PyTorch's: Gradual is then as far from the exact numbers as PyTorch is."""
+        most {AS_EXACT} times the larger one of PyTorch's: Gradual is then as far from the exact numbers as
+        PyTorch is."""
     )
     yield ""
     yield from table([r for r in rows if r["model"] in models.MODELS])

@@ -88,7 +88,8 @@ def main():
 `python bench/import_check/planted.py --program build/release/gradual-lab --write`, PyTorch {torch.__version__}. Each
 model of `bench/import_check/planted_models.py` has one mistake. It is exported, trained for a few epochs of random data
 under fp32 and one recipe, and the lab's first finding names a line of Python. Where two lines make the mistake together
-(a value, and the op that it breaks), either is right. The models and their recipes were chosen so that the mistake shows.
+(a value, and the op that it breaks), either is right. The models and their recipes were chosen so that the mistake
+shows.
 
 {len(rows)} mistakes: the line is right for {right}.
 

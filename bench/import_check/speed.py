@@ -134,7 +134,8 @@ def race(program, name, make, folder):
 def races(program, folder, rounds):
     yield ""
     yield "The same model written in C++ (twins.h) takes a step in turn with the imported one, in one process and from"
-    yield f"the same weights: {rounds} runs of {RACE_STEPS} steps. The ratio is the median of those of neighbouring steps."
+    yield f"the same weights: {rounds} runs of {RACE_STEPS} steps. The ratio is the median of those of neighbouring"
+    yield "steps."
     yield ""
     yield "| model | in C++, ms | imported, ms | ratio of a step | losses differ by |"
     yield "|---|---:|---:|---:|---:|"

@@ -134,7 +134,8 @@ def main():
         "## Trainings",
         "",
         f"`python bench/import_check/train.py --program .. --work ..`: {options.steps} steps of SGD in f32. The",
-        "columns are the absolute differences of the loss from PyTorch's: Gradual's, and those of PyTorch without oneDNN, with",
+        "columns are the absolute differences of the loss from PyTorch's: Gradual's, and those of PyTorch without "
+        "oneDNN, with",
         "each weight moved by chance to a neighbouring number of f32 at the start, and in f64.",
         "",
     ]

@@ -61,7 +61,8 @@ def planted(program, folder):
         right += itself
         among += listed and not itself
         verdict = "the op" if itself else f"among {len(others) + 1} ops" if listed else "elsewhere"
-        lines.append(f"| {name} | `{op}` | {verdict} | `{first['tensor']}`, `{first['op']}` | {float(first['worst']):.3g} |")
+        place = f"`{first['tensor']}`, `{first['op']}`"
+        lines.append(f"| {name} | `{op}` | {verdict} | {place} | {float(first['worst']):.3g} |")
     return lines, right, among
 
 
@@ -125,8 +126,8 @@ def main():
 `bench/judge/models.py`. docs/judge.md says what is compared.
 
 These are the models and bugs with which the judge was written. After a first run, the units of rounding of elementwise
-ops went from 4 to 8 and the smallest numbers of f16 were allowed for, because of two false alarms of the first seed, and
-the recording of functions was added, because four bugs were only placed among several ops. Norms, losses, sums
+ops went from 4 to 8 and the smallest numbers of f16 were allowed for, because of two false alarms of the first seed,
+and the recording of functions was added, because four bugs were only placed among several ops. Norms, losses, sums
 and quotients have had bounds in place of estimates since then. The seeds after the first were new: on 2026-11-29 they
 showed 1 false alarm, the gradient of an average pool, whose overlapping windows PyTorch adds up in bf16. Activations of
 large numbers showed more, gradients of a sigmoid (1.6 times too much) and of a GELU by tanh (4.6 times), where

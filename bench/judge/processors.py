@@ -126,18 +126,19 @@ def main():
         for name in models.MODELS:
             for dtype in DTYPES:
                 for words, row in judged(a.program, name, dtype, a.seeds, folder).items():
-                    lines.append(
-                        f"| {name} | {dtype} | {words} | {row.tensors} | {row.wrong} | {row.first} | {row.nearest:.2f} |"
-                    )
+                    counts = f"{row.tensors} | {row.wrong} | {row.first} | {row.nearest:.2f}"
+                    lines.append(f"| {name} | {dtype} | {words} | {counts} |")
                     print(lines[-1], flush=True)
                     rows.append(row)
+    tensors = sum(r.tensors for r in rows)
+    wrong = sum(r.wrong for r in rows)
     text = f"""# Healthy steps on other instruction sets and with other kernels
 
 `python bench/judge/processors.py build/release/gradual-lab --write`, PyTorch {torch.__version__}, {processor()}. The
 models are those of `bench/judge/models.py`. PyTorch's records are of `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA`,
 Gradual's of `GRADUAL_CPU_ISA` and `--record-backend`. bf16 and f16 are autocast.
 
-{len(rows) * a.seeds} judgements of {sum(r.tensors for r in rows)} tensors: {sum(r.wrong for r in rows)} tensors were called wrong. The last column is the largest
+{len(rows) * a.seeds} judgements of {tensors} tensors: {wrong} tensors were called wrong. The last column is the largest
 difference of an element over what rounding explains, among the others: 1 would be called wrong.
 
 | model | dtype | recorded by | tensors | false alarms | the first | nearest |

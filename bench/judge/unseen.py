@@ -115,8 +115,8 @@ def main():
 are those of `bench/import_check`, with random weights and without dropout. Each step is recorded with PyTorch, on one
 thread and on two, with oneDNN and without, and under autocast; and once with Gradual in f32.
 
-{count} judgements: {alarms} tensors were called wrong. The last column is the largest difference of an element over what
-rounding explains, among the others: 1 would be called wrong.
+{count} judgements: {alarms} tensors were called wrong. The last column is the largest difference of an element over
+what rounding explains, among the others: 1 would be called wrong.
 
 | model | step | tensors | false alarms | the first | nearest |
 |---|---|---:|---:|---|---:|

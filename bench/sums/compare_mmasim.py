@@ -3,11 +3,11 @@
 
     pip install torch==2.15.0 numpy mmasim==2.1.1 && ./compare_mmasim.py build/release/bench/gradual-sums [WORD ...]
 
-WORDs choose the instructions whose name or machine has one of them. A case is a dot product of two instructions' numbers,
-at least 32, of one row of A with one of B, 1000 by 1000. Each group but
-the first adds to a sum other than zero. Half of the rows are codes drawn at random, subnormal numbers among them, with
-exponents of at most 24 on either side; half are normal numbers, each row with a factor of its own. Sums of one value
-are equal, whatever the sign of a zero or the bits of a NaN.
+WORDs choose the instructions whose name or machine has one of them. A case is a dot product of two instructions'
+numbers, at least 32, of one row of A with one of B, 1000 by 1000. Each group but the first adds to a sum other than
+zero. Half of the rows are codes drawn at random, subnormal numbers among them, with exponents of at most 24 on either
+side; half are normal numbers, each row with a factor of its own. Sums of one value are equal, whatever the sign of a
+zero or the bits of a NaN.
 """
 
 import pathlib
@@ -129,7 +129,8 @@ def ours(program, options, operands):
 
 def report(name, machine, instruction, got, wanted):
     differ = ~((got == wanted) | (np.isnan(got) & np.isnan(wanted)))
-    print(f"| `{name}` | {machine} | `{instruction}` | {got.size} | {differ.sum()} | {np.isnan(wanted).sum()} |", flush=True)
+    counts = f"{got.size} | {differ.sum()} | {np.isnan(wanted).sum()}"
+    print(f"| `{name}` | {machine} | `{instruction}` | {counts} |", flush=True)
 
 
 def main():

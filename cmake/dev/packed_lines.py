@@ -14,11 +14,13 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RECORD = os.path.join(ROOT, "cmake", "dev", "packed_lines.txt")
 ENDINGS = (".cpp", ".h", ".cu", ".cuh", ".js")
-FOLDERS = ("core", "autograd", "nn", "optim", "amp", "data", "cuda", "inspect", "dist", "pt2", "lab", "examples", "tests", "bench")
+FOLDERS = ("core", "autograd", "nn", "optim", "amp", "data", "cuda", "inspect", "dist", "pt2", "lab", "examples",
+           "tests", "bench")
 KINDS = ("commas", "names", "chains")
 
 # Comments, strings, preprocessor lines, and at last the regular expressions of JavaScript.
-NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|R"(\w+)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`"""
+NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|R"(\w+)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|"""
+                      r"""`(?:\\.|[^`\\])*`"""
                       r"""|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'|^[ \t]*\#(?:[^\n\\]|\\.|\\\n)*"""
                       r"""|(?:(?<=[=(,:] )|(?<=\())/(?:\\.|\[[^\]\n]*\]|[^/\n\\])+/""", re.S | re.M)
 TOKEN = re.compile(r"[A-Za-z_$][\w$]*|[0-9][\w.']*|[=!]==|->|=>|::|[-+*/%&|^<>=!]=|&&|\|\||\+\+|--|[^\s]")
@@ -222,8 +224,8 @@ def code_lines(text):
 
 
 def files(folder):
-    listed = subprocess.run(["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
-                             folder], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard", folder]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     return sorted(f for f in set(listed) if f.endswith(ENDINGS) and os.path.exists(os.path.join(ROOT, f)))
 
 
@@ -249,8 +251,8 @@ def recorded():
 
 def write(found):
     with open(RECORD, "w", encoding="utf-8") as file:
-        file.write("# How many packed statements a folder may have: joined by commas, several initialised names, chained "
-                   "assignments.\n"
+        file.write("# How many packed statements a folder may have: joined by commas, several initialised names, "
+                   "chained assignments.\n"
                    "# packed_lines.py fails above these, and --write lowers them. They do not rise.\n")
         for folder, counts in found.items():
             file.write(f"{folder} {' '.join(str(counts[kind]) for kind in KINDS)}\n")

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "../formats/accumulate_element.h"
@@ -121,6 +122,12 @@ template <int loop> Add<double> group_adder(GroupSum adds) {
 }
 
 #if defined(__x86_64__)
+[[gnu::target("avx")]] inline float largest_of(__m256 x) {
+  alignas(32) float lanes[8];
+  _mm256_store_ps(lanes, x);
+  return *std::max_element(std::begin(lanes), std::end(lanes));
+}
+
 // The same in floats, for sums that in_floats() accepts; n counts as kCols. A fused multiply-add rounded down and one
 // rounded up give neighbours, or twice the exact sum. The odd one of them is the sum rounded to odd in f32, and a later
 // rounding to at most 22 bits gives the rounding of the exact sum (Boldo and Melquiond 2005). The last place of
@@ -160,7 +167,10 @@ template <int loop> Add<double> group_adder(GroupSum adds) {
     _mm512_storeu_ps(sums + v * kLanes, sum[v]);
     most[0] = _mm512_range_ps(most[0], most[v], 0xb);
   }
-  return _mm512_reduce_max_ps(most[0]);
+  const __m512d all = _mm512_castps_pd(most[0]);
+  const __m256d low = _mm512_maskz_extractf64x4_pd(0xf, all, 0);
+  const __m256d high = _mm512_maskz_extractf64x4_pd(0xf, all, 1);
+  return largest_of(_mm256_max_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high)));
 }
 
 // factor * term + sum rounded to odd, from `near`, the same rounded to nearest. The product is exact in f64, TwoSum
@@ -248,9 +258,7 @@ template <bool tiny>
     }
     for (int v = 0; v < kVectors; ++v) _mm256_storeu_ps(sums + at + v * kLanes, sum[v]);
   }
-  alignas(32) float largest[kLanes];
-  _mm256_store_ps(largest, most);
-  return *std::max_element(largest, largest + kLanes);
+  return largest_of(most);
 }
 #else
 constexpr Add<float> add_floats = nullptr;

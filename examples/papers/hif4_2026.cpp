@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "paper.h"
+#include "language.h"
 
 using namespace gradual;
 
@@ -16,10 +16,6 @@ namespace {
 constexpr const char* kUsage =
     "HiF4 2026: HiFloat4's three levels of scales lose less than MXFP4's one.\n"
     "  hif4_2026\n  options: --seeds N  --steps N\n";
-
-constexpr std::int64_t kInputs = 64;
-constexpr std::int64_t kWords = 64;
-constexpr std::int64_t kBatch = 128;
 
 struct Variant {
   const char* name;
@@ -49,34 +45,14 @@ amp::Recipe recipe(const Variant& v) {
   return r;
 }
 
-// The next word after a context x, drawn from a linear model.
-struct Language {
-  Tensor weight = randn({kWords, kInputs}) * (1.5 / std::sqrt(kInputs));
-  Tensor bias = -log(arange(1, kWords + 1, 1));
-  Tensor logits(const Tensor& x) const { return matmul(x, weight.t()) + bias; }
-  Tensor draw(const Tensor& x, Generator& g) const {
-    return argmax(logits(x) - log(-log(rand({x.size(0), kWords}, {}, g) + 1e-20)), 1);  // the largest of Gumbel numbers
-  }
-};
-
-// The mean of the last quarter of the steps. The rate falls tenfold there.
+// The mean of the last quarter of the steps.
 double loss(const Variant& v, std::uint64_t seed, long steps) {
   default_generator() = Generator(seed);
-  const Language language;
-  nn::Sequential model{nn::Linear(kInputs, 128), nn::ReLU(), nn::Linear(128, 128), nn::ReLU(), nn::Linear(128, kWords)};
-  amp::RecipeRun run(recipe(v), model, optim::AdamOptions{.lr = 3e-3}, {.seed = seed});
+  const paper::Language language{.words = 64, .inputs = 64};
   // Other draws than those of stochastic rounding, so that all variants see the same words.
-  Generator contexts(seed + 1000);
-  const long slow = steps / 4;
-  double sum = 0;
-  for (long step = 0; step < steps; ++step) {
-    if (step == steps - slow) run.optimizer().param_groups()[0].lr = 3e-4;
-    const Tensor x = randn({kBatch, kInputs}, {}, contexts);
-    const Tensor y = language.draw(x, contexts);
-    const double now = run.step([&] { return cross_entropy(model(x), y); }).loss.item();
-    if (step >= steps - slow) sum += now / static_cast<double>(slow);
-  }
-  return sum;
+  const auto draw = [&](const Tensor& x, Generator& contexts) { return language.draw(x, contexts); };
+  const auto measure = [](double loss, const Tensor&, const Tensor&) { return loss; };
+  return paper::train(language, recipe(v), {.seed = seed, .steps = steps, .draw = draw, .measure = measure});
 }
 
 double sqnr(const Tensor& x, const char* recipe_name) {

@@ -5,7 +5,7 @@
 // rounding is right on average. Four Over Six (arXiv 2512.02010), another rule of scales, is measured too.
 #include <map>
 
-#include "paper.h"
+#include "language.h"
 
 using namespace gradual;
 
@@ -18,17 +18,6 @@ constexpr const char* kUsage =
 constexpr std::int64_t kInputs = 32;
 constexpr std::int64_t kWords = 128;
 constexpr std::int64_t kBatch = 128;
-
-// The next word after a context x, drawn from a linear model in which words have the frequencies of a language (Zipf).
-// Nobody knows the draws: the loss of the model itself is a floor.
-struct Language {
-  Tensor weight = randn({kWords, kInputs}) * (1.5 / std::sqrt(kInputs));
-  Tensor bias = -log(arange(1, kWords + 1, 1));
-  Tensor logits(const Tensor& x) const { return matmul(x, weight.t()) + bias; }
-  Tensor draw(const Tensor& x) const {
-    return argmax(logits(x) - log(-log(rand({x.size(0), kWords}) + 1e-20)), 1);  // the largest of Gumbel numbers
-  }
-};
 
 struct Variant {
   const char* name;
@@ -62,29 +51,21 @@ amp::Recipe recipe(const Variant& v) {
   return r;
 }
 
-// The loss above the floor, mean of the last quarter of the steps. The learning rate falls tenfold there.
+// The loss above the floor, mean of the last quarter of the steps.
 double excess(const Variant& v, std::uint64_t seed, long steps) {
   default_generator() = Generator(seed);
-  const Language language;
-  nn::Sequential model{nn::Linear(kInputs, 128), nn::ReLU(), nn::Linear(128, 128), nn::ReLU(), nn::Linear(128, kWords)};
-  amp::RecipeRun run(recipe(v), model, optim::AdamOptions{.lr = 3e-3}, {.seed = seed});
-  Generator contexts(seed + 1000);
-  const long slow = steps / 4;
-  double sum = 0;
-  for (long step = 0; step < steps; ++step) {
-    if (step == steps - slow) run.optimizer().param_groups()[0].lr = 3e-4;
-    const Tensor x = randn({kBatch, kInputs}, {}, contexts);
-    const Tensor y = language.draw(x);
-    const double loss = run.step([&] { return cross_entropy(model(x), y); }).loss.item();
-    if (step >= steps - slow) sum += loss - cross_entropy(language.logits(x), y).item();
-  }
-  return sum / static_cast<double>(slow);
+  const paper::Language language{.words = kWords, .inputs = kInputs};
+  const auto draw = [&](const Tensor& x, Generator&) { return language.draw(x); };
+  const auto above_floor = [&](double loss, const Tensor& x, const Tensor& y) {
+    return loss - cross_entropy(language.logits(x), y).item();
+  };
+  return paper::train(language, recipe(v), {.seed = seed, .steps = steps, .draw = draw, .measure = above_floor});
 }
 
 // Errors of a softmax that knows the language perfectly, as wgrad reads them: blocks lie along the batch.
 Tensor errors_of_softmax() {
   default_generator() = Generator(1);
-  const Language language;
+  const paper::Language language{.words = kWords, .inputs = kInputs};
   const Tensor x = randn({kBatch, kInputs});
   return (softmax(language.logits(x), 1) - one_hot(language.draw(x), kWords).to(DType::f32)).t().contiguous();
 }

@@ -47,7 +47,7 @@ std::string ProgressBar::line(const Progress& p) const {
           std::string(static_cast<std::size_t>(kWidth - full), '.') + "]";
   const double loss = std::isnan(p.loss) ? std::fabs(p.loss) : p.loss;  // nan, not -nan
   text += fmt::format(" epoch {:>2} loss {:<7.4f}", p.epoch + (p.finished ? 0 : 1), loss);
-  if (p.metric == MetricInfo{} && p.accuracy >= 0) text += fmt::format(" acc {:5.2f}%", 100 * p.accuracy);
+  if (p.metric.is_accuracy() && p.accuracy >= 0) text += fmt::format(" acc {:5.2f}%", 100 * p.accuracy);
   else if (!std::isnan(p.value)) text += fmt::format(" {} {}", p.metric.name, value_text(p.metric, p.value));
   if (p.scale != 1) text += fmt::format(" scale 2^{:.4g}", std::log2(p.scale));
   if (p.skipped > 0) text += fmt::format(" skipped {}", p.skipped);

@@ -53,7 +53,7 @@ Kept kept(Quantization q, bool save_codes) {
 
 }  // namespace
 
-TEST_CASE("operands with one scale a tensor are kept as codes, others as they are; the gradients are the same") {
+TEST_CASE("operands with one scale per tensor are kept as codes, others as they are; the gradients are the same") {
   // two scales, and sizes are rounded up
   constexpr std::int64_t kX = 64 * 256;
   constexpr std::int64_t kW = 256 * 128;

@@ -297,7 +297,7 @@ TEST_CASE("a quantised recipe tells what each operand of each product becomes") 
         "wgrad_dy = e2m1fn stochastic, blocks of 16 with e4m3fn scales under one of the tensor, Hadamard transform\n");
 }
 
-TEST_CASE("names, aliases and the registry") {
+TEST_CASE("the names of recipes, in order, and their aliases") {
   CHECK(amp::recipe_names() == std::vector<std::string>{"fp32",
                                                         "tf32",
                                                         "fp16-pure",
@@ -358,6 +358,9 @@ TEST_CASE("names, aliases and the registry") {
     CHECK(message_of([&] { amp::recipe(bad); }) ==
           "recipe '" + std::string(bad) +
               "': fp16-static: must be followed by a positive number, as in fp16-static:128");
+}
+
+TEST_CASE("an unknown name is an error that proposes the nearest ones") {
   CHECK(
       message_of([] { amp::recipe("amp-fp61"); }) ==
       "no recipe 'amp-fp61'; there are fp32, tf32, fp16-pure, bf16-pure, fp16-master, bf16-master, amp-fp16, "
@@ -391,6 +394,9 @@ TEST_CASE("names, aliases and the registry") {
               "': e4m3fn is a format. e4m3 is a recipe, of products in 4 exponent and 3 mantissa bits; in a recipe's "
               "file "
               "an operand may be {\"format\": \"e4m3fn\"} (docs/precision.md)");
+}
+
+TEST_CASE("a registered recipe has a name of its own, and trains") {
   Recipe mine = amp::recipe("fp16-master");
   CHECK(message_of([&] { amp::register_recipe(mine); }) ==
         "register_recipe: the name 'fp16-master' belongs to another recipe already");

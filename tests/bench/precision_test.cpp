@@ -20,7 +20,7 @@ using namespace gradual::precision_bench;
 
 namespace {
 
-const Kind& kind_named(const std::string& name) {
+const Kind& kind_named(std::string_view name) {
   const auto at = std::ranges::find_if(kinds(), [&](const Kind& kind) { return kind.name == name; });
   REQUIRE(at != kinds().end());
   return *at;

@@ -13,7 +13,7 @@ way = [(name, file) for name, file in links if name != file]
 def entered(name, file):
     """Runs on to the next call of the function; what is wrong, or an empty text."""
     try:
-        # gdb compares the end of a path as the compiler was given it, which may hold "..": the file's name is enough here
+        # gdb compares the end of a path as the compiler was given it, which may hold "..": the file's name is enough
         stop = gdb.Breakpoint(source=os.path.basename(file), function=name)
     except gdb.error as error:
         return str(error)

@@ -11,6 +11,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
+#include <iterator>
+#include <map>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -183,6 +186,63 @@ TEST_CASE("no source compares a display text") {
       CHECK_MESSAGE(line.empty(), source.path, ": ", line);
     }
   }
+}
+
+namespace {
+
+// The only files of the folders that judge which compare quoted texts, and what gives them these texts. All others
+// compare enumerators.
+struct Reader {
+  std::string_view path, reads;
+};
+constexpr Reader kReaders[] = {
+    {"amp/exchange.cpp", "the name of an exchange, as a user writes it"},
+    {"amp/json/", "recipes as JSON"},
+    {"amp/quantized_formats.cpp", "the name of a file"},
+    {"amp/quantized_recipes.cpp", "the name of a recipe, as a user writes it"},
+    {"amp/quantized_run.cpp", "first and last of a recipe's JSON, and the key of a weight in state dicts"},
+    {"amp/recipe.cpp", "the name of a recipe"},
+    {"amp/recipe_json.cpp", "recipes as JSON"},
+    {"dist/data_parallel.cpp", "keys of an optimizer's state dict"},
+    {"lab/folder.cpp", "names of files"},
+    {"lab/judge_", "ops and keys of a recorded step of PyTorch"},
+    {"lab/main/", "the command line"},
+    {"lab/models.cpp", "the name of a file"},
+    {"lab/result.cpp", "results.json of any version, and the system's description of the processor"},
+    {"lab/run.cpp", "the settings in a checkpoint"},
+    {"lab/share.cpp", "names of files"},
+    {"lab/tasks.cpp", "the name of data, as a user writes it"}};
+
+// The comparisons of a line with a quoted word. Words of ops of PyTorch ("aten.") are a file's.
+int compared_words(const std::string& line) {
+  static const std::regex form(
+      R"re((==|!=) ?"[^"]*[A-Za-z][^"]*"|"[^"]*[A-Za-z][^"]*" ?(==|!=)|(starts_with|ends_with|find)\("[^"]*[A-Za-z])re");
+  static const std::regex comment(R"(^\s*//)");
+  if (std::regex_search(line, comment)) return 0;
+  return static_cast<int>(std::distance(std::sregex_iterator(line.begin(), line.end(), form), {}));
+}
+
+}  // namespace
+
+TEST_CASE("sources that judge compare no quoted text, unless a user or a file gives it") {
+  CHECK(compared_words("if (b.find(\"running_\") != b.npos)") == 1);
+  CHECK(compared_words("return unit == \"%\" || name != \"loss\";") == 1);
+  CHECK(compared_words("// == \"loss\"") == 0);
+  std::map<std::string_view, int> used;
+  for (const Source& source : sources()) {
+    const bool judges = std::ranges::any_of(std::initializer_list<const char*>{"inspect/", "amp/", "dist/", "lab/"},
+                                            [&](const char* folder) { return source.path.starts_with(folder); });
+    if (!judges || source.path.ends_with(".js")) continue;
+    const auto* const reader =
+        std::ranges::find_if(kReaders, [&](const Reader& r) { return source.path.starts_with(r.path); });
+    std::istringstream lines(source.text);
+    for (std::string line; std::getline(lines, line);) {
+      const int words = compared_words(line);
+      if (reader != std::end(kReaders)) used[reader->path] += words;
+      else CHECK_MESSAGE(words == 0, source.path, ": ", line);
+    }
+  }
+  for (const Reader& reader : kReaders) CHECK_MESSAGE(used[reader.path] > 0, reader.path, " compares none any more");
 }
 
 TEST_CASE("no text of the report's scripts breaks over a line") {

@@ -105,7 +105,8 @@ def main():
     for name, all_values in values:
         lines.append(f"values,{name}," + " ".join(show(v) for v in all_values))
     rng = np.random.default_rng(7)
-    lines.append("codes,takum16," + " ".join(f"{c}:{show(takum(c, 16))}" for c in rng.choice(65536, 600, replace=False)))
+    codes = rng.choice(65536, 600, replace=False)
+    lines.append("codes,takum16," + " ".join(f"{c}:{show(takum(c, 16))}" for c in codes))
     for name, pairs in posits():
         lines.append(f"round,{name}," + " ".join(f"{show(v)}:{c}" for v, c in pairs))
     HERE.with_name("formats.csv").write_text("\n".join(lines) + "\n")

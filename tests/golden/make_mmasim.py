@@ -27,7 +27,8 @@ CASES = [  # accumulator, simulation, dtype, mantissa bits, exponents
     ("ada-fp8", lambda: MMA("Ada Lovelace", "m16n8k32.f32.e4m3.e4m3.f32"), torch.float8_e4m3fn, 3, -6, 7),
     ("hopper-fp8", lambda: WGMMA("Hopper", "m64n8k32.f32.e5m2.e5m2"), torch.float8_e5m2, 2, -14, 14),
     ("hopper-fp8", lambda: WGMMA("Hopper", "m64n8k32.f32.e4m3.e4m3"), torch.float8_e4m3fn, 3, -6, 7),
-    ("blackwell-fp8", lambda: TCGen05MMA("Blackwell", "m64n8k32.kind::f8f6f4.f32.e4m3.e4m3"), torch.float8_e4m3fn, 3, -6, 7),
+    ("blackwell-fp8", lambda: TCGen05MMA("Blackwell", "m64n8k32.kind::f8f6f4.f32.e4m3.e4m3"), torch.float8_e4m3fn, 3,
+     -6, 7),
     ("fp16-acc/group=16/fraction=25", lambda: WGMMA("Hopper", "m64n8k16.f16.f16.f16"), torch.float16, 10, -9, 0),
     ("cdna1-fp16", lambda: MFMA("CDNA1", "f32_16x16x16f16"), torch.float16, 10, -7, 8),
     ("cdna1-bf16", lambda: MFMA("CDNA1", "f32_16x16x8bf16"), torch.bfloat16, 7, -20, 20),
@@ -42,8 +43,10 @@ CASES = [  # accumulator, simulation, dtype, mantissa bits, exponents
     ("cdna3-fp8", lambda: MFMA("CDNA3", "f32_16x16x32_bf8_bf8"), torch.float8_e5m2fnuz, 2, -14, 14),
     ("hopper-fp16", lambda: MMA("RTX Blackwell", "m16n8k16.f32.f16.f16.f32"), torch.float16, 10, -7, 8),
     ("hopper-tf32", lambda: MMA("RTX Blackwell", "m16n8k8.f32.tf32.tf32.f32"), torch.float32, 10, -20, 20),
-    ("blackwell-fp8", lambda: MMA("RTX Blackwell", "m16n8k32.kind::f8f6f4.f32.e5m2.e5m2.f32"), torch.float8_e5m2, 2, -14, 14),
-    ("blackwell-fp8/lowest=-14", lambda: MMA("RTX Blackwell", "m16n8k32.kind::f8f6f4.f32.e5m2.e5m2.f32"), torch.float8_e5m2, 0, -16, 2),
+    ("blackwell-fp8", lambda: MMA("RTX Blackwell", "m16n8k32.kind::f8f6f4.f32.e5m2.e5m2.f32"), torch.float8_e5m2, 2,
+     -14, 14),
+    ("blackwell-fp8/lowest=-14", lambda: MMA("RTX Blackwell", "m16n8k32.kind::f8f6f4.f32.e5m2.e5m2.f32"),
+     torch.float8_e5m2, 0, -16, 2),
 ]
 LENGTH, COUNT = 96, 60
 

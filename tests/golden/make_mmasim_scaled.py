@@ -56,7 +56,8 @@ def main():
         (a, scale_a), (b, scale_b) = (operand(draw, name, scales, block, unit) for _ in range(2))
         sums = torch.zeros(COUNT)
         for k in range(0, LENGTH, unit.k):
-            part = [x[:, k * x.shape[1] // LENGTH : (k + unit.k) * x.shape[1] // LENGTH] for x in (a, b, scale_a, scale_b)]
+            operands = (a, b, scale_a, scale_b)
+            part = [x[:, k * x.shape[1] // LENGTH : (k + unit.k) * x.shape[1] // LENGTH] for x in operands]
             sums = unit.dpa(part[0], part[1], sums, part[2], part[3])
         raw = sums.numpy().view(np.uint32)
         lines.append(f"{name},{scales},{block},{i + 1}," + " ".join(f"{v:x}" for v in raw))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes optimizers.json: weights after steps of PyTorch's optimizers (CPU, float64), for tests/optim/own_optimizer_test.cpp.
+"""Writes optimizers.json: weights after steps of PyTorch's optimizers (CPU, float64), for own_optimizer_test.cpp.
 
 Run with torch 2.9 or newer: python3 make_optimizers.py > optimizers.json
 The weight w[i] = sin(i) starts each case; the gradient of step t (from 1) is g[i] = cos(i + t).
-PyTorch's Muon orthogonalises in bfloat16; here its iteration runs in float64, so that the figures have all their digits.
+PyTorch's Muon orthogonalises in bfloat16; here its iteration runs in float64, so that the figures have all digits.
 """
 import json
 

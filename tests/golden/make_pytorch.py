@@ -32,7 +32,7 @@ def tensor(t):
 
 def case(op, attrs, inputs, f):
     # What is written is what is computed with: twelve digits.
-    inputs = [torch.tensor(tensor(t)["data"], dtype=t.dtype).reshape(t.shape) if t is not None else None for t in inputs]
+    inputs = [None if t is None else torch.tensor(tensor(t)["data"], dtype=t.dtype).reshape(t.shape) for t in inputs]
     leaves = [t.requires_grad_() for t in inputs if t is not None and t.is_floating_point()]
     y = f(*inputs)
     weight = torch.cos(torch.arange(1.0, y.numel() + 1.0)).reshape(y.shape)
@@ -66,7 +66,8 @@ for shape, training in (((5, 3), True), ((2, 3, 3, 2), True), ((2, 3, 3, 2), Fal
     running = [randn(3).abs() + 0.5 for _ in range(2)]
     inputs = [randn(*shape), randn(3), randn(3)] + running
     case("batch_norm", {"training": training, "eps": 1e-5}, inputs,
-         lambda x, w, b, m, v: F.batch_norm(x, m.detach().clone(), v.detach().clone(), w, b, training=training, eps=1e-5))
+         lambda x, w, b, m, v: F.batch_norm(x, m.detach().clone(), v.detach().clone(), w, b, training=training,
+                                            eps=1e-5))
 
 case("layer_norm", {"dims": 1, "eps": 1e-5}, [randn(4, 6), randn(6), randn(6)],
      lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b))

@@ -4,9 +4,9 @@
     pip install torch==2.15.0 torchao==0.18.0 && ./make_torchao.py
 
 `block,ID,BITS ..` gives the 32 floats of a block as hexadecimal bits. `mx,ELEMENT,RULE,ID,SCALE,CODE ..` has the e8m0
-scale and the codes of that block, `nvfp4,LEVELS,ID,SCALE SCALE,CODE ..` two blocks of 16 with one level of scales or two.
-rceil blocks whose amax is within three f32 steps above a power of two times the element's largest value are left out:
-torch.log2 rounds there (torchao's own GPU code does not).
+scale and the codes of that block, `nvfp4,LEVELS,ID,SCALE SCALE,CODE ..` two blocks of 16 with one level of scales or
+two. rceil blocks whose amax is within three f32 steps above a power of two times the element's largest value are left
+out: torch.log2 rounds there (torchao's own GPU code does not).
 """
 
 import pathlib
@@ -17,8 +17,8 @@ from torchao.prototype.mx_formats.constants import DTYPE_FP6_E2M3, DTYPE_FP6_E3M
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize, per_tensor_amax_to_scale
 
-ELEMENTS = {"e4m3fn": (torch.float8_e4m3fn, 448.0), "e5m2": (torch.float8_e5m2, 57344.0), "e2m3fn": (DTYPE_FP6_E2M3, 7.5),
-            "e3m2fn": (DTYPE_FP6_E3M2, 28.0), "e2m1fn": (torch.float4_e2m1fn_x2, 6.0)}
+ELEMENTS = {"e4m3fn": (torch.float8_e4m3fn, 448.0), "e5m2": (torch.float8_e5m2, 57344.0),
+            "e2m3fn": (DTYPE_FP6_E2M3, 7.5), "e3m2fn": (DTYPE_FP6_E3M2, 28.0), "e2m1fn": (torch.float4_e2m1fn_x2, 6.0)}
 
 
 def blocks():
@@ -51,12 +51,13 @@ def main():
                 if mode == ScaleCalculationMode.RCEIL and 0.5 < near < 0.5 + 2e-7:
                     continue
                 scale, data = to_mx(x, dtype, 32, mode)
-                lines.append(f"mx,{element},{mode.value},{number},{scale.view(torch.uint8).item():x}," + codes_of(data, element))
-        if np.isfinite(amax) and 1e-33 < amax < 1e38:  # below, torchao divides by a tensor scale that is no normal number
+                code = scale.view(torch.uint8).item()
+                lines.append(f"mx,{element},{mode.value},{number},{code:x}," + codes_of(data, element))
+        if np.isfinite(amax) and 1e-33 < amax < 1e38:  # below, torchao divides by a tensor scale that is not normal
             for levels, tensor in (("1", None), ("2", per_tensor_amax_to_scale(x.abs().max()))):
                 scale, data = nvfp4_quantize(x, 16, tensor)
-                lines.append(f"nvfp4,{levels},{number}," + " ".join(f"{c:x}" for c in scale.view(torch.uint8).reshape(-1).tolist())
-                             + "," + codes_of(data, "e2m1fn"))
+                codes = " ".join(f"{c:x}" for c in scale.view(torch.uint8).reshape(-1).tolist())
+                lines.append(f"nvfp4,{levels},{number},{codes}," + codes_of(data, "e2m1fn"))
     pathlib.Path(__file__).with_name("torchao.csv").write_text("\n".join(lines) + "\n")
 
 

@@ -228,20 +228,22 @@ TEST_CASE("shadow: the parts of a quantised contraction are its local error") {
     const ObserverScope scope(shadow);
     s.train(1);
   }
-  std::map<std::string, int> products;
+  std::map<inspect::Product, int> products;
   for (const inspect::ShadowRow& row : shadow.rows()) {
     if (!row.quantised) continue;
-    ++products[row.product];
+    REQUIRE(row.product);
+    ++products[*row.product];
     REQUIRE(row.parts.size() == 4);
-    CHECK(row.parts[0].source == (row.product == "forward" ? ErrorSource::x : ErrorSource::dy));
-    CHECK(row.parts[1].source == (row.product == "wgrad" ? ErrorSource::x : ErrorSource::w));
+    CHECK(row.parts[0].source == (*row.product == inspect::Product::forward ? ErrorSource::x : ErrorSource::dy));
+    CHECK(row.parts[1].source == (*row.product == inspect::Product::wgrad ? ErrorSource::x : ErrorSource::w));
     // e4m3 rounds each operand to a relative 2^-4 at most, and dy to e5m2; f32 sums add little.
     const double part = std::sqrt(row.parts[0].squares / row.local.exact_squares);
     CHECK(part > 1e-3);
     CHECK(part < 0.2);
     CHECK(std::sqrt(row.parts[2].squares / row.local.exact_squares) < 1e-5);
   }
-  CHECK(products == std::map<std::string, int>{{"dgrad", 2}, {"forward", 3}, {"wgrad", 3}});
+  CHECK(products == std::map<inspect::Product, int>{
+                        {inspect::Product::forward, 3}, {inspect::Product::dgrad, 2}, {inspect::Product::wgrad, 3}});
 }
 
 TEST_CASE("shadow: the parts of a quantised product are those of f64, beyond the range of f32 too") {

@@ -14,29 +14,9 @@
 using namespace gradual;
 using namespace gradual::test;
 
-TEST_CASE("compare trains under each recipe and seed, and writes its files") {
-  const Folder folder("files");
-  lab::Options o{.model_name = "mlp", .epochs = 3, .batch = 32, .seeds = 2};
-  const auto results = lab::compare(mlp, small_digits(), recipes({"fp32", "amp-fp16"}), folder.path.string(), o);
-  REQUIRE(results.size() == 4);
-  CHECK(results[1].recipe == "fp32");
-  CHECK(results[1].seed == 1);
-  for (const lab::Result& r : results) {
-    CAPTURE(r.recipe);
-    CHECK(r.status == lab::Status::ok);
-    CHECK(r.steps == 15);
-    CHECK(r.epochs == 3);
-    CHECK(r.curve.loss.size() == 15);
-    CHECK(r.train_loss < r.curve.loss[0]);
-    CHECK(r.test_accuracy > 0.3);  // chance is 0.1
-    CHECK(r.peak_total > r.peak_bytes[static_cast<std::size_t>(Category::parameters)]);
-    // 64 * 128 + 128 * 128 + 128 * 10 weights and their biases, 4 bytes each.
-    CHECK(r.peak_bytes[static_cast<std::size_t>(Category::parameters)] == 4 * (64 * 128 + 128 * 128 + 1280 + 266));
-    CHECK(std::isnan(r.curve.underflow_percent[1]));
-    CHECK_FALSE(std::isnan(r.curve.underflow_percent[8]));
-  }
-  const auto json = nlohmann::json::parse(folder.read("results.json"));
-  REQUIRE(json["runs"].size() == 4);
+namespace {
+
+void check_has_keys(const nlohmann::json& run) {
   for (const char* key : {"recipe",
                           "model",
                           "data",
@@ -60,17 +40,17 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
                           "optimizer",
                           "definition",
                           "bytes_sent"})
-    CHECK_MESSAGE(json["runs"][0].contains(key), key);
+    CHECK_MESSAGE(run.contains(key), key);
   for (const char* key : {"role", "layer", "kind", "elements", "underflow_percent", "overflow_percent", "nan"})
-    CHECK_MESSAGE(json["runs"][0]["casts"][0].contains(key), key);
+    CHECK_MESSAGE(run["casts"][0].contains(key), key);
   for (const char* key : {"parameters", "masters", "gradients", "optimizer", "activations", "total"})
-    CHECK_MESSAGE(json["runs"][0]["peak_bytes"].contains(key), key);
-  CHECK(json["runs"][0]["batch"] == 32);
-  CHECK(json["runs"][0]["lr"] == 2e-3);  // the usual one, though none was given
-  CHECK(json["runs"][0]["optimizer"] == "adamw");
-  CHECK(json["runs"][2]["definition"] == nlohmann::json::parse(amp::to_json(amp::recipe("amp-fp16"))));
-  std::vector<std::string> layers;  // in the order of the model, what is outside of layers last
-  for (const auto& cast : json["runs"][0]["casts"])
+    CHECK_MESSAGE(run["peak_bytes"].contains(key), key);
+}
+
+// Rows of casts are in the order of the model; what is outside of layers comes last.
+void check_order_of_casts(const nlohmann::json& run) {
+  std::vector<std::string> layers;
+  for (const auto& cast : run["casts"])
     if (layers.empty() || layers.back() != cast["layer"].get<std::string>()) layers.push_back(cast["layer"]);
   std::vector<std::string> ordered = layers;
   std::sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
@@ -78,8 +58,41 @@ TEST_CASE("compare trains under each recipe and seed, and writes its files") {
   });
   CHECK(layers == ordered);
   CHECK(layers.size() > 2);
-  for (const auto& cast : json["runs"][0]["casts"])
+  for (const auto& cast : run["casts"])
     if (cast["layer"] == "1") CHECK(cast["kind"] == "Linear");
+}
+
+}  // namespace
+
+TEST_CASE("compare trains under each recipe and seed, and writes its files") {
+  const Folder folder("files");
+  lab::Options o{.model_name = "mlp", .epochs = 3, .batch = 32, .seeds = 2};
+  const auto results = lab::compare(mlp, small_digits(), recipes({"fp32", "amp-fp16"}), folder.path.string(), o);
+  REQUIRE(results.size() == 4);
+  CHECK(results[1].recipe == "fp32");
+  CHECK(results[1].seed == 1);
+  for (const lab::Result& r : results) {
+    CAPTURE(r.recipe);
+    CHECK(r.status == lab::Status::ok);
+    CHECK(r.steps == 15);
+    CHECK(r.epochs == 3);
+    CHECK(r.curve.loss.size() == 15);
+    CHECK(r.train_loss < r.curve.loss[0]);
+    CHECK(r.test_accuracy > 0.3);  // chance is 0.1
+    CHECK(r.peak_total > r.peak_bytes[static_cast<std::size_t>(Category::parameters)]);
+    // 64 * 128 + 128 * 128 + 128 * 10 weights and their biases, 4 bytes each.
+    CHECK(r.peak_bytes[static_cast<std::size_t>(Category::parameters)] == 4 * (64 * 128 + 128 * 128 + 1280 + 266));
+    CHECK(std::isnan(r.curve.underflow_percent[1]));
+    CHECK_FALSE(std::isnan(r.curve.underflow_percent[8]));
+  }
+  const auto json = nlohmann::json::parse(folder.read("results.json"));
+  REQUIRE(json["runs"].size() == 4);
+  check_has_keys(json["runs"][0]);
+  CHECK(json["runs"][0]["batch"] == 32);
+  CHECK(json["runs"][0]["lr"] == 2e-3);  // the usual one, though none was given
+  CHECK(json["runs"][0]["optimizer"] == "adamw");
+  CHECK(json["runs"][2]["definition"] == nlohmann::json::parse(amp::to_json(amp::recipe("amp-fp16"))));
+  check_order_of_casts(json["runs"][0]);
   CHECK(json.contains("machine"));
   CHECK(json.contains("version"));
   const std::string csv = folder.read("curves.csv");

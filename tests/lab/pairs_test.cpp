@@ -12,23 +12,19 @@
 #include <vector>
 
 #include "comparison.h"
+#include "ended_run.h"
 
 using namespace gradual;
 using namespace gradual::lab;
+using gradual::test::ended_run;
 
 namespace {
 
-Result run(const std::string& recipe, std::int64_t seed, double accuracy, double loss) {
-  Result r{.recipe = recipe, .model = "m", .data = "d", .seed = seed, .test_loss = loss, .test_accuracy = accuracy};
-  r.test_samples = 360;
-  r.status = Status::ok;
-  return r;
-}
+const std::vector<Result> kRuns = {ended_run("fp32", 0, 0.98, 0.10), ended_run("fp32", 1, 0.97, 0.12),
+                                   ended_run("a_1", 0, 0.95, 0.20),  ended_run("a_1", 1, 0.98, 0.25),
+                                   ended_run("b", 0, 0.50, 0.90),    ended_run("b", 1, 0.55, 0.95)};
 
-const std::vector<Result> kRuns = {run("fp32", 0, 0.98, 0.10), run("fp32", 1, 0.97, 0.12), run("a_1", 0, 0.95, 0.20),
-                                   run("a_1", 1, 0.98, 0.25),  run("b", 0, 0.50, 0.90),    run("b", 1, 0.55, 0.95)};
-
-const TextTable& table_named(const std::vector<TextTable>& tables, const std::string& name) {
+const TextTable& table_named(const std::vector<TextTable>& tables, std::string_view name) {
   const auto found = std::ranges::find(tables, name, &TextTable::name);
   REQUIRE(found != tables.end());
   return *found;

@@ -4,19 +4,16 @@
 
 #include <cmath>
 
+#include "ended_run.h"
+
 using namespace gradual::lab;
+using gradual::test::ended_run;
 
 namespace {
 
-Result run(const std::string& recipe, std::int64_t seed, double accuracy, double loss) {
-  Result r{.recipe = recipe, .model = "m", .data = "d", .seed = seed, .test_loss = loss, .test_accuracy = accuracy};
-  r.test_samples = 360;
-  r.status = Status::ok;
-  return r;
-}
-
-const std::vector<Result> kRuns = {run("fp32", 0, 0.98, 0.10), run("fp32", 1, 0.97, 0.12), run("fp32", 2, 0.985, 0.11),
-                                   run("low", 0, 0.95, 0.20),  run("low", 1, 0.96, 0.25),  run("low", 2, 0.97, 0.22)};
+const std::vector<Result> kRuns = {ended_run("fp32", 0, 0.98, 0.10),  ended_run("fp32", 1, 0.97, 0.12),
+                                   ended_run("fp32", 2, 0.985, 0.11), ended_run("low", 0, 0.95, 0.20),
+                                   ended_run("low", 1, 0.96, 0.25),   ended_run("low", 2, 0.97, 0.22)};
 
 }  // namespace
 

@@ -58,7 +58,7 @@ template <class F> lab::Tolerances tolerance_of_ops(const F& run) {
   return lab::tolerance_of(ops, {.orders = 1});
 }
 
-const lab::Tolerated& named(const lab::Tolerances& t, const std::string& name) {
+const lab::Tolerated& named(const lab::Tolerances& t, std::string_view name) {
   const auto found = std::ranges::find(t.tensors, name, &lab::Tolerated::name);
   REQUIRE(found != t.tensors.end());
   return *found;

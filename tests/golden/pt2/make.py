@@ -4,9 +4,9 @@
     pip install torch safetensors && python tests/golden/pt2/make.py
 
 NAME.pt2 is torch.export.save's file without the pickle of sample inputs; of stack traces only the lines of this script
-are kept, and of the values' descriptions those of the inputs, so that the files are small. NAME.safetensors has the inputs and cotangents (f32), and outputs, loss, gradients
-and buffers after the call (f64, from the same f32 weights). step.NAME.DTYPE.safetensors are steps as
-bench/judge/record.py records them, bf16 and f16 under autocast.
+are kept, and of the values' descriptions those of the inputs, so that the files are small. NAME.safetensors has the
+inputs and cotangents (f32), and outputs, loss, gradients and buffers after the call (f64, from the same f32 weights).
+step.NAME.DTYPE.safetensors are steps as bench/judge/record.py records them, bf16 and f16 under autocast.
 """
 
 import contextlib
@@ -237,7 +237,7 @@ PACKED = ("gpt", "recurrent", "planted_growth")
 
 
 def pack(source, target):
-    """Writes the archive again with fixed times: stored, and the texts of the largest ones packed, as a zip tool may."""
+    """Writes the archive again with fixed times: stored, and the texts of the largest packed, as a zip tool may."""
     packed = target.stem in PACKED
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as new:
         for info in old.infolist():
