@@ -57,7 +57,7 @@ set(gradual_batch_lines
   "lab: metric narrow norm_bounds objective odd_samples outcome sequential"
   "lab: paired pairs products recorded_ops sample_scores search_tables"
   "lab: search split_sum statistics step_errors student_t studied_step"
-  "lab: step_replay study study_report table target_checks tasks tolerance_tables tolerance_updates"
+  "lab: step_replay study study_report table target_checks tasks tolerance_tables"
   "lab: tables tolerance tolerance_layers training"
   "lab: tolerance_bounds twin verdict"
   "lab/main: command_line diff exchange explain judge policy probe program"
