@@ -95,7 +95,7 @@ Value logit(const Arguments& a) {
   return log(div(x, sub(1, x)));
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kActivationRows[] = {
     {"aten.relu.default", "self", one<relu>},
     {"aten.silu.default", "self", one<silu>},
     {"aten.tanh.default", "self", one<tanh>},
@@ -124,6 +124,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> activation_rows() { return kRows; }
+std::span<const OpRow> activation_rows() { return kActivationRows; }
 
 }  // namespace gradual::pt2

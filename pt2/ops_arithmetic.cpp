@@ -233,7 +233,7 @@ Value nan_to_num(const Arguments& a) {
 
 template <BinaryFn f> Value compare(const Arguments& a) { return binary(a, f); }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kArithmeticRows[] = {
     {"aten.add.Tensor", "self other alpha=1", with_alpha<add>},
     {"aten.add.Scalar", "self other alpha=1", with_alpha<add>},
     {"aten.sub.Tensor", "self other alpha=1", with_alpha<sub>},
@@ -372,6 +372,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> arithmetic_rows() { return kRows; }
+std::span<const OpRow> arithmetic_rows() { return kArithmeticRows; }
 
 }  // namespace gradual::pt2

@@ -94,7 +94,7 @@ Value normal(const Arguments& a) {
 }
 Value multinomial_row(const Arguments& a) { return multinomial(a.tensor(0), a.integer(1), a.flag(2)); }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kCreationRows[] = {
     {"aten.zeros.default", "size dtype=None layout=None device=None pin_memory=None", zeros_row},
     {"aten.ones.default", "size dtype=None layout=None device=None pin_memory=None", ones_row},
     {"aten.empty.memory_format", "size dtype=None layout=None device=None pin_memory=None memory_format=None",
@@ -266,7 +266,7 @@ constexpr OpRow kPythonRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> creation_rows() { return kRows; }
+std::span<const OpRow> creation_rows() { return kCreationRows; }
 std::span<const OpRow> python_rows() { return kPythonRows; }
 
 }  // namespace gradual::pt2

@@ -421,7 +421,7 @@ Value channel_shuffle(const Arguments& a) {
   return reshape(transpose(parts, 1, 2), x.sizes());
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kImageRows[] = {
     {"aten.max_pool2d.default", "self kernel_size stride=[] padding=0 dilation=1 ceil_mode=False", max_pool_row},
     {"aten.max_pool2d_with_indices.default", "self kernel_size stride=[] padding=0 dilation=1 ceil_mode=False",
      max_pool_indices},
@@ -458,6 +458,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> image_rows() { return kRows; }
+std::span<const OpRow> image_rows() { return kImageRows; }
 
 }  // namespace gradual::pt2

@@ -429,7 +429,7 @@ Value one_hot_row(const Arguments& a) {
   return one_hot(index, given >= 0 ? given : static_cast<std::int64_t>(max(index).item()) + 1);
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kIndexRows[] = {
     {"aten.index.Tensor", "self indices", index_row},
     {"aten.index_put.default", "self indices values accumulate=False", index_put},
     {"aten.gather.default", "self dim index sparse_grad=False", gather_row},
@@ -474,6 +474,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> index_rows() { return kRows; }
+std::span<const OpRow> index_rows() { return kIndexRows; }
 
 }  // namespace gradual::pt2

@@ -257,7 +257,7 @@ Value attention(const Arguments& a) {
   return scaled_dot_product_attention(q, k, v, a.optional_tensor(3), options);
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kLayerRows[] = {
     {"aten.linear.default", "input weight bias=None", linear_row},
     {"aten.bilinear.default", "input1 input2 weight bias=None", bilinear},
     {"aten.conv2d.default", "input weight bias=None stride=1 padding=0 dilation=1 groups=1", conv2d_row},
@@ -289,6 +289,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> layer_rows() { return kRows; }
+std::span<const OpRow> layer_rows() { return kLayerRows; }
 
 }  // namespace gradual::pt2

@@ -215,7 +215,7 @@ Value multi_margin(const Arguments& a) {
   return loss.dim() == 0 ? loss : reshape(loss, a.tensor(1).sizes());
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kLossRows[] = {
     {"aten.cross_entropy_loss.default", "self target weight=None reduction=1 ignore_index=-100 label_smoothing=0.0",
      cross_entropy_row},
     {"aten.nll_loss.default", "self target weight=None reduction=1 ignore_index=-100", nll_row},
@@ -245,6 +245,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> loss_rows() { return kRows; }
+std::span<const OpRow> loss_rows() { return kLossRows; }
 
 }  // namespace gradual::pt2

@@ -102,7 +102,7 @@ Value grouped_product(const Arguments& a) {
   return parts.size() == 1 ? parts[0] : cat(parts, 0);
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kProductRows[] = {
     {"aten.matmul.default", "self other", matmul_any},
     {"aten.mm.default", "self mat2", product},
     {"aten.bmm.default", "self mat2", product},
@@ -133,6 +133,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> product_rows() { return kRows; }
+std::span<const OpRow> product_rows() { return kProductRows; }
 
 }  // namespace gradual::pt2

@@ -148,7 +148,7 @@ template <StepFn step> Value cell(const Arguments& a) {
   return step(linear(a.tensor(0), w.input, w.input_bias), {a.tensor(1), {}}, w).h;
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kRecurrentRows[] = {
     {"aten.lstm.input", "input hx params has_biases num_layers dropout train bidirectional batch_first", lstm,
      Aliasing::none, nullptr, 6},
     {"aten.gru.input", "input hx params has_biases num_layers dropout train bidirectional batch_first", gru,
@@ -165,6 +165,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> recurrent_rows() { return kRows; }
+std::span<const OpRow> recurrent_rows() { return kRecurrentRows; }
 
 }  // namespace gradual::pt2

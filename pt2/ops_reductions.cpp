@@ -246,7 +246,7 @@ Value distances(const Arguments& a) {
   return norm(difference, a.number(2), {-1});
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kReductionRows[] = {
     {"aten.sum.default", "self dtype=None", sum_all},
     {"aten.sum.dim_IntList", "self dim keepdim=False dtype=None", sum_dims},
     {"aten.mean.default", "self dtype=None", mean_all},
@@ -335,6 +335,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> reduction_rows() { return kRows; }
+std::span<const OpRow> reduction_rows() { return kReductionRows; }
 
 }  // namespace gradual::pt2

@@ -462,7 +462,7 @@ Value diagonal_embedding(const Arguments& a) {
   return permute(y, order);
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kViewRows[] = {
     {"aten.view.default", "self size", view_as_sizes, Aliasing::view, as_owner},
     {"aten._unsafe_view.default", "self size", view_as_sizes, Aliasing::view, as_owner},
     {"aten.view_as.default", "self other", reshape_like, Aliasing::view, as_owner},
@@ -554,6 +554,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> view_rows() { return kRows; }
+std::span<const OpRow> view_rows() { return kViewRows; }
 
 }  // namespace gradual::pt2

@@ -229,7 +229,7 @@ Value grid_sample(const Arguments& a) {
   return add(upper, lower);
 }
 
-constexpr OpRow kRows[] = {
+constexpr OpRow kWindowRows[] = {
     {"aten.im2col.default", "self kernel_size dilation padding stride", im2col},
     {"aten.col2im.default", "self output_size kernel_size dilation padding stride", col2im},
     {"aten.max_pool3d.default", "self kernel_size stride=[] padding=0 dilation=1 ceil_mode=False", max_pool3d},
@@ -243,6 +243,6 @@ constexpr OpRow kRows[] = {
 
 }  // namespace
 
-std::span<const OpRow> window_rows() { return kRows; }
+std::span<const OpRow> window_rows() { return kWindowRows; }
 
 }  // namespace gradual::pt2
