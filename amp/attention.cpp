@@ -18,24 +18,299 @@
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
-const char* const refused = q->hadamard                        ? "a Hadamard transform"
-                            : q->center                        ? "center"
-                            : is_any<DelayedScale>(q->scaling) ? "delayed scaling"
-                            : has_kept_scale(q->scaling)       ? "learned scaling"
-                                                               : nullptr;
-if (refused)
-  throwf(
-      "{}: {}; attention's quantizers take their scales from the numbers at hand: every scaling but delayed and "
-      "learned is allowed, without hadamard and center",
-      name, refused);
-if (q->gradient != QuantizerGradient::straight)
-  throwf("{}: the gradient is {}; in attention it is straight", name, to_string(q->gradient));
+#include "attention_call.h"
+#include "attention_kernel.h"
+#include "attention_steps.h"
+#include "cast_stats.h"
+
+namespace gradual::amp {
+namespace {
+
+constexpr double kInf = HUGE_VAL;
+constexpr double kLeastShift = 0.5;
+constexpr double kMostShift = 16;
+
+constexpr std::uint64_t kBackwardDraws = std::uint64_t{1} << 32;
+
+bool draws(const AttentionPrecision& precision, bool backward) {
+  for (const AttentionField& field : kAttentionFields) {
+    const std::optional<Quantizer>& q = precision.*field.quantizer;
+    if (q && is_random(*q) && (backward || !of_backward(field))) return true;
+  }
+  for (const auto* sums : {&precision.qk_accumulator, &precision.pv_accumulator})
+    if (*sums && (*sums)->rounding.mode == RoundingMode::stochastic) return true;
+  return false;
 }
-for (const auto* sums : {&a.qk_accumulator, &a.pv_accumulator})
-  if (*sums) check_valid(**sums);
-if (a.block < 1) throwf("block is {}; a block has at least 1 key", a.block);
-if (a.beta != 0 && !(a.beta > 1 && std::isfinite(a.beta)))
-  throwf("beta is {}; allowed are 0 and finite numbers above 1", a.beta);
+
+// The keys [first, first + count) of a tensor whose dim `dim` is that of keys, or 1 for all keys.
+Tensor keys_of(const Tensor& t, int dim, std::int64_t first, std::int64_t count) {
+  if (!t.defined() || t.dim() < -dim || t.size(dim) == 1) return t;
+  return narrow(t, dim, first, count);
+}
+
+Tensor sees_nothing(const Tensor& maximum) { return eq(maximum, -kInf); }
+// A number that may be subtracted from -Inf: 0 for a row that sees no key.
+Tensor finite(const Tensor& maximum) { return where(sees_nothing(maximum), 0, maximum); }
+
+// The steps of the reference.
+struct Blocks : AttentionSteps {
+  using AttentionSteps::AttentionSteps;
+
+  Tensor product(const std::optional<Accumulator>& named, const Tensor& a, const Tensor& b) {
+    const AccumulatorScope scope(sums(named));
+    return matmul(a, b);
+  }
+
+  // The scores of a block [.., L, count], -Inf where a query may not attend.
+  Tensor scores(std::int64_t first, std::int64_t count) {
+    const Tensor keys = round(&AttentionPrecision::k, narrow(k, -2, first, count), -1);
+    Tensor s = mul(product(precision.qk_accumulator, queries, turned(keys)), scale);
+    if (mask.defined()) {
+      const Tensor part = keys_of(mask, -1, first, count);
+      s = mask.dtype() == DType::bool_ ? where(part, s, -kInf) : add(s, cast(part, s.dtype()));
+    }
+    if (!attrs.causal) return s;
+    const auto numbers = [&](std::int64_t from, std::int64_t n) {
+      return arange(static_cast<double>(from), static_cast<double>(from + n), 1,
+                    {.dtype = DType::i64, .device = q.device()});
+    };
+    const Tensor row = numbers(0, q.size(-2)).reshape({-1, 1});
+    return where(ge(row, numbers(first, count)), s, -kInf);
+  }
+
+  // The maximum of each row, moved up if it occurs more than once.
+  Tensor block_maximum(const Tensor& s) const {
+    const Tensor most = max(s, {-1}, true);
+    if (precision.beta == 0) return most;
+    const Tensor times = sum(cast(eq(s, most), s.dtype()), {-1}, true);
+    const Tensor wanted = where(gt(most, 0), mul(most, precision.beta - 1), neg(most));
+    const Tensor moved = add(most, clamp(wanted, kLeastShift, kMostShift));
+    return where(logical_and(gt(times, 1), gt(most, -kInf)), moved, most);
+  }
+
+  // The running maximum after a block whose maximum is `most`; undefined `before`: the first block. -Inf, which a row
+  // has that saw no key yet, is no number that a format need have.
+  Tensor running_maximum(const Tensor& before, const Tensor& most) {
+    const Tensor m = before.defined() ? maximum(before, most) : most;
+    if (!precision.softmax) return m;
+    return where(sees_nothing(m), -kInf, round(&AttentionPrecision::softmax, finite(m), -1));
+  }
+
+  Tensor with_dropout(const Tensor& t, std::int64_t first, std::int64_t count) const {
+    return kept.defined() ? mul(t, narrow(kept, -1, first, count)) : t;
+  }
+};
+
+bool same_numbers(const Tensor& a, const Tensor& b) {
+  const Tensor both_nan = logical_and(ne(a, a), ne(b, b));
+  return a.sizes() == b.sizes() && all(logical_or(eq(a, b), both_nan)).item<bool>();
+}
+
+bool written_by_observer() {
+  return chain().observe &&
+         std::ranges::any_of(ObserverScope::installed(), [](const Observer* o) { return o->writes_numbers(); });
+}
+
+// What the kernel gives, if it suits, else what the reference gives. If somebody looks, the reference runs too, for
+// them: its tensors are those that they saw, and have the kernel's numbers. Only one who writes numbers changes them.
+template <class Kernel, class Reference>
+std::vector<Tensor> by_both(bool suits, const Kernel& kernel, const Reference& reference) {
+  const bool looked_at = chain().observe || cast_stats();
+  std::vector<Tensor> computed;
+  if (suits) {
+    const StageScope unseen(chain().observe, nullptr);
+    const Scoped uncounted(cast_stats(), nullptr);
+    computed = kernel();
+  }
+  if (suits && !looked_at) return computed;
+  const bool written = written_by_observer();
+  std::vector<Tensor> seen = reference();
+  if (!suits || written) return seen;
+  const StageScope unseen(chain().observe, nullptr);
+  for (std::size_t i = 0; i < computed.size(); ++i)
+    if (!same_numbers(computed[i], seen[i]))
+      throw_error("internal: attention in blocks: the kernel and the reference differ");
+  return seen;
+}
+
+class BlockAttention final : public Function {
+ public:
+  // `backward`: it may come, and draw.
+  BlockAttention(const AttentionPrecision& precision, const AttentionAttrs& attrs, bool backward)
+      : precision_(precision), attrs_(attrs) {
+    if (draws(precision_, backward)) key_ = default_generator().next();
+  }
+
+  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
+    const StageScope exact(chain().results, nullptr);  // the op's own result is rounded
+    const StageScope amp(chain().amp, nullptr);
+    const std::vector<Tensor> y = by_both(
+        kernel_suits(precision_, inputs, false), [&] { return forward_of_kernel(inputs); },
+        [&] { return forward_of_reference(inputs); });
+    save_for_backward({inputs[0], inputs[1], inputs[2], inputs[3], y[0], y[1]});
+    return {y[0].to(common_dtype(inputs))};
+  }
+
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
+    const std::vector<Tensor>& kept = saved();
+    if (grad_enabled())
+      throw_error(name() +
+                  ": attention in blocks has no second derivative; call backward without create_graph, or use a recipe "
+                  "without quantization.attention");
+    if (!grads[0].defined()) return std::vector<Tensor>(4);
+    const StageScope exact(chain().results, nullptr);
+    const StageScope amp(chain().amp, nullptr);
+    const Scoped running(attention_in_backward(), &replaced_);
+    const std::vector<Tensor> inputs(kept.begin(), kept.begin() + 4);
+    std::vector<Tensor> all = by_both(
+        kernel_suits(precision_, inputs, needs_input_grad(3)), [&] { return backward_of_kernel(inputs, grads[0]); },
+        [&] { return backward_of_reference(inputs, grads[0]); });
+    all.resize(4);
+    return all;
+  }
+
+  std::string name() const override { return "scaled_dot_product_attention in blocks"; }
+  const Replaced* replaces() const override { return &replaced_; }
+  const AttentionAttrs& attributes() const { return attrs_; }
+
+ private:
+  // [the rounded output, the rounded logsumexp], both in the compute type.
+  std::vector<Tensor> forward_of_reference(const std::vector<Tensor>& inputs) const {
+    Blocks b(precision_, attrs_, inputs, {key_, 0});
+    Tensor m;
+    Tensor l;
+    Tensor o;
+    for (std::int64_t first = 0; first < b.keys(); first += precision_.block) {
+      const std::int64_t count = b.block(first);
+      const Tensor s = b.scores(first, count);
+      const Tensor higher = b.running_maximum(m, b.block_maximum(s));
+      const Tensor p = exp(sub(s, finite(higher)));
+      const Tensor in_block = sum(p, {-1}, true);
+      const Tensor left = b.round(&AttentionPrecision::p, b.with_dropout(p, first, count), -1);
+      const Tensor right = b.round(&AttentionPrecision::v, narrow(b.v, -2, first, count), -2);
+      const Tensor pv = b.round(&AttentionPrecision::running, b.product(precision_.pv_accumulator, left, right), -1);
+      if (m.defined()) {
+        const Tensor shrink = exp(sub(m, finite(higher)));
+        l = b.round(&AttentionPrecision::softmax, add(mul(shrink, l), in_block), -1);
+        o = b.round(&AttentionPrecision::running, add(mul(shrink, o), pv), -1);
+      } else {
+        l = b.round(&AttentionPrecision::softmax, in_block, -1);
+        o = pv;
+      }
+      m = higher;
+    }
+    const Tensor blind = sees_nothing(m);  // a row that sees no key has the output 0
+    const Tensor divisor = where(blind, 1, l);
+    return rounded(b, {div(o, divisor), where(blind, 0, add(finite(m), log(divisor)))});
+  }
+
+  std::vector<Tensor> forward_of_kernel(const std::vector<Tensor>& inputs) const {
+    AttentionSteps steps(precision_, attrs_, inputs, {key_, 0}, false);
+    return rounded(steps, forward_by_kernel(steps));
+  }
+
+  static std::vector<Tensor> rounded(AttentionSteps& steps, const AttentionForward& y) {
+    const Tensor logsumexp = steps.round(&AttentionPrecision::softmax, y.logsumexp, -1);
+    return {steps.round(&AttentionPrecision::o, y.o, -1), logsumexp};
+  }
+
+  // dO and q as backward's products read them.
+  AttentionBackward operands(AttentionSteps& b, const Tensor& grad) const {
+    const Tensor given = grad.to(b.q.dtype());
+    AttentionBackward all;
+    all.along_values = b.round(&AttentionPrecision::d_o, given, -1);
+    all.along_queries = b.round_again(&AttentionPrecision::d_o, all.along_values, given, -2);
+    all.along_keys = b.round_again(&AttentionPrecision::q, b.queries, b.q, -2);
+    all.delta = sum(mul(all.along_values, saved()[4]), {-1}, true);
+    all.logsumexp = saved()[5];
+    return all;
+  }
+
+  // [dq, dk, dv], and the mask's gradient if it is needed.
+  std::vector<Tensor> backward_of_reference(const std::vector<Tensor>& inputs, const Tensor& grad) const {
+    Blocks b(precision_, attrs_, inputs, {key_, kBackwardDraws});
+    const AttentionBackward given = operands(b, grad);
+    Tensor dq;
+    std::vector<Tensor> dk;
+    std::vector<Tensor> dv;
+    std::vector<Tensor> dmask;
+    for (std::int64_t first = 0; first < b.keys(); first += precision_.block) {
+      const std::int64_t count = b.block(first);
+      const Tensor p = exp(sub(b.scores(first, count), given.logsumexp));
+      const Tensor seen = b.round(&AttentionPrecision::p, b.with_dropout(p, first, count), -2);
+      dv.push_back(b.product(precision_.pv_accumulator, turned(seen), given.along_queries));
+      const Tensor values = b.round(&AttentionPrecision::v, narrow(b.v, -2, first, count), -1);
+      const Tensor product = b.product(precision_.qk_accumulator, given.along_values, turned(values));
+      const Tensor dp = b.round(&AttentionPrecision::d_p, b.with_dropout(product, first, count), -1);
+      const Tensor ds = mul(p, sub(dp, given.delta));
+      const Tensor keys = b.round(&AttentionPrecision::k, narrow(b.k, -2, first, count), -2);
+      const Tensor along = b.round(&AttentionPrecision::d_s, ds, -1);
+      const Tensor part = mul(b.product(precision_.pv_accumulator, along, keys), b.scale);
+      dq = dq.defined() ? add(dq, part) : part;
+      const Tensor across = turned(b.round(&AttentionPrecision::d_s, ds, -2));
+      dk.push_back(mul(b.product(precision_.pv_accumulator, across, given.along_keys), b.scale));
+      if (needs_input_grad(3)) dmask.push_back(ds);
+    }
+    std::vector<Tensor> all{dq, cat(dk, -2), cat(dv, -2)};
+    if (!dmask.empty()) all.push_back(gradient_of_mask(dmask, inputs[3]));
+    return all;
+  }
+
+  std::vector<Tensor> backward_of_kernel(const std::vector<Tensor>& inputs, const Tensor& grad) const {
+    AttentionSteps steps(precision_, attrs_, inputs, {key_, kBackwardDraws}, false);
+    return backward_by_kernel(steps, operands(steps, grad));
+  }
+
+  // Of an added mask, whose last dim may be 1.
+  static Tensor gradient_of_mask(const std::vector<Tensor>& blocks, const Tensor& mask) {
+    return sum_to(cat(blocks, -1), mask.sizes());
+  }
+
+  AttentionPrecision precision_;
+  AttentionAttrs attrs_;
+  RandomKey key_ = {};
+  Replaced replaced_{OpId::scaled_dot_product_attention};
+};
+
+void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const AttentionAttrs& attrs) {
+  for (const Tensor* t : {&q, &k, &v})
+    if (!t->defined() || t->dim() < 2 || !t->is_floating())
+      throw_error("attention in blocks: q, k and v must be floating [.., length, head size]");
+  if (q.size(-1) != k.size(-1) || k.size(-2) != v.size(-2) || k.size(-2) == 0)
+    throwf("attention in blocks: q {}, k {}, v {}; allowed are q [.., L, E], k [.., S, E] and v [.., S, D] with S > 0",
+           to_string(q.sizes()), to_string(k.sizes()), to_string(v.sizes()));
+  if (!(attrs.dropout >= 0 && attrs.dropout <= 1))
+    throwf("attention in blocks: dropout is {}; allowed are 0 to 1", attrs.dropout);
+  if (!std::isfinite(attrs.scale)) throwf("attention in blocks: the scale must be finite, given {}", attrs.scale);
+  if (mask.defined() && mask.dtype() != DType::bool_ && !mask.is_floating())
+    throwf("attention in blocks: the mask must be bool or floating, given {}", to_string(mask.dtype()));
+}
+
+}  // namespace
+
+void check_valid(const AttentionPrecision& a) {
+  for (const auto& [name, field] : kAttentionFields) {
+    const std::optional<Quantizer>& q = a.*field;
+    if (!q) continue;
+    in_context(name, [&] { check_valid(*q); });
+    const char* const refused = q->hadamard                        ? "a Hadamard transform"
+                                : q->center                        ? "center"
+                                : is_any<DelayedScale>(q->scaling) ? "delayed scaling"
+                                : has_kept_scale(q->scaling)       ? "learned scaling"
+                                                                   : nullptr;
+    if (refused)
+      throwf(
+          "{}: {}; attention's quantizers take their scales from the numbers at hand: every scaling but delayed and "
+          "learned is allowed, without hadamard and center",
+          name, refused);
+    if (q->gradient != QuantizerGradient::straight)
+      throwf("{}: the gradient is {}; in attention it is straight", name, to_string(q->gradient));
+  }
+  for (const auto* sums : {&a.qk_accumulator, &a.pv_accumulator})
+    if (*sums) check_valid(**sums);
+  if (a.block < 1) throwf("block is {}; a block has at least 1 key", a.block);
+  if (a.beta != 0 && !(a.beta > 1 && std::isfinite(a.beta)))
+    throwf("beta is {}; allowed are 0 and finite numbers above 1", a.beta);
 }
 
 Tensor attention_in_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,

@@ -85,6 +85,7 @@ class Planner {
   template <class F> static void each_ref(const Value& v, const F& f);
   void use(const Value& v, int step);
   void decide_sharing(Step& step) const;
+  void drop_dtype_of_move(Step& step) const;
   void link_views(const Step& step);
   void plan_write(int index);
   void set_releases();
@@ -212,6 +213,16 @@ void Planner::decide_sharing(Step& step) const {
   step.shares = from.dtype == to.dtype && !(asked && *asked) && blocks_of(from) == blocks_of(to);
 }
 
+// x.to(device) is exported as a cast to the dtype that x had there. It keeps the dtype that x has here, which a recipe
+// chooses.
+void Planner::drop_dtype_of_move(Step& step) const {
+  if (step.op->target != "aten.to.dtype_layout" || !step.shares_known) return;
+  const Ref* const of = step.arguments.at(0).get<Ref>();
+  const Layout& from = graph_.layouts[static_cast<std::size_t>(of->id)];
+  const Layout& to = graph_.layouts[static_cast<std::size_t>(step.outputs[0].values[0])];
+  if (from.dtype == to.dtype) step.arguments.at(1) = Value();
+}
+
 // Notes which values share memory.
 void Planner::link_views(const Step& step) {
   if (step.op->aliasing == Aliasing::none || step.written >= 0 || !step.shares) return;
@@ -293,6 +304,7 @@ Plan Planner::make() {
     Step& step = plan_.steps[static_cast<std::size_t>(i)];
     for (const Value& v : step.arguments) use(v, i);
     decide_sharing(step);
+    drop_dtype_of_move(step);
     link_views(step);
   }
   for (const Output& out : graph_.outputs) {

@@ -138,6 +138,7 @@ constexpr Pattern kPatterns[] = {
     {"aten.triu.default", "triu({self}, {diagonal})"},
     {"aten.to.dtype", "cast({self}, {dtype})"},
     {"aten.to.dtype_layout", "cast({self}, {dtype:given})"},
+    {"aten.to.dtype_layout", "{self}"},
     {"aten._to_copy.default", "cast({self}, {dtype:given})"},
     // reductions
     {"aten.sum.default", "sum({self})"},

@@ -318,6 +318,20 @@ TEST_CASE("whether reshape copied is read from the file's strides") {
   CHECK(shared[0].to_vector<double>() == std::vector<double>{4, 6, 8, 10, 12, 14});
 }
 
+TEST_CASE("a move to a device keeps the dtype that a tensor has here; a cast gives the one of the file") {
+  const std::string f32 = R"({"as_scalar_type":7})";
+  const std::vector<std::string> nodes{
+      op("relu.default", {{"self", tensor("x")}}, "a"),
+      op("to.dtype_layout", {{"self", tensor("a")}, {"dtype", f32}, {"layout", R"({"as_layout":7})"}}, "moved"),
+      op("to.dtype", {{"self", tensor("a")}, {"dtype", f32}}, "cast")};
+  const std::string graph = with(graph_of(nodes, {"moved", "cast"}), R"("tensor_values":{)",
+                                 layout("a", "32", "21") + layout("moved", "32", "21") + layout("cast", "32", "21"));
+  const Tensor x = from_data(std::vector<float>{1, 2, 3, 4, 5, 6}, {2, 3}).to(DType::bf16);
+  const std::vector<Tensor> out = (*pt2::load_bytes(test::archive_of(graph), "made.pt2"))(std::vector<Tensor>{x});
+  CHECK(out[0].dtype() == DType::bf16);
+  CHECK(out[1].dtype() == DType::f32);
+}
+
 TEST_CASE("running statistics that the caller gives are not changed, nor copies of them") {
   const Named arguments{{"input", tensor("x")},        {"weight", none()},           {"bias", none()},
                         {"running_mean", tensor("m")}, {"running_var", tensor("v")}, {"training", truth(true)},
