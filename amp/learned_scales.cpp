@@ -10,6 +10,7 @@
 
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
+#include "../nn/embedding.h"
 
 namespace gradual::amp {
 namespace {
@@ -35,7 +36,7 @@ void register_step(nn::Module& module, const std::string& path, const std::strin
 void register_steps(const QuantizationState& state, nn::Module& model) {
   for (const auto& [path, module] : model.named_modules()) {
     const Quantization* const q = state.of_module(path);
-    if (!q || module->kind() == "Embedding") continue;
+    if (!q || dynamic_cast<const nn::LookupTable*>(module)) continue;
     for (const auto& [name, parameter] : module->named_parameters(false)) {
       if (parameter.dim() < 2) continue;
       if (learned(q->forward_w)) register_step(*module, path, name + kStep, parameter.device());

@@ -46,7 +46,7 @@ OscillationWatch::OscillationWatch(const OscillationReset& options, nn::Module& 
     for (const LayerKind& known : kLayerKinds)
       if (module->kind() == known.kind)
         for (const auto& [name, parameter] : module->named_parameters(false))
-          if (name == "weight" && parameter.dim() == known.dims) layers_.push_back({path, parameter, known.axis});
+          if (parameter.dim() == known.dims) layers_.push_back({path, parameter, known.axis});
   if (layers_.empty())
     throwf("oscillation_reset: it resets weights of Linear and Conv2d layers; the model {} has none", model.kind());
 }

@@ -43,8 +43,8 @@ enum class Mode : std::uint8_t {
   pure       // everything in half
 };
 enum class Masters : std::uint8_t { none, per_tensor, flat };
-// Where a moving average of the weights is kept: in f32, from the masters if there are some; or in storage, the dtype of
-// its parameter, from the parameter, where changes below half an ulp are lost.
+// Where a moving average of the weights is kept: in f32, from the masters if there are some; or in storage, the dtype
+// of its parameter, from the parameter, where changes below half an ulp are lost.
 enum class Averages : std::uint8_t { f32, storage };
 std::string_view to_string(Mode mode);  // as in a JSON file
 std::string_view to_string(Masters masters);

@@ -60,8 +60,8 @@ std::string text_of(const amp::Recipe& recipe) {
   } catch (const Error&) { return recipe.name; }  // a rewrite is code
 }
 
-// Header fields of a shard, in this order. Then come what its loss divided by, two numbers for each shard of the batch, of
-// which a shard sets its own; for each parameter 1 if it has a gradient; what buffers gained; and, if the recipe's
+// Header fields of a shard, in this order. Then come what its loss divided by, two numbers for each shard of the batch,
+// of which a shard sets its own; for each parameter 1 if it has a gradient; what buffers gained; and, if the recipe's
 // schedule asks for it, for each parameter two numbers of its gradient's noise.
 enum About : std::size_t { kLoss, kNonfinite, kHidden, kCounted };
 

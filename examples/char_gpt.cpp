@@ -1,9 +1,9 @@
 // A small transformer, trained in mixed precision: it learns to add, or to write.
 //
 // The model is a small GPT-2 (lab/gpt.h): token and position embeddings, causal pre-norm blocks, a norm, a linear head.
-// Without arguments it learns sums of two-digit numbers as text ("12+34=640": the answer's digits are reversed, so that each
-// carry is known when it is needed) and is tested on sums that it never saw. With --text it learns the characters of a
-// file and then writes text. The recipe decides the precision; the loop is the same for all.
+// Without arguments it learns sums of two-digit numbers as text ("12+34=640": the answer's digits are reversed, so that
+// each carry is known when it is needed) and is tested on sums that it never saw. With --text it learns the characters
+// of a file and then writes text. The recipe decides the precision; the loop is the same for all.
 #include <gradual/data/data_loader.h>
 #include <gradual/data/text.h>
 #include <gradual/gradual.h>

@@ -228,8 +228,8 @@ const logDepth = (low, high) => v => v === 0 ? 0 : Math.log(Math.abs(v) / low) /
 const errors = {text: error, depth: logDepth(1e-7, 1)};
 const zeros = {text: v => lostText(v).replace("%", "").replace("< ", "<"), depth: logDepth(.001, 100)};
 const angles = {text: v => v.toFixed(3), depth: v => logDepth(1e-6, 1)(Math.max(0, 1 - v))};
-// What a layer's cell may show: its title in the menu, how to read it, and `of`, its number from the layer's rows of the
-// shadow and of "casts". hasGood: a negative number is a good one.
+// What a layer's cell may show: its title in the menu, how to read it, and `of`, its number from the layer's rows of
+// the shadow and of "casts". hasGood: a negative number is a good one.
 const measures = {
   forward: {
     title: "error of the layer's result",

@@ -110,8 +110,8 @@ class Trials {
     run_.profile.clear();
   }
 
-  // Trains an assignment on the seeds of the search, unless that was done. It fails untrained if a failed one is at least
-  // as expensive in every layer.
+  // Trains an assignment on the seeds of the search, unless that was done. It fails untrained if a failed one is at
+  // least as expensive in every layer.
   bool passes_trial(const std::string& why, const Assignment& a) {
     for (const Trial& t : s_.trials) {
       if (t.assignment == a) return t.passes;

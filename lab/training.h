@@ -44,9 +44,9 @@ struct Training {
   // is weighted by its share of the targets, so that the sum is the gradient of the whole batch's loss. The targets of
   // samples with named fields are not known; such parts are weighted by their number of samples.
   int accumulate = 1;
-  // The factor d of the averaged parameters a = d a + (1 - d) w after each step, with min(d, (1 + t) / (10 + t)) in step
-  // t, in f32 or in the dtype that the recipe's `averages` says. Evaluation and saving use the averages; buffers are
-  // those of the last step. 0: none.
+  // The factor d of the averaged parameters a = d a + (1 - d) w after each step, with min(d, (1 + t) / (10 + t)) in
+  // step t, in f32 or in the dtype that the recipe's `averages` says. Evaluation and saving use the averages; buffers
+  // are those of the last step. 0: none.
   double average = 0;
 };
 // Error naming the field, for the options of --help.

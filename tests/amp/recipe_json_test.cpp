@@ -336,7 +336,8 @@ TEST_CASE("malformed recipes are errors that name the key and what is allowed") 
        "differentiable"},
       {R"({"name": "a", "quantization": {"wgrad_x": {"format": "e2m1", "gradient": "clipped"}}})",
        "recipe 'a': quantization, wgrad_x: the gradient is clipped; it is a choice of forward_x and forward_w"},
-      {R"({"name": "a", "quantization": {"forward_x": {"format": "int4", "scaling": {"kind": "learned", "margin": 1}}}})",
+      {R"({"name": "a", "quantization": {"forward_x":
+               {"format": "int4", "scaling": {"kind": "learned", "margin": 1}}}})",
        "recipe 'a', quantization, forward_x, scaling: unknown key \"margin\"; allowed are kind, product"},
       {R"({"name": "a", "quantization": {"forward_x": {}}})",
        "recipe 'a', quantization, forward_x: \"format\" is missing"},

@@ -215,8 +215,8 @@ constexpr Reader kReaders[] = {
 
 // The comparisons of a line with a quoted word. Words of ops of PyTorch ("aten.") are a file's.
 int compared_words(const std::string& line) {
-  static const std::regex form(
-      R"re((==|!=) ?"[^"]*[A-Za-z][^"]*"|"[^"]*[A-Za-z][^"]*" ?(==|!=)|(starts_with|ends_with|find)\("[^"]*[A-Za-z])re");
+  static const std::regex form(R"re((==|!=) ?"[^"]*[A-Za-z][^"]*"|"[^"]*[A-Za-z][^"]*" ?(==|!=)|)re"
+                               R"re((starts_with|ends_with|find)\("[^"]*[A-Za-z])re");
   static const std::regex comment(R"(^\s*//)");
   if (std::regex_search(line, comment)) return 0;
   return static_cast<int>(std::distance(std::sregex_iterator(line.begin(), line.end(), form), {}));
