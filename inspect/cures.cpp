@@ -230,7 +230,8 @@ Cure signed_format(Recipe r, amp::Role role) {
 Cure layer_in_f32(Recipe r, const std::string& layer, const LayerNames& names) {
   const std::string path = layer.substr(0, layer.find('#'));
   const std::string name = path.substr(path.rfind('.') + 1);
-  if (r.quantization && r.quantization->attention)
+  // A layer may have the name of an operand of attention.
+  if (r.quantization && r.quantization->attention && !names.knows(path))
     for (const auto& [field, quantizer] : amp::kAttentionFields)
       if (std::optional<Quantizer>& q = (*r.quantization->attention).*quantizer; q && name == field) {
         q.reset();

@@ -26,7 +26,7 @@ constexpr double kSomeClipped = 0.001;
 constexpr double kRises = 2;
 constexpr double kManyLost = 0.1;
 constexpr double kMostStays = 0.5;
-constexpr double kWeak = 0.01;         // of the severity: of equal trials a sure finding comes first
+constexpr double kWeak = 0.01;  // times the severity of a weak finding: a sure one with an equal trial comes first
 constexpr double kDecayCounts = 0.02;  // of an update; less decay does no harm if it is lost
 constexpr double kFaint = 0.4;         // of a signal's energy
 constexpr double kNominates = 0.02;    // a share that becomes 0, for a trial to decide
@@ -318,8 +318,8 @@ constexpr UpdateRule kUpdateRules[] = {
     {Updated::average, Cause::average_vanishes, Phase::optimizer, ", moving average", cures::averages_in_f32},
     {Updated::weights, Cause::update_vanishes, Phase::optimizer, "", cures::masters, cures::kahan_update}};
 
-// Whether elements that stay count, however small their updates are: each second moment divides an update of its own,
-// and an average is far from its weights before its updates arrive.
+// Whether an element that does not move counts as lost, even if its update is small: each second moment divides an
+// update of its own, and an average is far from its weights before its updates arrive.
 bool counts_stays(Updated what) { return what == Updated::second_moment || what == Updated::average; }
 
 // The share of weight decay in what a step intends for this parameter.
@@ -356,7 +356,7 @@ LostUpdates lost_updates(const Evidence& e, Updated what, double (*count)(const 
   double all = 0;
   double most = 0;
   for (const Update& u : e.updates) {
-    if (!belongs(u, what)) continue;
+    if (!belongs(u, what) || (what == Updated::decay && share_of_decay(e, u) < kDecayCounts)) continue;
     const double here = count(u, what);
     lost += here;
     all += static_cast<double>(u.intended);
@@ -391,7 +391,6 @@ Found of_updates(const Evidence& e, const UpdateRule& rule) {
   }
   if (!lost.worst || lost.share < kManyLost) return {};
   const Update& worst = *lost.worst;
-  if (rule.what == Updated::decay && share_of_decay(e, worst) < kDecayCounts) return {};
   Finding f{.cause = rule.cause, .phase = rule.phase, .op = worst.op, .site = worst.parameter};
   f.sentence = sentence_of(worst, rule.of_site);
   f.weak = weak;

@@ -359,7 +359,10 @@ class Explanation {
   } catch (const Error&) { return false; }
 
   void weigh() {
-    for (Finding& f : result_.findings) std::erase_if(f.cures, [this](const Cure& c) { return !runs(c.recipe); });
+    for (Finding& f : result_.findings) {
+      std::erase_if(f.cures, [this](const Cure& c) { return !runs(c.recipe); });
+      if (f.alone && !runs(f.alone->recipe)) f.alone.reset();
+    }
     const bool measurable =
         std::isfinite(measure(result_.fp32_losses)) && measure(result_.fp32_losses) != measure(result_.losses);
     for (Finding& f : result_.findings) {

@@ -25,6 +25,8 @@ class LayerNames {
     if (found == kinds_.end()) found = kinds_.find(name.substr(0, name.rfind('.')));
     return found == kinds_.end() ? name : name + " (" + found->second + ")";
   }
+  // Whether this is the path of a module.
+  bool knows(const std::string& path) const { return kinds_.contains(path); }
 
  private:
   std::map<std::string, std::string> kinds_;

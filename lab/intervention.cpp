@@ -294,9 +294,12 @@ void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model,
   const auto drop_impossible = [&] {
     for (inspect::Finding& f : findings) std::erase_if(f.cures, [&](const inspect::Cure& c) { return !runs(c); });
   };
-  // The first cure may be a finding's trial. Of the others only those that no trial has run need a step, at the end.
-  for (inspect::Finding& f : findings)
+  // `alone` or the first cure may be a finding's trial. Of the others only those that no trial has run need a step, at
+  // the end.
+  for (inspect::Finding& f : findings) {
+    if (f.alone && !runs(*f.alone)) f.alone.reset();
     while (!f.cures.empty() && !runs(f.cures.front())) f.cures.erase(f.cures.begin());
+  }
   std::int64_t count = 0;
   for (const inspect::Finding& f : findings) count += f.precision && (!f.exact.empty() || !f.cures.empty());
   if (seed != 0 || budget == 0 || count == 0 || !trials.begin(count + kMoreTrials)) {

@@ -267,13 +267,17 @@ void Run::sum_updates(const std::vector<inspect::Update>& rows) {
 }
 
 void Run::update_average() {
-  if (!is_metered()) {
+  if (!is_metered() || recipe_.averages != amp::Averages::storage) {
     average_->update();
     return;
   }
-  inspect::UpdateMeter meter(*model_);
-  average_->update(&meter);
-  sum_updates(meter.parts());
+  take_memory();  // the meter holds copies
+  {
+    inspect::UpdateMeter meter(*model_);
+    average_->update(&meter);
+    sum_updates(meter.parts());
+  }
+  if (loader_->size() * options_.epochs > 1) reset_peak_memory(options_.device);
 }
 
 void Run::add_updates(const inspect::UpdateMeter& meter, bool early) {

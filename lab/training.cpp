@@ -206,7 +206,7 @@ Tensor Average::averaged_value(const Tensor& parameter) const {
 }
 
 void Average::update(inspect::UpdateMeter* meter) {
-  const Scoped<Chain> bare(chain(), {});  // observers see the training alone
+  const Scoped<Chain> bare(chain(), {});  // observers see the training alone, but where a meter looks
   const auto t = static_cast<double>(steps_++);
   const double d = std::min(factor_, (1 + t) / (10 + t));
   std::optional<ObserverScope> metering;

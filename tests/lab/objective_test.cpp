@@ -341,15 +341,24 @@ TEST_CASE("a stopped run with averages goes on with the same bits") {
   const Folder folder("average-resume");
   const data::Split split = few(lab::teacher_and_student(), 100);
   lab::Options o{.epochs = 3, .batch = 20, .training = {.accumulate = 2, .average = 0.9}};
-  const auto whole = lab::compare(mlp_of(16, 4), split, recipes({"fp32"}), "", o);
-  int asked = 0;
-  o.stop = [&] { return ++asked == 7; };
-  lab::compare(mlp_of(16, 4), split, recipes({"fp32"}), folder.path.string(), o);
-  o.stop = {};
-  o.resume = true;
-  const auto resumed = lab::compare(mlp_of(16, 4), split, recipes({"fp32"}), folder.path.string(), o);
-  CHECK(resumed[0].curve.loss == whole[0].curve.loss);
-  CHECK(resumed[0].test_loss == whole[0].test_loss);
+  amp::Recipe kept = amp::recipe("bf16-master");
+  kept.name = "kept-in-bf16";
+  kept.averages = amp::Averages::storage;
+  for (const amp::Recipe& recipe : {amp::recipe("fp32"), kept}) {
+    CAPTURE(recipe.name);
+    o.stop = {};
+    o.resume = false;
+    const auto whole = lab::compare(mlp_of(16, 4), split, {recipe}, "", o);
+    int asked = 0;
+    o.stop = [&] { return ++asked == 7; };
+    const std::string out = (folder.path / recipe.name).string();
+    lab::compare(mlp_of(16, 4), split, {recipe}, out, o);
+    o.stop = {};
+    o.resume = true;
+    const auto resumed = lab::compare(mlp_of(16, 4), split, {recipe}, out, o);
+    CHECK(resumed[0].curve.loss == whole[0].curve.loss);
+    CHECK(resumed[0].test_loss == whole[0].test_loss);
+  }
 }
 
 TEST_CASE("an optimizer of the user is known by its name") {
