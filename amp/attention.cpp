@@ -66,7 +66,7 @@ struct Blocks : AttentionSteps {
     const Tensor keys = round(&AttentionPrecision::k, narrow(k, -2, first, count), -1);
     Tensor s = mul(product(precision.qk_accumulator, queries, turned(keys)), scale);
     if (mask.defined()) {
-      const Tensor part = keys_of(mask, -1, first, count);
+      const Tensor part = keys_of(mask, -1, first, count).contiguous();
       s = mask.dtype() == DType::bool_ ? where(part, s, -kInf) : add(s, cast(part, s.dtype()));
     }
     if (!attrs.causal) return s;
@@ -102,8 +102,9 @@ struct Blocks : AttentionSteps {
 };
 
 bool same_numbers(const Tensor& a, const Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
   const Tensor both_nan = logical_and(ne(a, a), ne(b, b));
-  return a.sizes() == b.sizes() && all(logical_or(eq(a, b), both_nan)).item<bool>();
+  return all(logical_or(eq(a, b), both_nan)).item<bool>();
 }
 
 bool written_by_observer() {
@@ -115,17 +116,16 @@ bool written_by_observer() {
 // them: its tensors are those that they saw, and have the kernel's numbers. Only one who writes numbers changes them.
 template <class Kernel, class Reference>
 std::vector<Tensor> by_both(bool suits, const Kernel& kernel, const Reference& reference) {
+  if (!suits || written_by_observer()) return reference();
   const bool looked_at = chain().observe || cast_stats();
   std::vector<Tensor> computed;
-  if (suits) {
+  {
     const StageScope unseen(chain().observe, nullptr);
     const Scoped uncounted(cast_stats(), nullptr);
     computed = kernel();
   }
-  if (suits && !looked_at) return computed;
-  const bool written = written_by_observer();
+  if (!looked_at) return computed;
   std::vector<Tensor> seen = reference();
-  if (!suits || written) return seen;
   const StageScope unseen(chain().observe, nullptr);
   for (std::size_t i = 0; i < computed.size(); ++i)
     if (!same_numbers(computed[i], seen[i]))
@@ -272,6 +272,25 @@ class BlockAttention final : public Function {
   Replaced replaced_{OpId::scaled_dot_product_attention};
 };
 
+std::int64_t rows_of_mask(const Tensor& mask) { return mask.defined() && mask.dim() > 1 ? mask.size(-2) : 1; }
+
+// One query for all rows of a mask.
+Tensor with_rows(const Tensor& q, std::int64_t rows) {
+  Shape sizes = q.sizes();
+  sizes[q.dim() - 2] = rows;
+  return q.expand(sizes);
+}
+
+void check_sizes_of_mask(const Tensor& mask, std::int64_t queries, std::int64_t keys) {
+  if (!mask.defined() || mask.dim() == 0) return;
+  const bool fits_keys = mask.size(-1) == 1 || mask.size(-1) == keys;
+  const std::int64_t rows = rows_of_mask(mask);
+  const bool fits_queries = queries == 1 || rows == 1 || rows == queries;
+  if (!fits_keys || !fits_queries)
+    throwf("attention in blocks: mask {}; allowed is [.., L, S] with {} or 1 queries L and {} or 1 keys S",
+           to_string(mask.sizes()), queries, keys);
+}
+
 void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, const AttentionAttrs& attrs) {
   for (const Tensor* t : {&q, &k, &v})
     if (!t->defined() || t->dim() < 2 || !t->is_floating())
@@ -284,6 +303,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   if (!std::isfinite(attrs.scale)) throwf("attention in blocks: the scale must be finite, given {}", attrs.scale);
   if (mask.defined() && mask.dtype() != DType::bool_ && !mask.is_floating())
     throwf("attention in blocks: the mask must be bool or floating, given {}", to_string(mask.dtype()));
+  check_sizes_of_mask(mask, q.size(-2), k.size(-2));
 }
 
 }  // namespace
@@ -317,6 +337,8 @@ Tensor attention_in_blocks(const Tensor& q, const Tensor& k, const Tensor& v, co
                            const AttentionAttrs& attrs, const AttentionPrecision& precision, Loc loc) {
   in_context("attention in blocks", [&] { check_valid(precision); });
   check_inputs(q, k, v, mask, attrs);
+  if (const std::int64_t rows = rows_of_mask(mask); rows != 1 && rows != q.size(-2))
+    return attention_in_blocks(with_rows(q, rows), k, v, mask, attrs, precision, loc);
   const auto recorded = [](const Tensor& t) { return t.defined() && needs_grad(t); };
   const bool backward =
       in_checkpoint() || (grad_enabled() && (recorded(q) || recorded(k) || recorded(v) || recorded(mask)));

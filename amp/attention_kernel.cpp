@@ -114,6 +114,7 @@ bool kernel_suits(const AttentionPrecision& how, const std::vector<Tensor>& inpu
   if (std::min<std::int64_t>(how.block, k.size(-2)) > cpu::most_keys_of_block()) return false;
   for (const AttentionQuantizer which : kWithin)
     if (how.*which && !RowQuantizer::suits(*(how.*which))) return false;
+  if (mask.defined() && mask.dim() > 1 && mask.size(-2) != 1 && mask.size(-2) != inputs[0].size(-2)) return false;
   const Shape heads = heads_of(inputs[0], k);
   Shape all = broadcast_shapes(heads, leading(v), "attention");
   if (mask.defined()) all = broadcast_shapes(all, leading(mask), "attention");

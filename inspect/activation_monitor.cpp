@@ -48,6 +48,9 @@ Tensor sum_of_each(const Tensor& x, int dim) {
   return dims.empty() ? x : sum(x, dims);
 }
 
+// bool: the queries that see a key. One with a NaN does.
+Tensor sees_a_key(const Tensor& logits, bool keep_dim) { return logical_not(le(max(logits, {-1}, keep_dim), kHidden)); }
+
 // The logits of an attention [.., L, S] in f64, -Inf where a query sees no key.
 Tensor logits_of(const OpCall& call, const AttentionAttrs& attrs) {
   const Tensor q = wide(call[0]);
@@ -87,7 +90,12 @@ double ProbabilityRow::entropy() const {
 }
 
 double ProbabilityRow::lowest_entropy() const {
-  return *std::ranges::min_element(heads) * static_cast<double>(heads.size()) / static_cast<double>(queries);
+  double lowest = std::numeric_limits<double>::quiet_NaN();
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    if (std::isnan(heads[i])) return heads[i];
+    if (queries_of_heads[i] > 0) lowest = std::fmin(lowest, heads[i] / queries_of_heads[i]);
+  }
+  return lowest;
 }
 
 void ActivationMonitor::clear() {
@@ -115,20 +123,24 @@ void ActivationMonitor::add_probabilities(const char* layer, bool attention, con
       row_of(probabilities_, is,
              ProbabilityRow{
                  .layer = layer, .attention = attention, .largest_logit = -std::numeric_limits<double>::infinity()});
-  const Tensor seen = gt(max(logits, {-1}), kHidden);  // queries that see a key
-  const Tensor terms = where(gt(p, 0), mul(p, log(p)), 0);
+  const Tensor seen = sees_a_key(logits, false);
+  const Tensor terms = where(eq(p, 0), 0, mul(p, log(p)));
   const Tensor entropies = where(seen, neg(sum(terms, {-1})), 0);
   row.queries += sum(seen).item<std::int64_t>();
-  row.largest_logit = std::max(row.largest_logit, max(where(gt(p, 0), logits, -INFINITY)).item<double>());
-  const bool has_heads = entropies.dim() >= 3;
-  add_to(row.heads, has_heads ? sum_of_each(entropies, entropies.dim() - 2) : reshape(sum(entropies), {1}));
+  const double largest = max(where(eq(p, 0), -INFINITY, logits)).item<double>();
+  row.largest_logit = std::isnan(largest) ? largest : std::max(row.largest_logit, largest);
+  const auto of_heads = [](const Tensor& x) {
+    return x.dim() >= 3 ? sum_of_each(x, x.dim() - 2) : reshape(sum(x), {1});
+  };
+  add_to(row.heads, of_heads(entropies));
+  add_to(row.queries_of_heads, of_heads(cast(seen, DType::f64)));
 }
 
 void ActivationMonitor::add_attention(const OpCall& call, const AttentionAttrs& attrs, const char* layer) {
   const std::pair<const char*, int> operands[] = {{"q", 0}, {"k", 1}, {"v", 2}};
   for (const auto& [name, at] : operands) add_activation(layer, name, call[at], -1);
   const Tensor logits = logits_of(call, attrs);
-  const Tensor sees = gt(max(logits, {-1}, true), kHidden);
+  const Tensor sees = sees_a_key(logits, true);
   const Tensor p = where(sees, softmax(where(sees, logits, 0), -1), 0);
   add_probabilities(layer, true, logits, p);
 }
@@ -142,7 +154,9 @@ void ActivationMonitor::after(const OpCall& call, const Outputs& out, const Call
   const Fusion* const fusion = fusion_of(call);
   switch (fusion ? fusion->first : record.op) {
     case OpId::linear: return add_activation(layer, "x", call[0], -1);
-    case OpId::conv2d: return add_activation(layer, "x", call[0], 1);
+    case OpId::conv2d:
+    case OpId::conv2d_backward_input:  // of a transposed convolution
+      return add_activation(layer, "x", call[0], 1);
     case OpId::matmul:
       for (const int i : {0, 1})
         if (!amp::is_parameter(call[i])) add_activation(layer, operand_name(i == 0 ? 'a' : 'b', call[i]), call[i], -1);

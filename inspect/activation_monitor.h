@@ -46,7 +46,9 @@ struct ProbabilityRow {
   std::int64_t queries = 0;
   double largest_logit = 0;        // with the mask, after the scale
   std::vector<double> heads = {};  // sum of the entropies of each head, in nats; heads are the dim before the queries'
+  std::vector<double> queries_of_heads = {};
 
+  // All are NaN if a logit is.
   double entropy() const;         // the mean over queries
   double lowest_entropy() const;  // of the head in which that is lowest
 };

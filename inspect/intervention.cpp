@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "../amp/attention_steps.h"
+#include "../core/cpu/rounded_gemm.h"
 #include "../core/formats/accumulator.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/throwf.h"
@@ -75,7 +77,8 @@ void Intervention::after(const OpCall& call, const Outputs& out, const CallRecor
     for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) frame.inputs[amp::storage_id(out[i])] |= from;
   }
   const bool sums = kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean;
-  if (!sums || !current_accumulator() || !out[0].defined()) return;
+  const std::optional<Accumulator>& accumulator = current_accumulator();
+  if (!sums || !accumulator || cpu::is_ordered_f32(*accumulator) || !out[0].defined()) return;
   const std::string line = file_line(call.where);
   const bool wanted = std::ranges::any_of(
       exact_, [&](const Exact& e) { return applies(e, ExactPart::sum, context().module, line, ""); });

@@ -51,6 +51,7 @@ RouteObserver::RouteObserver(nn::Module& model, Exact exact) {
     nn::MixtureOfExperts& mixture = *layers_[i].mixture;
     layers_[i].hook =
         mixture.router.register_forward_hook([this, i, exact](nn::Module&, const Tensor& x, const Tensor& logits) {
+          if (context().cause->kind == CauseKind::recomputation) return;  // its choices were seen
           const Unseen unseen;
           Layer& layer = layers_[i];
           const std::int64_t k = layer.mixture->options().chosen;

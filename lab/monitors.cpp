@@ -65,7 +65,7 @@ std::string monitors_csv(const std::vector<Result>& results) {
   for (const Result& r : results)
     for (const MonitorCurve& c : r.monitors)
       for (std::size_t i = 0; i < c.step.size(); ++i) {
-        const std::string value = std::isnan(c.value[i]) ? "" : fmt::format("{:.9g}", c.value[i]);
+        const std::string value = std::isfinite(c.value[i]) ? fmt::format("{:.9g}", c.value[i]) : "";
         text += fmt::format("{},{},{},{},{},{},{}\n", inspect::csv_field(r.recipe), r.seed, to_string(c.monitor),
                             inspect::csv_field(c.layer), inspect::csv_field(c.operand), c.step[i], value);
       }

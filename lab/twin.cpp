@@ -193,8 +193,9 @@ std::string positions_table(const Twins& twins) {
 std::string routes_table(const Twins& twins) {
   std::string text = "\nlayer with a router               tokens   other experts   choices that move\n";
   for (const auto& [layer, change] : twins.routes)
-    text += fmt::format("{:<29} {:>10} {:>14.2f}% {:>17.2f}%\n", layer, change.tokens, 100 * change.changed_share(),
-                        100 * change.moved_share());
+    text += change.tokens == 0 ? fmt::format("{:<29} {:>10} {:>15} {:>18}\n", layer, change.tokens, "-", "-")
+                               : fmt::format("{:<29} {:>10} {:>14.2f}% {:>17.2f}%\n", layer, change.tokens,
+                                             100 * change.changed_share(), 100 * change.moved_share());
   return text;
 }
 

@@ -1,6 +1,8 @@
 #include "mixture_of_experts.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -69,8 +71,10 @@ MixtureOfExperts::MixtureOfExperts(std::int64_t width, MixtureOptions o)
 std::int64_t MixtureOfExperts::most_choices(std::int64_t tokens) const {
   const std::int64_t choices = options_.chosen * tokens;
   if (options_.capacity == 0) return choices;
-  const double even = static_cast<double>(choices) / static_cast<double>(options_.experts);
-  return static_cast<std::int64_t>(std::ceil(options_.capacity * even));
+  const auto all = static_cast<double>(choices);
+  const double most = options_.capacity * all / static_cast<double>(options_.experts);
+  constexpr double kRounding = 4 * std::numeric_limits<double>::epsilon();  // 1.1 * 50 is 55, and no more
+  return static_cast<std::int64_t>(std::min(std::ceil(most * (1 - kRounding)), all));
 }
 
 Routing MixtureOfExperts::route(const Tensor& tokens) {

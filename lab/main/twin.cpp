@@ -26,7 +26,7 @@ int twin_command(int argc, char** argv) {
   std::string cache;
   OptionParser app(
       "Trains with the first recipe, and gives the test data to the trained weights under both: how far the\n"
-      "probabilities of a sampler or server with the second recipe are from the learner's, by position of a sequence\n"
+      "probabilities of a sampler or server with the second recipe are from the learner's, by position of a sequence,\n"
       "by layer, and by the experts that its tokens go to.\n",
       "twin");
   app.add_option("recipes", names,

@@ -42,6 +42,11 @@ Tensor hides_a_row(int row) {
   return mask;
 }
 
+// An added mask that has its heads last in memory.
+Tensor channels_last(const Shape& sizes) {
+  return random({sizes[0], sizes[2], sizes[3], sizes[1]}, 79).permute({0, 3, 1, 2});
+}
+
 std::vector<Case> cases() {
   return {{"plain", {2, 3, 5, 4}, {2, 3, 9, 4}, {2, 3, 9, 6}},
           {"causal", {2, 9, 4}, {2, 9, 4}, {2, 9, 4}, {}, {.causal = true}},
@@ -51,6 +56,8 @@ std::vector<Case> cases() {
           {"bool mask of keys, causal", {2, 3, 5, 4}, {2, 3, 9, 4}, {2, 3, 9, 4}, visible({9}), {.causal = true}},
           {"added mask", {2, 3, 5, 4}, {2, 3, 9, 4}, {2, 3, 9, 4}, random({3, 5, 9}, 79)},
           {"an added mask of queries", {2, 3, 5, 4}, {2, 3, 9, 4}, {2, 3, 9, 4}, random({5, 1}, 79)},
+          {"a transposed mask", {2, 16, 4}, {2, 16, 4}, {2, 16, 4}, transpose(random({16, 16}, 79), 0, 1)},
+          {"a mask, channels last", {2, 3, 16, 4}, {2, 3, 16, 4}, {2, 3, 16, 4}, channels_last({2, 3, 16, 16})},
           {"a query that sees nothing", {2, 5, 4}, {2, 9, 4}, {2, 9, 4}, hides_a_row(2)},
           {"grouped heads", {2, 4, 5, 4}, {2, 1, 9, 4}, {2, 1, 9, 4}},
           {"one query for many keys", {1, 1, 4}, {3, 9, 4}, {3, 9, 4}},
@@ -232,6 +239,11 @@ TEST_CASE("attention's kernel: what it leaves to the reference") {
   CHECK_FALSE(amp::kernel_suits({.d_s = to("e2m1fn", Nvfp4Blocks{})}, f32, false));
   CHECK_FALSE(amp::kernel_suits({.p = to("e4m3fn", PowerBlocks{.square = true})}, f32, false));
   CHECK(amp::kernel_suits({.q = to("e4m3fn", TensorScale{})}, f32, false));
+  std::vector<Tensor> more_rows = f32;
+  more_rows[3] = random({3, 5}, 1);
+  CHECK_FALSE(amp::kernel_suits({}, more_rows, false));
+  more_rows[3] = random({1, 5}, 1);
+  CHECK(amp::kernel_suits({}, more_rows, false));
   std::vector<Tensor> more_values = f32;
   more_values[2] = random({3, 2, 5, 4}, 1);
   CHECK_FALSE(amp::kernel_suits({}, more_values, false));
@@ -287,6 +299,22 @@ TEST_CASE("attention's kernel: ledger, shadow, counts and an empty intervention 
     REQUIRE(found != counts.end());
     CHECK(found->second.counts.elements == 2 * 2 * 2 * 2 * 400);
   }
+}
+
+TEST_CASE("attention's kernel: its order of f32 sums is no accumulator that a ledger or an intervention knows") {
+  const amp::Recipe recipe = amp::recipe("bf16-flash");
+  inspect::Ledger ledger;
+  const std::vector<Tensor> alone = trained(recipe, &ledger);
+  for (const auto& row : ledger.rows()) CHECK_MESSAGE(row.accumulator.empty(), row.op, " ", row.accumulator);
+  inspect::Intervention exact_sums({{.part = inspect::ExactPart::sum}});
+  CHECK(all_same(trained(recipe, &exact_sums), alone));
+  CHECK(exact_sums.touched() == 0);
+  amp::Recipe narrow = recipe;
+  narrow.name = "narrow";
+  narrow.quantization->attention->pv_accumulator = accumulator("fp16-acc");
+  inspect::Intervention exact_pv({{.part = inspect::ExactPart::sum}});
+  trained(narrow, &exact_pv);
+  CHECK(exact_pv.touched() > 0);
 }
 
 TEST_CASE("attention's kernel: an intervention makes one operand exact") {

@@ -55,6 +55,8 @@ std::vector<Case> cases() {
           {"an added mask of queries", {2, 3, 5, 4}, {2, 3, 9, 4}, {2, 3, 9, 4}, random({5, 1}, 79)},
           {"a query that sees nothing", {2, 5, 4}, {2, 9, 4}, {2, 9, 4}, hides_all_of_row(2)},
           {"grouped heads", {2, 4, 5, 4}, {2, 1, 9, 4}, {2, 1, 9, 4}},
+          {"one query, a mask of many", {2, 1, 4}, {2, 9, 4}, {2, 9, 4}, random({5, 9}, 79)},
+          {"one query, a mask of many, causal", {1, 4}, {9, 4}, {9, 4}, random({2, 5, 9}, 79), {.causal = true}},
           {"dropout", {2, 3, 5, 4}, {2, 3, 9, 4}, {2, 3, 9, 4}, {}, {.dropout = 0.4}}};
 }
 
@@ -544,4 +546,25 @@ TEST_CASE("attention in blocks: recipes go to JSON and back, and say what is wro
   CHECK(message_of([&] {
           amp::attention_in_blocks(x, random({3, 5}, 1), x, {}, {}, {});
         }).find("allowed are q") != std::string::npos);
+}
+
+TEST_CASE("attention in blocks: a mask that does not fit is refused, under every recipe with attention in blocks") {
+  const auto refused = [](const Shape& queries, const Shape& mask) {
+    const Tensor q = random(queries, 1);
+    const Tensor keys = random({2, 9, 4}, 2);
+    const amp::RecipeScope scope(amp::recipe("bf16-flash"));
+    for (const Tensor& m : {random(mask, 3), visible(mask)}) {
+      const std::string message = message_of([&] { scaled_dot_product_attention(q, keys, keys, m); });
+      CHECK_MESSAGE(message.find("mask " + to_string(mask) + "; allowed is [.., L, S]") != std::string::npos, message);
+    }
+  };
+  refused({2, 5, 4}, {3, 9});
+  refused({2, 5, 4}, {5, 7});
+  refused({2, 5, 4}, {5, 12});
+  refused({2, 5, 4}, {8});
+  refused({2, 5, 4}, {2, 9, 5});
+  refused({2, 1, 4}, {5, 7});
+  CHECK(amp::attention_in_blocks(random({2, 1, 4}, 1), random({2, 9, 4}, 2), random({2, 9, 4}, 3), visible({5, 9}), {},
+                                 *amp::recipe("bf16-flash").quantization->attention)
+            .sizes() == Shape{2, 5, 4});
 }

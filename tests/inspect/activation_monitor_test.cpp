@@ -137,6 +137,10 @@ TEST_CASE("kurtosis: convolutions by channel, matmuls by operand and size, f16 b
   Tensor image = normal({2, 3, 5, 5}, 3);
   image.narrow(1, 1, 1).mul_(1e4);
   CHECK(row(seen([&] { conv(image); }), "", "x").feature_kurtosis() == doctest::Approx(3).epsilon(1e-6));
+  nn::ConvTranspose2d up(3, 2, 3);
+  const ActivationMonitor transposed = seen([&] { sum(up(image.set_requires_grad())).backward(); });
+  CHECK(row(transposed, "", "x").elements == image.numel());
+  CHECK(row(transposed, "", "x").feature_kurtosis() == doctest::Approx(3).epsilon(1e-6));
   const ActivationMonitor m = seen([&] { matmul(normal({4, 3}, 4), matmul(normal({3, 8}, 5), normal({8, 2}, 6))); });
   std::vector<std::string> operands;
   for (const ActivationRow& r : m.activations()) operands.push_back(r.operand);
@@ -187,6 +191,45 @@ TEST_CASE("attention: logits and entropy of the fused op, of its parts, and of a
   // A head whose keys are alike has the entropy of an even choice.
   const ActivationMonitor even = seen([&] { scaled_dot_product_attention(q, zeros(k.sizes()), v); });
   CHECK(one(even).lowest_entropy() == doctest::Approx(std::log(7.0)));
+}
+
+TEST_CASE("attention: a NaN among the logits shows, a hidden one does not") {
+  const Tensor k = normal({2, 3, 7, 4}, 2);
+  Tensor q = normal({2, 3, 7, 4}, 1);
+  q.narrow(1, 1, 1).narrow(2, 4, 1).fill_(NAN);
+  const auto is_nan = [&](const ActivationMonitor& m) {
+    REQUIRE(m.probabilities().size() == 1);
+    const ProbabilityRow& r = m.probabilities()[0];
+    CHECK(r.queries == 42);
+    CHECK(std::isnan(r.largest_logit));
+    CHECK(std::isnan(r.entropy()));
+    CHECK(std::isnan(r.lowest_entropy()));
+  };
+  is_nan(seen([&] { scaled_dot_product_attention(q, k, k); }));
+  is_nan(seen([&] { amp::attention_in_blocks(q, k, k, {}, {}, {.block = 3}); }));
+  is_nan(seen([&] { softmax(matmul(q, transpose(k, -2, -1)), -1); }));
+  Tensor hidden = k.clone();
+  hidden.narrow(2, 6, 1).fill_(NAN);
+  const ActivationMonitor m = seen([&] {
+    AttentionAttrs attrs;
+    attrs.causal = true;
+    amp::attention_in_blocks(k.narrow(2, 0, 6), hidden, k, {}, attrs, {.block = 3});
+  });
+  CHECK(std::isfinite(m.probabilities().at(0).largest_logit));
+  CHECK(std::isfinite(m.probabilities().at(0).lowest_entropy()));
+}
+
+TEST_CASE("attention: the lowest entropy is a mean over the queries of its head") {
+  // All choices are even. Head 0 has two queries that see a key, head 1 has four.
+  Tensor mask = ones({2, 4, 4}, {.dtype = DType::bool_});
+  mask.narrow(0, 0, 1).narrow(1, 0, 2).fill_(0);
+  const Tensor q = zeros({1, 2, 4, 4});
+  const ActivationMonitor m = seen([&] { amp::attention_in_blocks(q, q, q, mask, {}, {.block = 3}); });
+  REQUIRE(m.probabilities().size() == 1);
+  CHECK(m.probabilities()[0].queries == 6);
+  CHECK(m.probabilities()[0].queries_of_heads == std::vector<double>{2, 4});
+  CHECK(m.probabilities()[0].entropy() == doctest::Approx(std::log(4.0)));
+  CHECK(m.probabilities()[0].lowest_entropy() == doctest::Approx(std::log(4.0)));
 }
 
 TEST_CASE("monitors read forward alone: what a recipe rounds before it does, and a recomputed segment once") {

@@ -82,6 +82,17 @@ TEST_CASE("routes: an observer sees each mixture's choices, and the busiest expe
   CHECK_FALSE(first.router.has_hooks());
 }
 
+TEST_CASE("routes: a recomputed segment counts once") {
+  nn::Sequential model = two_mixtures();
+  RouteObserver routes(model, RouteObserver::Exact::yes);
+  const Tensor x = normal({6, 16}, 2).set_requires_grad();
+  sum(checkpoint([&](const Tensor& in) { return model(in); }, x)).backward();
+  for (const RouteObserver::Layer& layer : routes.layers()) {
+    CHECK(layer.chosen.size() == 1);
+    CHECK(layer.changed_by_rounding().tokens == 6);
+  }
+}
+
 TEST_CASE("routes: f32 routes as f64, fewer bits move more tokens") {
   const RouteChange f32 = changes_under("fp32");
   const RouteChange bf16 = changes_under("amp-bf16");

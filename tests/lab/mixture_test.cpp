@@ -129,6 +129,9 @@ TEST_CASE("moe-gpt: results whose monitors do not fit are refused") {
   lab::Result r{.recipe = "a", .model = "m", .data = "d", .batch = 3};
   r.monitors = {{lab::Monitor::kurtosis, "0", "x", {0, 4}, {3, NAN}}};
   CHECK(lab::monitors_csv({r}).ends_with("\na,0,kurtosis,0,x,0,3\na,0,kurtosis,0,x,4,\n"));
+  lab::Result blind{.recipe = "a", .model = "m", .data = "d", .batch = 3};
+  blind.monitors = {{lab::Monitor::largest_logit, "0", "attention", {0}, {-HUGE_VAL}}};
+  CHECK(lab::monitors_csv({blind}).ends_with("\na,0,largest logit,0,attention,0,\n"));
   CHECK(std::isnan(lab::results_from_json(lab::results_json({r}, true), "file").at(0).monitors.at(0).value.at(1)));
   r.monitors[0].value.pop_back();
   CHECK(message([&] { lab::results_from_json(lab::results_json({r}, true), "file"); }).find("monitors[0].value") !=
@@ -155,6 +158,9 @@ TEST_CASE("twins: routes that a sampler's precision changes, by layer, with a ca
   }
   CHECK(lab::to_string(fp4).find("layer with a router") != std::string::npos);
   CHECK(lab::routes_csv(same).starts_with("layer,tokens,changed,choices,moved\nblocks.0.mixture,"));
+  lab::Twins uncalled = same;
+  uncalled.routes[0].change = {};
+  CHECK(lab::to_string(uncalled).find("nan") == std::string::npos);
   options.cache = nn::cache_quantizer("fp32");
   const lab::Twins cached = twins_of("fp32");
   CHECK(cached.routes[0].change.tokens == 48 * length);

@@ -286,6 +286,17 @@ TEST_CASE("a block with a mixture: a cache of keys and values gives what all tok
   CHECK(distance(cat({first, second}, 1), block(x)) < 1e-13);
 }
 
+TEST_CASE("a mixture's capacity: the decimal number that was given, and never more than all choices") {
+  const auto most = [](double capacity, std::int64_t tokens) {
+    return nn::MixtureOfExperts(4, {.experts = 4, .chosen = 2, .capacity = capacity}).most_choices(tokens);
+  };
+  CHECK(most(1.1, 100) == 55);
+  CHECK(most(1.1, 101) == 56);
+  CHECK(most(1, 3) == 2);
+  CHECK(most(1e30, 100) == 200);
+  CHECK(most(0, 100) == 200);
+}
+
 TEST_CASE("a mixture names what is wrong with its options and inputs") {
   const auto made = [](const nn::MixtureOptions& o) { return message_of([&] { nn::MixtureOfExperts(4, o); }); };
   CHECK(contains(made({.experts = 3, .chosen = 4}), "4 chosen of 3 experts; allowed are 1 to 3"));
