@@ -54,10 +54,12 @@ Tensor ErrorRows::rows(const RecordedTensor& t, const Tensor& e) const {
   const Tensor norms = norms_.read(in_f64(t));
   const Tensor groups = groups_.read(in_f64(t));
   const std::int64_t n = t.sizes[t.sizes.size() - 1];
+  const double copies = t.strides[t.strides.size() - 1] == 0 ? static_cast<double>(n) : 1;  // of an expanded element
   std::vector<double> found(static_cast<std::size_t>(of_elements.numel()));
   for (std::size_t r = 0; r < found.size(); ++r) {
     const auto first = static_cast<std::int64_t>(r) * n;
-    found[r] = std::sqrt(square_of_groups(norms.data<double>() + first, groups.data<double>() + first, n)) * kOfF64;
+    const double square = square_of_groups(norms.data<double>() + first, groups.data<double>() + first, n);
+    found[r] = std::sqrt(copies * square) * kOfF64;
   }
   return minimum(from_data(found, of_elements.sizes(), {.dtype = DType::f64}), of_elements);
 }

@@ -1,6 +1,7 @@
 #include "quantizer_bounds.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -156,8 +157,14 @@ class Scales {
   Scales(const RecordedQuantizer& call, const Extent& whole)
       : scaling_(call.quantizer.scaling), spec_(detail::scale_spec(call.quantizer)) {
     if (!spec_.two_levels) return;
-    of_tensor_ =
-        ScaleEnds::of(detail::nvfp4_global(whole.least_amax(), spec_), detail::nvfp4_global(whole.amax.high, spec_));
+    const detail::Scale low = detail::nvfp4_global(whole.least_amax(), spec_);
+    const detail::Scale high = detail::nvfp4_global(whole.amax.high, spec_);
+    of_tensor_ = ScaleEnds::of(low, high);
+    // torchao's scale is 1 where a smaller one has no inverse in f32.
+    const auto replaced = [&](const detail::Scale& by, double amax) {
+      return spec_.oracle == ScaleOracle::torchao && by.inverse == 1 && amax < 1;
+    };
+    if (replaced(low, whole.least_amax()) && !replaced(high, whole.amax.high)) of_tensor_.include({FLT_MAX, 0x1p-128F});
   }
 
   // Of NVFP4's tensor; 1 otherwise.
@@ -176,11 +183,24 @@ class Scales {
       return of_tensor ? detail::current_scale(amax, spec_) : detail::scale_of(amax, spec_);
     };
     const bool powers = spec_.power_of_two || spec_.form == detail::ScaleForm::power;
-    return each_power(ScaleEnds::of(at(x.least_amax()), at(x.amax.high)), powers);
+    const detail::Scale low = at(x.least_amax());
+    const detail::Scale high = at(x.amax.high);
+    ScaleEnds s = ScaleEnds::of(low, high);
+    if (low.inverse != high.inverse) include_largest_factor(low, s);
+    return each_power(s, powers);
   }
 
  private:
-  // The zero point is least - round(low / scale), which grows with either end of the range.
+  // Factors fall where scales grow, but for the smallest scale, whose factor may be a small one: 0 if the scale is 0,
+  // another one by torchao's rules for 2^-127. The next scale has the largest factor then.
+  void include_largest_factor(const detail::Scale& smallest, ScaleEnds& s) const {
+    const bool coded = spec_.form == detail::ScaleForm::coded;
+    if (coded && smallest.inverse == 0) s.forward.include(std::min<double>(FLT_MAX, 1 / least_stored()));
+    const bool torchao = spec_.e8m0 && spec_.oracle == ScaleOracle::torchao;
+    if (torchao && smallest.inverse == 0x1p-127F) s.forward.include(0x1p126);
+  }
+
+  // The zero point is least - round(low / scale), which grows with either end of the range but for errors of f32.
   ScaleEnds of_range(const Extent& x) const {
     const auto at = [&](double low, double high) {
       detail::Range range;
@@ -191,7 +211,21 @@ class Scales {
     ScaleEnds s = ScaleEnds::of(at(x.lowest.low, x.highest.low), at(x.lowest.low, x.highest.high));
     s.include(at(x.lowest.high, x.highest.low));
     s.include(at(x.lowest.high, x.highest.high));
+    const bool moves = x.lowest.low != x.lowest.high || x.highest.low != x.highest.high;
+    const bool near = near_tie(x.lowest.low, x.highest.low) || near_tie(x.lowest.low, x.highest.high) ||
+                      near_tie(x.lowest.high, x.highest.low) || near_tie(x.lowest.high, x.highest.high);
+    if (moves && near) s.zero = {std::max(s.zero.low - 1, spec_.least), std::min(s.zero.high + 1, spec_.most)};
     return s;
+  }
+  // Whether the roundings of the range, the scale and their quotient to f32, here and between the ends, may decide to
+  // which integer the quotient is rounded.
+  bool near_tie(double low, double high) const {
+    constexpr double kOfQuotient = 8 * 0x1p-24;
+    detail::Range range;
+    range.low = low;
+    range.high = high;
+    const double steps = low / static_cast<double>(range.scale(spec_).inverse);
+    return std::abs(steps - std::floor(steps) - 0.5) < kOfQuotient * std::abs(steps);
   }
 
   // The block's scale, which is stored in few bits, grows with its amax and with the tensor's factor.
@@ -212,12 +246,16 @@ class Scales {
       return s;
     }
     // A stored 0 has the factor 0, which is no end of the others. 1 / stored is at most that of the smallest number.
-    const double least = low.inverse > 0 ? low.inverse : static_cast<double>(format_of_scale().min_positive());
+    const double least = low.inverse > 0 ? low.inverse : least_stored();
     s.forward = {std::min<double>(low.forward, of_tensor_.forward.low / high.inverse * (1 - kOfF32)),
                  of_tensor_.forward.high / least * (1 + kOfF32)};
     return s;
   }
-  Format format_of_scale() const { return std::get<Nvfp4Blocks>(scaling_).scale_format; }
+  double least_stored() const {
+    const auto* const coded = std::get_if<CodedBlocks>(&scaling_);
+    const Format& f = coded ? coded->scale_format : std::get<Nvfp4Blocks>(scaling_).scale_format;
+    return f.min_positive();
+  }
 
   static constexpr double kOfF32 = 0x1p-22;
   const Scaling& scaling_;
@@ -296,7 +334,7 @@ class QuantizerError {
     const Tensor in_order = contiguous(y);
     std::vector<double> errors(static_cast<std::size_t>(y.numel()));
     for (std::size_t g = 0; g < errors.size(); ++g) {
-      const bool open = errors.size() == 1 ? whole_.open : extents_[g].open;
+      const bool open = !is_fixed() && (errors.size() == 1 ? whole_.open : extents_[g].open);
       const Ends ends = unit_of(call_.quantizer.scaling) == ScaleUnit::block ? of_tensor_.inverse : inverse_of(g);
       errors[g] = open ? kInfinity : apart(ends, in_order.data<double>()[g]);
     }
@@ -304,7 +342,11 @@ class QuantizerError {
   }
 
  private:
+  bool is_fixed() const { return is_any<NoScale, FixedScale>(call_.quantizer.scaling); }
+  // An element may be anything, or its scale.
   bool is_open(std::size_t element) const {
+    const Ends& ends = ends_[element];
+    if (is_fixed()) return !std::isfinite(ends.low) || !std::isfinite(ends.high);
     return extents_[layout_.group_of(element)].open || (has_two_levels(call_.quantizer.scaling) && whole_.open);
   }
   Ends inverse_of(std::size_t group) const {
@@ -364,6 +406,8 @@ class QuantizerError {
 // Why a scaling has no bounds; empty: it has.
 std::string_view unbounded(const Quantizer& q) {
   if (is_any<EdenBlocks>(q.scaling) || has_random_scales(q.scaling)) return "scales that are rounded at random";
+  if (is_any<DoubleBlocks>(q.scaling)) return "scales under those of outer blocks";
+  if (is_any<LearnedScale>(q.scaling)) return "a learned scale";
   if (is_any<PowerParts, FloatParts, CodedParts>(q.scaling)) return "scales that parts of a block double";
   const auto* const coded = std::get_if<CodedBlocks>(&q.scaling);
   const auto* const two_levels = std::get_if<Nvfp4Blocks>(&q.scaling);
@@ -371,7 +415,8 @@ std::string_view unbounded(const Quantizer& q) {
   const bool nearest = (!coded || coded->rule == CodedRule::nearest) &&
                        (!two_levels || two_levels->rule == CodedRule::nearest) &&
                        (!power || power->rule != ScaleRule::least_squares);
-  return nearest ? "" : "scales that are searched for, or not rounded to nearest";
+  if (!nearest) return "scales that are searched for, or not rounded to nearest";
+  return q.gradient == QuantizerGradient::straight ? "" : "a gradient that follows from its operand";
 }
 
 }  // namespace

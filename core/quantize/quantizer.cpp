@@ -636,7 +636,8 @@ struct Call {
     if (as_given) out = as_strided(empty({x.rows * x.k}), x.x.sizes(), x.x.strides(), 0);
     else out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
     const bool apart = unit_of(q.scaling) == ScaleUnit::row && !all;
-    if (apart) *row_scales = empty({x.rows, 1}, {.device = device});
+    if (apart)
+      *row_scales = x.k == 0 ? full({x.rows, 1}, 1, {.device = device}) : empty({x.rows, 1}, {.device = device});
     if (device.is_cuda()) {
       device::RoundingPass gpu = pass();
       gpu.values = out;

@@ -144,6 +144,39 @@ TEST_CASE("rows of errors: the largest singular value is at least the true one, 
   CHECK(lab::largest_singular_value(zeros({2, 2}, kF64)).item() < 1e-100);
 }
 
+TEST_CASE("rows of errors: a view's rows have the norms of their groups, each as often as the view repeats it") {
+  const auto of = [](const Tensor& t) {
+    return lab::RecordedTensor{.storage = 1,
+                               .elements = 8,
+                               .sizes = t.sizes(),
+                               .strides = t.strides(),
+                               .offset = t.offset(),
+                               .dtype = t.dtype()};
+  };
+  const Tensor t = zeros({2, 4});
+  const Tensor e = from_data(std::vector<double>{3, 3, 3, 3, 1, 1, 1, 1}, {2, 4}, kF64);
+  lab::ErrorRows rows;
+  rows.write(of(t), from_data(std::vector<double>{3, 1}, {2, 1}, kF64));
+  const auto near = [](const Tensor& found, const std::vector<double>& wanted) {
+    const std::vector<double> numbers = found.to_vector<double>();
+    REQUIRE(numbers.size() == wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) CHECK(numbers[i] == doctest::Approx(wanted[i]).epsilon(1e-9));
+  };
+  near(rows.rows(of(t), e), {3, 1});
+  // A column has an element of each row.
+  near(rows.columns(of(t), e), std::vector<double>(4, std::sqrt(10)));
+  // Both rows after each other.
+  near(rows.rows(of(t.reshape({8})), e.reshape({8})), {std::sqrt(10)});
+  // The first column, nine times beside itself: a row may have moved by 3 in each of its nine elements.
+  const Tensor wide = as_strided(t, {2, 9}, {4, 0}, 0);
+  near(rows.rows(of(wide), contiguous(as_strided(e, {2, 9}, {4, 0}, 0))), {9, 3});
+  // The first row, nine times below itself.
+  const Tensor high = as_strided(t, {9, 4}, {0, 1}, 0);
+  const Tensor high_errors = full({9, 4}, 3, kF64);
+  near(rows.rows(of(high), high_errors), std::vector<double>(9, 3));
+  near(rows.columns(of(high), high_errors), std::vector<double>(4, 9));
+}
+
 TEST_CASE("rows of errors: no input within them gives a result beyond the bound of its row, however large they are") {
   default_generator().manual_seed(5);
   for (const Case& c : cases())

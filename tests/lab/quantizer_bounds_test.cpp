@@ -105,12 +105,51 @@ TEST_CASE("quantizer bounds: a power of two changes where its threshold is neare
   CHECK(found(call_of(moved, q), moved, error).error[0].to_vector<double>()[1] == 0.125);
 }
 
+namespace {
+
+// How far results lie beyond their bounds for 300 inputs within their errors, how far they come, and the largest bound.
+struct Trials {
+  double beyond = -1;
+  double reached = 0;
+  double most = 0;
+};
+// shrinks: the inputs of some trials are nearer to 0, all of them by one factor.
+Trials trials_of(const lab::RecordedOp& op, const Shape& sizes, const std::vector<float>& values,
+                 const std::vector<float>& errors, bool shrinks, std::mt19937_64& random) {
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  const Found f = found(op, from_data(values, sizes), from_data(errors, sizes));
+  Trials t;
+  t.most = max(f.error[0]).item();
+  if (f.error[1].defined()) t.most = std::max(t.most, max(f.error[1]).item());
+  for (int trial = 0; trial < 300; ++trial) {
+    const float factor = shrinks ? std::ldexp(1.0F, -static_cast<int>(random() % 12)) : 1;
+    std::vector<float> others = values;
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      const float part = trial % 3 == 0 ? (random() % 2 == 0 ? -1.0F : 1.0F) : uniform(random);
+      const float other = (values[i] + errors[i] * part) * factor;
+      const double away = static_cast<double>(other) - static_cast<double>(values[i]);
+      // An underflow to 0 in all elements would give a tensor or a row a scale of its own, which the bounds leave out.
+      if (other != 0 && std::abs(away) <= static_cast<double>(errors[i])) others[i] = other;
+    }
+    const auto y = lab::run_quantizer(op, cast(from_data(others, sizes), DType::f64));
+    for (std::size_t k = 0; k < 2; ++k) {
+      if (!y[k].defined()) continue;
+      const Tensor away = abs(sub(y[k], f.y[k]));
+      t.beyond = std::max(t.beyond, max(sub(away, f.error[k])).item());
+      t.reached = std::max(t.reached, max(away).item());
+    }
+  }
+  return t;
+}
+
+}  // namespace
+
 TEST_CASE("quantizer bounds: all inputs within their errors give results within the bounds, which are no wider") {
   std::mt19937_64 random(3);
   std::uniform_real_distribution<float> uniform(-1, 1);
   for (const Case& c : cases())
     for (const bool scale_apart : {true, false})
-      for (const float size : {1e-6F, 1e-2F, 0.3F}) {
+      for (const float size : {1e-6F, 1e-3F, 1e-2F, 0.3F}) {
         CAPTURE(std::string(c.name));
         CAPTURE(scale_apart);
         CAPTURE(size);
@@ -118,35 +157,82 @@ TEST_CASE("quantizer bounds: all inputs within their errors give results within 
         std::vector<float> errors(48);
         for (float& x : values) x = std::ldexp(uniform(random), static_cast<int>(random() % 4));
         for (float& e : errors) e = random() % 3 == 0 ? 0 : size * std::abs(uniform(random));
-        const Tensor x = from_data(values, {6, 8});
-        const lab::RecordedOp op = call_of(x, c.q, scale_apart, {5, 7});
-        const Found f = found(op, x, from_data(errors, {6, 8}));
-        double within = 0;
-        double reached = 0;
-        for (int trial = 0; trial < 300; ++trial) {
-          std::vector<float> others = values;
-          for (std::size_t i = 0; i < others.size(); ++i) {
-            const float part = trial % 3 == 0 ? (random() % 2 == 0 ? -1.0F : 1.0F) : uniform(random);
-            const float other = values[i] + errors[i] * part;
-            const double away = static_cast<double>(other) - static_cast<double>(values[i]);
-            if (std::abs(away) <= static_cast<double>(errors[i])) others[i] = other;
-          }
-          const auto y = lab::run_quantizer(op, cast(from_data(others, {6, 8}), DType::f64));
-          for (std::size_t k = 0; k < 2; ++k) {
-            if (!y[k].defined()) continue;
-            const Tensor away = abs(sub(y[k], f.y[k]));
-            within = std::max(within, max(sub(away, f.error[k])).item());
-            reached = std::max(reached, max(away).item());
-          }
-        }
-        CHECK(within <= 0);
-        double most = max(f.error[0]).item();
-        if (f.error[1].defined()) most = std::max(most, max(f.error[1]).item());
-        CHECK(std::isfinite(most));
+        const lab::RecordedOp op = call_of(from_data(values, {6, 8}), c.q, scale_apart, {5, 7});
+        const Trials t = trials_of(op, {6, 8}, values, errors, false, random);
+        CHECK(t.beyond <= 0);
+        CHECK(std::isfinite(t.most));
         // Not lax: the worst of 300 inputs comes near, since each of a few codes or scales decides. 1e-6 is about a
         // unit of f32.
-        CHECK(most <= 6 * reached + 1e-6);
+        CHECK(t.most <= 6 * t.reached + 1e-6);
       }
+}
+
+TEST_CASE("quantizer bounds: they hold where scales become 0 or the smallest ones, and blocks all 0") {
+  std::mt19937_64 random(4);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  std::vector<Case> all = cases();
+  for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::rceil})
+    all.push_back({"powers of torchao",
+                   quantizer("e4m3fn", PowerBlocks{.block = 4, .rule = rule, .oracle = ScaleOracle::torchao})});
+  for (const Case& c : all)
+    for (const bool scale_apart : {true, false})
+      for (const int exponent : {-140, -126, -120, -114, -106, -10, -7, -4})
+        for (const float size : {1e-3F, 1e-2F, 1.0F}) {
+          CAPTURE(std::string(c.name));
+          CAPTURE(scale_apart);
+          CAPTURE(exponent);
+          CAPTURE(size);
+          std::vector<float> values(8);
+          std::vector<float> errors(8);
+          for (float& x : values) x = std::ldexp(uniform(random), exponent - static_cast<int>(random() % 6));
+          for (float& e : errors) e = random() % 3 == 0 ? 0 : std::ldexp(size * std::abs(uniform(random)), exponent);
+          if (random() % 2 == 0) std::fill_n(values.begin(), 4, 0.0F);
+          const lab::RecordedOp op = call_of(from_data(values, {2, 4}), c.q, scale_apart, {5, 7});
+          CHECK(trials_of(op, {2, 4}, values, errors, true, random).beyond <= 0);
+        }
+}
+
+TEST_CASE("quantizer bounds: behind a stored scale of 0 is the smallest one") {
+  const Quantizer q = quantizer("e2m1", CodedBlocks{.block = 4});
+  const Tensor x = numbers({0.02F, 0.0009F});
+  const lab::RecordedOp op = call_of(x, q);
+  const Found f = found(op, x, numbers({0.018F, 0}));
+  // An amax of 0.01 has the scale 2^-9, in which 0.0009 is 0.46: 0.5.
+  const auto other = lab::run_quantizer(op, cast(numbers({0.01F, 0.0009F}), DType::f64));
+  const double moved = std::abs(other[0].to_vector<double>()[1] - f.y[0].to_vector<double>()[1]);
+  CHECK(moved == 0x1p-10);
+  CHECK(f.error[0].to_vector<double>()[1] >= moved);
+}
+
+TEST_CASE("quantizer bounds: a zero point moves by what f32 loses between the ends of a range") {
+  const Quantizer q = quantizer("uint8", TensorRange{});
+  std::mt19937_64 random(6);
+  std::uniform_real_distribution<float> uniform(0.1F, 1);
+  for (int range_at = 0; range_at < 60; ++range_at) {
+    // The quotient low / scale is near a tie: low / (high - low) = (k + 1/2) / 255.
+    const double share = (static_cast<double>(random() % 254) + 0.5) / 255;
+    const float range = uniform(random);
+    const auto low = static_cast<float>(-share * range);
+    const auto high = static_cast<float>((1 - share) * range);
+    const float error = 0x1p-22F * range;
+    const Tensor x = numbers({low, high});
+    const lab::RecordedOp op = call_of(x, q);
+    const Trials t = trials_of(op, {1, 2}, {low, high}, {error, error}, false, random);
+    CHECK(t.beyond <= 0);
+  }
+}
+
+TEST_CASE("quantizer bounds: under a fixed scale only the element without a bound has none") {
+  const Tensor x = numbers({1, 2, 3});
+  const Tensor error = numbers({0, INFINITY, 0});
+  for (const Scaling& scaling : {Scaling(NoScale{}), Scaling(FixedScale{.value = 3})}) {
+    const Found f = found(call_of(x, quantizer("e4m3fn", scaling)), x, error);
+    const auto errors = f.error[0].to_vector<double>();
+    CHECK(errors[0] == 0);
+    CHECK(std::isinf(errors[1]));
+    CHECK(errors[2] == 0);
+    if (f.error[1].defined()) CHECK(f.error[1].item() == 0);
+  }
 }
 
 TEST_CASE("quantizer bounds: an input without a bound has none behind it; other groups keep theirs") {
@@ -254,5 +340,8 @@ TEST_CASE("tolerance: quantizers without bounds are an Error that names them") {
   CHECK_THROWS_WITH_AS(of("mx6"), doctest::Contains("scales that parts of a block double"), Error);
   CHECK_THROWS_WITH_AS(of("nvfp4-4over6"), doctest::Contains("searched for"), Error);
   CHECK_THROWS_WITH_AS(of("quartet2"), doctest::Contains("searched for"), Error);
+  CHECK_THROWS_WITH_AS(of("tetrajet-v2"), doctest::Contains("outer blocks"), Error);
+  CHECK_THROWS_WITH_AS(of("int4-lsq"), doctest::Contains("a learned scale"), Error);
+  CHECK_THROWS_WITH_AS(of("mxfp4-clipped"), doctest::Contains("a gradient that follows from its operand"), Error);
   CHECK_THROWS_WITH_AS(of("fp8-smooth"), doctest::Contains("numbers of [1, 64] that no op gave"), Error);
 }

@@ -590,6 +590,46 @@ TEST_CASE("what is finite stays finite through scales") {
       }
 }
 
+TEST_CASE("rows without elements have the scale 1") {
+  const Quantizer q{.format = format("e4m3fn"), .scaling = RowScale{}};
+  for (int again = 0; again < 3; ++again) {
+    { const Tensor used = full({4, 1}, 7); }
+    CHECK(quantize_operand(zeros({4, 0}), q).scale.to_vector<float>() == std::vector<float>(4, 1));
+  }
+}
+
+// Numbers that somebody counts are scaled, rounded and scaled back one after the other.
+TEST_CASE("one pass has the bits of separate ones, up to the largest and down to the smallest numbers") {
+  const Scaling scalings[] = {FixedScale{.value = 0x1p100},
+                              FixedScale{.value = 0x1p-100},
+                              FixedScale{.value = 3e37},
+                              FixedScale{.value = 3e-37},
+                              FixedScale{.value = 3e37, .product = ScaledProduct::rounded},
+                              FixedScale{.value = 0x1p100, .product = ScaledProduct::rounded},
+                              PowerBlocks{.block = 16},
+                              FloatBlocks{.block = 16},
+                              FloatBlocks{.block = 7, .product = ScaledProduct::rounded},
+                              Nvfp4Blocks{.block = 16}};
+  Generator g(8);
+  const Tensor digits = randn({8, 32}, {}, g);
+  for (const char* target : {"e2m1", "e4m3fn", "e5m2", "fp16", "bf16", "e7m2", "e8m2"})
+    for (const Overflow overflow : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite})
+      for (const Scaling& scaling : scalings) {
+        const Quantizer q{.format = format(target), .overflow = overflow, .scaling = scaling};
+        if (is_any<Nvfp4Blocks>(scaling) && q.format.bits() > 8) continue;
+        CAPTURE(describe(q));
+        for (int exponent = -140; exponent <= 120; exponent += 10) {
+          CAPTURE(exponent);
+          Tensor x = digits.clone();
+          for (std::int64_t i = 0; i < x.numel(); ++i)
+            x.data<float>()[i] = std::ldexp(x.data<float>()[i], exponent + static_cast<int>(i % 6));
+          CastCounts counts;
+          const Tensor apart = fake_quantize(x, q, {.key = {}, .stats = {&counts, nullptr}});
+          CHECK(same_bits(fake_quantize(x, q), apart));
+        }
+      }
+}
+
 TEST_CASE("rows of several dims are rounded as the same rows in memory") {
   struct Told final : Observer {
     void quantized(const QuantizerCall& call) override {

@@ -24,6 +24,8 @@ std::vector<Quantizer> quantizers() {
       const bool range = has_zero_points(scaling);
       all.push_back({.format = format(range ? "int8" : "e4m3fn"), .rounding = {mode}, .scaling = scaling});
     }
+  for (const int outer : {40, 16})
+    all.push_back({.format = format("e4m3fn"), .scaling = DoubleBlocks{.block = 8, .outer = outer}});
   all.push_back({.format = format("bf16")});
   all.push_back({.format = format("e8m22"), .scaling = RowScale()});
   return all;
