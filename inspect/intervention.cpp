@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "../amp/attention_steps.h"
-#include "../core/cpu/rounded_gemm.h"
 #include "../core/formats/accumulator.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/throwf.h"
@@ -78,7 +77,7 @@ void Intervention::after(const OpCall& call, const Outputs& out, const CallRecor
   }
   const bool sums = kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean;
   const std::optional<Accumulator>& accumulator = current_accumulator();
-  if (!sums || !accumulator || cpu::is_ordered_f32(*accumulator) || !out[0].defined()) return;
+  if (!sums || !accumulator || *accumulator == Accumulator() || !out[0].defined()) return;
   const std::string line = file_line(call.where);
   const bool wanted = std::ranges::any_of(
       exact_, [&](const Exact& e) { return applies(e, ExactPart::sum, context().module, line, ""); });

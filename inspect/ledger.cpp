@@ -7,7 +7,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "../core/cpu/rounded_gemm.h"
 #include "../core/formats/accumulator.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
@@ -216,7 +215,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
   if (call.op == OpId::cast && r.counts.elements) note_errors(r, call[0], out[0]);
   if ((call.op == OpId::add || call.op == OpId::sub) && is_half(r.to)) count_swamped(r, call, out[0]);
   if (const auto& sums = current_accumulator();
-      sums && !cpu::is_ordered_f32(*sums) &&
+      sums && *sums != Accumulator() &&
       (kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean)) {
     r.accumulator = gradual::to_string(*sums);
     r.accumulation_db = inspect::accumulation_db(call, out);
