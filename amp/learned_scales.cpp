@@ -18,8 +18,6 @@ namespace {
 constexpr const char* kStep = "_step";
 constexpr const char* kInputStep = "_input_step";
 
-bool learned(const std::optional<Quantizer>& q) { return q && is_any<LearnedScale>(q->scaling); }
-
 void register_step(nn::Module& module, const std::string& path, const std::string& name, Device device) {
   for (const auto& [known, parameter] : module.named_parameters(false)) {
     if (known != name) continue;

@@ -21,7 +21,7 @@ std::optional<Quantizer> rounding_of(const QuantizationState& state, const std::
   const Quantization* const q = state.of_module(path);
   if (!q || !q->forward_w || weight.dtype() == DType::f64) return {};
   Quantizer w = *q->forward_w;
-  if (is_random(w) || w.hadamard || is_any<DelayedScale>(w.scaling)) return {};
+  if (is_random(w) || w.hadamard || has_kept_scale(w.scaling)) return {};
   w.overflow = q->overflow.value_or(w.overflow);
   const int together = elements_together(w.scaling);
   const bool across = weight.dim() > 2 && (has_tiles(w.scaling) || unit_of(w.scaling) == ScaleUnit::row ||
@@ -72,8 +72,8 @@ void OscillationWatch::follow(const Layer& layer, const QuantizationState& state
   Watched& w = found->second;
   const Tensor value = optimizer.master(layer.weight).detach().to(DType::f32).clone();
   const Tensor rounded = fake_quantize(value, *q, {.axis = layer.axis});
-  w.way.add_(abs(value - w.value));
-  w.rounded_way.add_(abs(rounded - w.rounded));
+  w.distance.add_(abs(value - w.value));
+  w.rounded_distance.add_(abs(rounded - w.rounded));
   w.value = value;
   w.rounded = rounded;
 }
@@ -85,8 +85,8 @@ void OscillationWatch::reset(const Layer& layer, optim::Optimizer& optimizer) {
   {
     const Bookkeeping unseen;
     const Watched& w = found->second;
-    const Tensor moved = gt(w.way, 0.0);
-    const Tensor oscillates = logical_and(moved, ge(w.rounded_way, w.way * options_.ratio));
+    const Tensor moved = gt(w.distance, 0.0);
+    const Tensor oscillates = logical_and(moved, ge(w.rounded_distance, w.distance * options_.ratio));
     const auto count = static_cast<std::int64_t>(sum(cast(oscillates, DType::i64)).item());
     if (count > 0) centred = where(oscillates, w.rounded, w.value);
     resets_ += count;

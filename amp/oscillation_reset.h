@@ -2,8 +2,8 @@
 // are detected and set to the number that they are rounded to, the centre of their bin.
 //
 // Near a threshold a small step of the weight w makes the rounded weight Q(w) leap by a whole bin. Over a window of
-// steps the way of Q(w), the sum of |Q(w_t) - Q(w_t-1)|, is then many times that of w. Read: the abstract and the
-// authors' code (detection by the ratio of distances), not the paper's text.
+// steps the distance travelled by Q(w), the sum of |Q(w_t) - Q(w_t-1)|, is then many times that of w. Read: the
+// abstract and the authors' code (detection by the ratio of distances), not the paper's text.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@
 
 namespace gradual::amp {
 
-// Every `period` updates, from update `from` on (a multiple of the period), the next `window` updates are watched; then
-// weights whose rounded way is at least `ratio` times their own are set to Q(w). Theirs for language models: from 8,000
-// of 12,505 steps, 200, 50 and 8.
+// After each update whose number is a multiple of `period` and at least `from`, the next `window` updates are watched;
+// then weights whose Q(w) has travelled at least `ratio` times as far as w are set to Q(w). Theirs for language models:
+// from 8,000 of 12,505 steps, 200, 50 and 8.
 struct OscillationReset {
   int from = 0;      // at least 0
   int period = 200;  // above window
@@ -62,14 +62,15 @@ class OscillationWatch : Pinned {
   struct Watched {
     Tensor value = {};
     Tensor rounded = {};
-    Tensor way = {};
-    Tensor rounded_way = {};
+    Tensor distance = {};
+    Tensor rounded_distance = {};
   };
   // By name, as state dicts have them.
-  static constexpr std::pair<const char*, Tensor Watched::*> kParts[] = {{"value", &Watched::value},
-                                                                         {"rounded", &Watched::rounded},
-                                                                         {"way", &Watched::way},
-                                                                         {"rounded_way", &Watched::rounded_way}};
+  static constexpr std::pair<const char*, Tensor Watched::*> kParts[] = {
+      {"value", &Watched::value},
+      {"rounded", &Watched::rounded},
+      {"distance", &Watched::distance},
+      {"rounded_distance", &Watched::rounded_distance}};
   void begin(const Layer& layer, const QuantizationState& state, optim::Optimizer& optimizer);
   void follow(const Layer& layer, const QuantizationState& state, optim::Optimizer& optimizer);
   void reset(const Layer& layer, optim::Optimizer& optimizer);

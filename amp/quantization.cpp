@@ -217,9 +217,10 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
 }
 
 // Saves forward's operands with one scale per tensor as codes, if backward uses the same quantizer.
-// Not where noise is measured, which needs the operands themselves.
+// Not where noise is measured, which needs the operands themselves, unless these would be drawn again.
 void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedOperand& v, bool measures) {
-  if (!q.save_codes || measures || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
+  if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
+  if (measures && !is_random(*o.quantizer)) return;
   if (!rounds_alike(q.*kOperandQuantizers[static_cast<int>(o.role)][1], *o.quantizer) || is_identity(*o.quantizer))
     return;
   const Format format = detail::rounded_format(*o.quantizer);
@@ -740,8 +741,6 @@ const DelayedScale* delayed(const std::optional<Quantizer>& q) {
   return q ? std::get_if<DelayedScale>(&q->scaling) : nullptr;
 }
 
-bool learned(const std::optional<Quantizer>& q) { return q && is_any<LearnedScale>(q->scaling); }
-
 void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
   if (const DelayedScale* const scaling = delayed(q); scaling && h.is_staged) h.advance(*scaling, q->format);
 }
@@ -851,6 +850,8 @@ void check_valid(const Quantization& q) {
         throw_error("recipe '" + module.second + "' rounds all results, which only a model's recipe does");
     });
 }
+
+bool learned(const std::optional<Quantizer>& q) { return q && is_any<LearnedScale>(q->scaling); }
 
 bool hides_nonfinite(const Quantizer& q) {
   const NoGrad off;

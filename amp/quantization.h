@@ -98,6 +98,7 @@ inline constexpr std::optional<Quantizer> Quantization::*kOperandQuantizers[kRol
 void check_valid(const Quantization& quantization);
 // True if it, or a recipe that it names for modules, learns scales.
 bool learns_scales(const Quantization& quantization);
+bool learned(const std::optional<Quantizer>& quantizer);  // false: none, or another scale
 // True if the quantizer makes finite numbers of a tensor with Inf or with NaN: by saturation, or because its format or
 // its scales have neither.
 bool hides_nonfinite(const Quantizer& quantizer);
@@ -156,8 +157,9 @@ class QuantizationState : Pinned {
   // The site of the module whose forward runs, for the product with `weight`.
   Site& site(const Tensor& weight);
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
-  // The parameters that hold the steps of learned scales of the products with `weight`. A RecipeRun registers them in
-  // the module (amp/learned_scales.h); products of a quantisation that learns scales are an Error without them.
+  // The parameters that hold the steps of learned scales of the products with `weight` or a slice of it. A RecipeRun
+  // registers them in the module (amp/learned_scales.h); products of a quantisation that learns scales are an Error
+  // without them.
   void set_steps(const Tensor& weight, const Tensor& x_step, const Tensor& w_step);
   void take_steps(const QuantizationState& other) { steps_ = other.steps_; }
   // Takes over the histories of sites that have the same quantisation here and there, and the steps.
@@ -187,9 +189,9 @@ class QuantizationState : Pinned {
   void put_hidden(Tensor count) { hidden_ = std::move(count); }  // for the next take_hidden()
 
   // With `measures`, each product that is the gradient of a weight and rounds an operand is computed without rounding
-  // too, and the difference is noise. Operands that forward kept only as codes (requantize) count as exact. The noise
-  // of several products adds up as if it were independent of each other and of other products' gradients. A RecipeRun
-  // sets it where its schedule needs it.
+  // too, and the difference is noise. Operands that forward kept only as codes (requantize; random ones, which would be
+  // drawn again) count as exact. The noise of several products adds up as if it were independent of each other and of
+  // other products' gradients. A RecipeRun sets it where its schedule needs it.
   bool measures = false;
   void add_noise(std::uint64_t weight, const GradientNoise& noise) { noise_[weight] += noise; }
   NoiseOfGradients take_noise() { return std::exchange(noise_, {}); }

@@ -188,9 +188,9 @@ Quantization learned_steps() {
   return all;
 }
 
-// Where floor's scales clip an element, it has no gradient (PACT: Choi et al. 2018).
-Quantization clipped(Quantization q) {
-  q.forward_x->gradient = QuantizerGradient::clipped;
+// Where floor's scales clip a weight, it has no gradient; PACT (Choi et al. 2018) has that for activations. Not x: a
+// convolution rounds windows of it where blocks do not divide the channels.
+Quantization clipped_weights(Quantization q) {
   q.forward_w->gradient = QuantizerGradient::clipped;
   return q;
 }
@@ -310,8 +310,9 @@ std::vector<Recipe> corrected_recipes() {
            "weights and activations in int4, scales learned with them; no gradient where they clip; errors in f32 "
            "(LSQ, arXiv 1902.08153)",
            learned_steps()),
-      full("mxfp4-clipped", "as mxfp4; what its scales clip has no gradient (PACT, arXiv 1805.06085)",
-           clipped(mx("e2m1"))),
+      full("mxfp4-clipped",
+           "as mxfp4; weights that its scales clip have no gradient, as PACT's activations (arXiv 1805.06085)",
+           clipped_weights(mx("e2m1"))),
       full("e2m1-dge",
            "forward in e2m1, one scale per row; the gradient of W is that of a smooth step (arXiv 2501.17116); "
            "backward's operands in f32",

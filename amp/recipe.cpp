@@ -241,7 +241,7 @@ static void check_oscillation_reset(const Recipe& r) {
   if (!r.quantization || !r.quantization->forward_w)
     throw_error(who + ": oscillation_reset is for weights that forward rounds; there is no quantizer of forward_w");
   const Quantizer& w = *r.quantization->forward_w;
-  if (is_random(w) || w.hadamard || is_any<DelayedScale>(w.scaling))
+  if (is_random(w) || w.hadamard || has_kept_scale(w.scaling))
     throwf("{}: oscillation_reset needs a rounding of weights that is the same in each step; forward_w is {}", who,
            describe(w));
   if (r.quantization->weight || r.quantization->master || r.quantization->result)

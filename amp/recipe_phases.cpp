@@ -69,16 +69,17 @@ StateDict RecipeRun::phases_state() const {
 }
 
 void RecipeRun::load_phases(const StateDict& state) {
-  begun_.clear();
-  below_ = state.integer("below");
+  std::vector<PhaseStart> begun;
   for (std::uint64_t i = 0; i < state.natural("begun"); ++i) {
     const PhaseStart start{state.natural(fmt::format("{}.phase", i)), state.integer(fmt::format("{}.step", i)),
                            state.real(fmt::format("{}.value", i))};
     if (start.phase >= recipe_.schedule.size() || !recipe_.schedule[start.phase].when)
       throwf("RecipeRun: in the state phase {} began by its `when`; the recipe '{}' has none there", start.phase,
              recipe_.name);
-    begun_.push_back(start);
+    begun.push_back(start);
   }
+  below_ = state.integer("below");
+  begun_ = std::move(begun);
 }
 
 }  // namespace gradual::amp

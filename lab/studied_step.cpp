@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "../amp/learned_scales.h"
@@ -62,6 +63,11 @@ TwinSide::TwinSide(const amp::Recipe& recipe, const MakeModel& make_model, const
   model->load_state_dict(amp::without_foreign_steps(trained.run().master_state_dict(), *model));
   // Another recipe's schedule is where this step has it; its own one comes with the state.
   const bool own = amp::to_json(trained.run().recipe()) == amp::to_json(recipe);
+  if (!own && std::ranges::any_of(recipe.schedule, [](const amp::Phase& p) { return p.when.has_value(); }))
+    throwf(
+        "recipe '{}' has a phase with `when`, which only its own training begins; '{}' trained up to step {}; let {} "
+        "train, or give the recipe of the phase",
+        recipe.name, trained.run().recipe().name, options.step, recipe.name);
   run.emplace(own ? recipe : amp::recipe_in_step(recipe, options.step, trained.steps()), *model,
               make_optimizer(options.optimizer, options.lr, options.training.rates),
               amp::RunOptions{.seed = options.seed, .steps = trained.steps()});

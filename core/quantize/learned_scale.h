@@ -26,7 +26,7 @@ struct LearnedScale {
 double first_step(double mean_magnitude, const Format& format);
 // 1 / sqrt(elements * max), by which the gradient of a step is multiplied.
 double step_gradient_scale(std::int64_t elements, const Format& format);
-// The scale of a step. Steps below 2^-100, which training may reach, count as 2^-100, and those above 2^100 as 2^100.
+// The scale of a step. Steps below 2^-100, negative ones too, count as 2^-100, and those above 2^100 as 2^100.
 float scale_of_step(double step);
 
 }  // namespace gradual

@@ -93,8 +93,7 @@ void body(example::Arguments& arguments) {
   }
   std::printf(
       "\nThe paper: with the estimator the loss of language models with weights in e2m1 is closer to that of bf16. "
-      "Here "
-      "the\nsmooth step has the lower loss in %d of 6 cases.\n\n",
+      "Here the\nsmooth step has the lower loss in %d of 6 cases.\n\n",
       lower);
   for (const char* operands : {"W", "W and x"}) {
     const std::string straight = std::string("straight, ") + operands;

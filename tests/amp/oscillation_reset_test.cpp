@@ -31,8 +31,8 @@ Recipe recipe(const std::optional<OscillationReset>& reset = kOften) {
   return r;
 }
 
-// Half of the weights have targets at thresholds, where they oscillate, half at centres; those of the last row have a
-// long way to them, and rounded they go as far.
+// Half of the weights have targets at thresholds, where they oscillate, half at centres; those of the last row are
+// far from them, and rounded they go as far.
 struct Trained {
   nn::Linear net{8, 6, {.bias = false}};
   Tensor target = zeros({6, 8});
@@ -71,13 +71,13 @@ TEST_CASE("oscillation reset: what goes four times as far rounded as it goes its
   std::vector<float> expected = seen.back();
   std::int64_t resets = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    float way = 0;
-    float rounded_way = 0;
+    float distance = 0;
+    float rounded_distance = 0;
     for (auto k = static_cast<std::size_t>(kOften.period); k < seen.size(); ++k) {
-      way += std::abs(seen[k][i] - seen[k - 1][i]);
-      rounded_way += std::abs(in_quarters(seen[k][i]) - in_quarters(seen[k - 1][i]));
+      distance += std::abs(seen[k][i] - seen[k - 1][i]);
+      rounded_distance += std::abs(in_quarters(seen[k][i]) - in_quarters(seen[k - 1][i]));
     }
-    if (way <= 0 || rounded_way < 4 * way) continue;
+    if (distance <= 0 || rounded_distance < 4 * distance) continue;
     expected[i] = in_quarters(expected[i]);
     ++resets;
   }
@@ -157,8 +157,8 @@ TEST_CASE("oscillation reset: convolutions along their channels, and layers that
   for (int k = 0; k < 10; ++k) run.step([&] { return square(net(x)).mean(); });
   // Blocks of 16 do not divide 4 channels: these lie across the kernel.
   const StateDict state = run.state_dict();
-  CHECK(state.contains("oscillation.watched.0.way"));
-  CHECK_FALSE(state.contains("oscillation.watched.1.way"));
+  CHECK(state.contains("oscillation.watched.0.distance"));
+  CHECK_FALSE(state.contains("oscillation.watched.1.distance"));
   const Tensor rounded =
       fake_quantize(state.tensor("oscillation.watched.0.value"), *r.quantization->forward_w, {.axis = 1});
   CHECK(same_bits(state.tensor("oscillation.watched.0.rounded"), rounded));
@@ -186,6 +186,7 @@ TEST_CASE("oscillation reset: in files, and what contradicts") {
       {message(R"({"every": 1})"), "unknown key \"every\""},
       {message("{}", "fp32"), "there is no quantizer of forward_w"},
       {message("{}", "fp8-delayed"), "needs a rounding of weights that is the same in each step"},
+      {message("{}", "int4-lsq"), "needs a rounding of weights that is the same in each step"},
       {message("{}", "msamp-o1"), "leave weight, master and result out"}};
   for (const auto& [said, part] : rows) {
     CAPTURE(said);
