@@ -515,9 +515,9 @@ template <class T> struct DataParallel::Step {
       const auto of_weight = noise.find(amp::storage_id(p));
       const bool counts = of_weight != noise.end() && shard.weight != 0;
       const double by = counts ? shard.weight * shard.weight : 0;
-      const amp::GradientNoise own = counts ? of_weight->second : amp::GradientNoise{};
-      out.push_back(static_cast<T>(own.squares * by));
-      out.push_back(static_cast<T>(own.excess * by));
+      const amp::GradientNoise measured = counts ? of_weight->second : amp::GradientNoise{};
+      out.push_back(static_cast<T>(measured.squares * by));
+      out.push_back(static_cast<T>(measured.excess * by));
     }
     return out;
   }

@@ -1,4 +1,6 @@
 // The text of describe(Quantizer).
+#include <fmt/format.h>
+
 #include <string>
 #include <variant>
 
