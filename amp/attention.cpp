@@ -112,8 +112,9 @@ bool written_by_observer() {
          std::ranges::any_of(ObserverScope::installed(), [](const Observer* o) { return o->writes_numbers(); });
 }
 
-// What the kernel gives, if it suits, else what the reference gives. If somebody looks, the reference runs too, for
-// them: its tensors are those that they saw, and have the kernel's numbers. Only one who writes numbers changes them.
+// The result of the kernel where it suits, else of the reference. With observers or counts of casts the reference runs
+// as well, and they see its tensors, which must have the kernel's numbers. If an observer writes numbers, the reference
+// runs alone.
 template <class Kernel, class Reference>
 std::vector<Tensor> by_both(bool suits, const Kernel& kernel, const Reference& reference) {
   if (!suits || written_by_observer()) return reference();

@@ -30,8 +30,8 @@ enum class PolicyKind : std::uint8_t {
 // gradient (amp/rewrite.h). Returns the op's output, in any floating dtype. The function of a composite op runs with
 // recording as it is, once, and records its gradient itself.
 using Rewrite = std::function<Outputs(const OpCall& call)>;
-// Parameters besides the call's inputs on which the result of a rewritten op depends, such as learned scales. They
-// become inputs of the recorded op. Undefined ones have no gradient.
+// The parameters that a rewritten op reads besides the call's inputs, such as learned scales. They become inputs of the
+// recorded op. Undefined ones have no gradient.
 using RewriteParameters = std::function<std::vector<Tensor>(const OpCall& call)>;
 
 struct CastPolicy {

@@ -26,6 +26,16 @@ Quantization products(const Quantizer& x, const Quantizer& w, const Quantizer& d
 }
 Quantization products(const Quantizer& all) { return products(all, all, all); }
 
+// One quantizer for both operands of forward, another for those of dgrad and wgrad.
+Quantization forward_and_backward(const Quantizer& forward, const Quantizer& backward) {
+  return {.forward_x = forward,
+          .forward_w = forward,
+          .dgrad_dy = backward,
+          .dgrad_w = backward,
+          .wgrad_x = backward,
+          .wgrad_dy = backward};
+}
+
 // Hybrid: e4m3 forward, e5m2 for errors (Micikevicius et al. 2022).
 Quantization fp8(const Scaling& scaling) {
   return products(to_format("e4m3fn", scaling), to_format("e4m3fn", scaling), to_format("e5m2", scaling));
@@ -123,12 +133,7 @@ Quantization quartet2() {
   Quantizer backward = to_format("e2m1", EdenBlocks{});
   backward.hadamard = 128;
   backward.signs = HadamardSigns::drawn;
-  return {.forward_x = forward,
-          .forward_w = forward,
-          .dgrad_dy = backward,
-          .dgrad_w = backward,
-          .wgrad_x = backward,
-          .wgrad_dy = backward};
+  return forward_and_backward(forward, backward);
 }
 
 // TetraJet-v2 (Chen et al. 2025), without OutControl: forward to nearest, backward at random after a random rotation of
@@ -138,12 +143,7 @@ Quantization tetrajet_v2() {
   Quantizer backward = to_format("e2m1", DoubleBlocks{}, {.mode = RoundingMode::stochastic});
   backward.hadamard = true;
   backward.signs = HadamardSigns::drawn;
-  return {.forward_x = forward,
-          .forward_w = forward,
-          .dgrad_dy = backward,
-          .dgrad_w = backward,
-          .wgrad_x = backward,
-          .wgrad_dy = backward};
+  return forward_and_backward(forward, backward);
 }
 
 // "Scaling FP8 training to trillion-token LLMs" (Fishman et al. 2024): theirs scales the input of the layer after a

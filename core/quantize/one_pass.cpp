@@ -9,7 +9,8 @@
 namespace gradual::detail {
 namespace {
 
-// Elements that are rounded to zero may differ from their exact product, but for their sign and their being zero.
+// The least quantum of a format that the one pass takes. Below it the remainder of a product may be inexact; above it
+// that happens only to elements that round to zero in any case.
 constexpr float kLeastQuantum = 0x1p-90F;
 
 // x * by, rounded to odd if the product is not exact. The format's numbers are far above f32's least ones, so that the

@@ -532,8 +532,8 @@ struct Call {
     body(first, n, values, scales, stats);
   }
 
-  // body(first, n, values, scales, stats) gets n elements, scaled but not yet rounded; nobody counts them. `scratch`
-  // may hold the source.
+  // body(first, n, values, scales, stats) gets n elements, scaled but not yet rounded, without counts (`stats` is empty).
+  // `scratch` may hold the source.
   template <class T, class F>
   void scaled_part(const T* source, std::optional<Scratch>& scratch, std::int64_t first, std::int64_t n,
                    const F& body) const {
@@ -558,7 +558,7 @@ struct Call {
 
   // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but not yet rounded and
   // counted. Chunks are whole rows of blocks. If the grid is fixed, they are any range, and `scales` has one entry.
-  // quick(first, n, source, found), which has the scales, may do all that is left for f32 numbers that nobody counts;
+  // For f32 numbers without counts, quick(first, n, source, found) may do the rest of the work with the scales found;
   // else it returns false.
   template <class F, class Quick> void for_scaled(const F& body, const Quick& quick, bool whole_rows = false) const {
     std::mutex mutex;

@@ -8,11 +8,13 @@
 #include <cstddef>
 #include <vector>
 
+#include "e2m1_reference.h"
 #include "support/files.h"
 #include "support/tensors.h"
 
 using namespace gradual;
 using test::contains;
+using test::e2m1;
 using test::message_of;
 
 namespace {
@@ -42,18 +44,6 @@ double e4m3(double x) {
   const int exponent = std::max(x > 0 ? std::ilogb(x) : -6, -6);
   const double step = std::ldexp(1.0, exponent - 3);
   return std::nearbyint(x / step) * step;
-}
-
-// To nearest in e2m1, ties to the even code.
-double e2m1(double x) {
-  const double all[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < std::size(all); ++i) {
-    const double now = std::abs(all[i] - std::abs(x));
-    const double before = std::abs(all[best] - std::abs(x));
-    if (now < before || (now == before && i % 2 == 0)) best = i;
-  }
-  return std::copysign(all[best], x);
 }
 
 // One row as the paper's code rounds it: an f32 scale of 128 elements, an e4m3 scale of 16, their product in f32.

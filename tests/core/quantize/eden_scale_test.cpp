@@ -7,11 +7,13 @@
 #include <cstddef>
 #include <vector>
 
+#include "e2m1_reference.h"
 #include "support/files.h"
 #include "support/tensors.h"
 
 using namespace gradual;
 using test::contains;
+using test::e2m1;
 using test::message_of;
 
 namespace {
@@ -58,18 +60,6 @@ std::pair<double, double> neighbours(double x) {
   }
   return {448, 448};
 }
-// To nearest in e2m1, ties to the even code.
-double e2m1(double x) {
-  const double all[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < std::size(all); ++i) {
-    const double now = std::abs(all[i] - std::abs(x));
-    const double before = std::abs(all[best] - std::abs(x));
-    if (now < before || (now == before && i % 2 == 0)) best = i;
-  }
-  return std::copysign(all[best], x);
-}
-
 double squared(const Tensor& t) { return sum(square(t.to(DType::f64))).item<double>(); }
 
 std::vector<bool> signs_of(std::uint64_t seed) {
