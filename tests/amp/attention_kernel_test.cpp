@@ -21,26 +21,16 @@
 #include "../../inspect/shadow.h"
 #include "../../nn/attention.h"
 #include "../../optim/adam.h"
+#include "attention_case.h"
 #include "support.h"
 
 using namespace gradual;
 using amp::AttentionPrecision;
+using attention_test::Case;
+using attention_test::hides_all_of_row;
+using attention_test::visible;
 
 namespace {
-
-struct Case {
-  const char* what;
-  Shape q, k, v;
-  Tensor mask = {};
-  AttentionOptions options = {};
-};
-
-Tensor visible(const Shape& sizes) { return gt(random(sizes, 77), -0.5); }
-Tensor hides_a_row(int row) {
-  const Tensor mask = random({5, 9}, 78);
-  mask.narrow(0, row, 1).fill_(-HUGE_VAL);
-  return mask;
-}
 
 // An added mask that has its heads last in memory.
 Tensor channels_last(const Shape& sizes) {
@@ -58,7 +48,7 @@ std::vector<Case> cases() {
           {"an added mask of queries", {2, 3, 5, 4}, {2, 3, 9, 4}, {2, 3, 9, 4}, random({5, 1}, 79)},
           {"a transposed mask", {2, 16, 4}, {2, 16, 4}, {2, 16, 4}, transpose(random({16, 16}, 79), 0, 1)},
           {"a mask, channels last", {2, 3, 16, 4}, {2, 3, 16, 4}, {2, 3, 16, 4}, channels_last({2, 3, 16, 16})},
-          {"a query that sees nothing", {2, 5, 4}, {2, 9, 4}, {2, 9, 4}, hides_a_row(2)},
+          {"a query that sees nothing", {2, 5, 4}, {2, 9, 4}, {2, 9, 4}, hides_all_of_row(2)},
           {"grouped heads", {2, 4, 5, 4}, {2, 1, 9, 4}, {2, 1, 9, 4}},
           {"one query for many keys", {1, 1, 4}, {3, 9, 4}, {3, 9, 4}},
           {"dropout", {2, 3, 5, 4}, {2, 3, 9, 4}, {2, 3, 9, 4}, {}, {.dropout = 0.4}},

@@ -23,26 +23,16 @@
 #include "../../inspect/shadow.h"
 #include "../../nn/attention.h"
 #include "../../optim/adam.h"
+#include "attention_case.h"
 #include "support.h"
 
 using namespace gradual;
 using amp::AttentionPrecision;
+using attention_test::Case;
+using attention_test::hides_all_of_row;
+using attention_test::visible;
 
 namespace {
-
-struct Case {
-  const char* what;
-  Shape q, k, v;
-  Tensor mask = {};
-  AttentionOptions options = {};
-};
-
-Tensor visible(const Shape& sizes) { return gt(random(sizes, 77), -0.5); }
-Tensor hides_all_of_row(int row) {
-  const Tensor mask = random({5, 9}, 78);
-  mask.narrow(0, row, 1).fill_(-HUGE_VAL);
-  return mask;
-}
 
 std::vector<Case> cases() {
   return {{"plain", {2, 3, 5, 4}, {2, 3, 9, 4}, {2, 3, 9, 6}},
