@@ -55,8 +55,8 @@ struct AttentionSteps {
 
   // Rounds `t` at the site PATH.name. Gradients are counted as errors, all else as activations.
   Tensor round(AttentionQuantizer quantizer, const Tensor& t, int axis);
-  // Rounds `t`, which round() has rounded to `before`, along another axis. It returns `before` if the result is the same
-  // and there is no observer.
+  // Rounds `t`, which round() has rounded to `before`, along another axis. It returns `before` if the result is the
+  // same and there is no observer.
   Tensor round_again(AttentionQuantizer quantizer, const Tensor& before, const Tensor& t, int axis);
   // The accumulator of the next product; none: f32 in any order.
   std::optional<Accumulator> sums(const std::optional<Accumulator>& named);

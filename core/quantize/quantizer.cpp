@@ -532,8 +532,8 @@ struct Call {
     body(first, n, values, scales, stats);
   }
 
-  // body(first, n, values, scales, stats) gets n elements, scaled but not yet rounded, without counts (`stats` is empty).
-  // `scratch` may hold the source.
+  // body(first, n, values, scales, stats) gets n elements, scaled but not yet rounded; `stats` is empty. `scratch` may
+  // hold the source.
   template <class T, class F>
   void scaled_part(const T* source, std::optional<Scratch>& scratch, std::int64_t first, std::int64_t n,
                    const F& body) const {
