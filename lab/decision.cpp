@@ -34,11 +34,14 @@ struct Place {
   bool below = false;
   bool above = false;
 };
-Place place(const Measure& m, double half) {
+Place place(const Measure& m, double half, int seeds) {
   if (m.ignored()) return {.within = true};
-  Place p{.within = std::abs(m.estimate.mean) + half <= m.margin};
-  p.below = !p.within && m.estimate.mean + half < 0;
-  p.above = !p.within && m.estimate.mean - half > 0;
+  const double mean = m.estimate.mean;
+  Place p{.within = std::abs(mean) + half <= m.margin};
+  // Trainings may differ by as much as the margin by chance, and one seed does not tell.
+  const bool counts = !p.within && (seeds > 1 || std::abs(mean) > m.margin);
+  p.below = counts && mean + half < 0;
+  p.above = counts && mean - half > 0;
   return p;
 }
 
@@ -58,7 +61,7 @@ std::int64_t needed_seeds(const Measure& accuracy, const Measure& loss, double e
   const auto decides = [&](int seeds) {
     const double half = power * accuracy.half(error, seeds);
     const double loss_half = loss.ignored() ? 0 : power * loss.half(error, seeds);
-    return answer(place(accuracy, half), place(loss, loss_half), seeds) != VerdictKind::undecided;
+    return answer(place(accuracy, half, seeds), place(loss, loss_half, seeds), seeds) != VerdictKind::undecided;
   };
   if (!decides(kMost)) return -1;
   int few = std::max(1, accuracy.estimate.seeds);
@@ -121,7 +124,7 @@ Outcome decision(const Difference& accuracy, const Difference& loss, double fp32
     o.metric = compared.metric.name;
     o.change = compared.metric.gain(o.points);
   }
-  o.kind = answer(place(a, half), place(l, loss_half), seeds);
+  o.kind = answer(place(a, half, seeds), place(l, loss_half, seeds), seeds);
   o.p = p_of(o.kind, a, l);
   if (o.kind != VerdictKind::undecided) return o;
   o.needed = needed_seeds(a, l, judging.error);

@@ -21,8 +21,9 @@ struct Compared {
   double fp32 = 0;  // the mean over the same seeds; read if the metric is no share
 };
 
-// One of matches, worse, worse_loss, better, undecided, with its facts. One seed never matches: it does not tell how
-// much a training differs from another. fp32_loss: its mean over the same seeds.
+// One of matches, worse, worse_loss, better, undecided, with its facts. fp32_loss: its mean over the same seeds.
+// One seed does not tell how much a training differs from another. It never matches, and it is worse or better only by
+// more than a margin.
 Outcome decision(const Difference& accuracy, const Difference& loss, double fp32_loss, const Judging& judging,
                  const Compared& compared = {});
 

@@ -96,8 +96,21 @@ TEST_CASE("an answer needs its whole interval within the margin, or on one side 
   CHECK(kind(11.4, 3.4, 40, 10) == VerdictKind::worse_loss);
   CHECK(kind(0, 0.1, -40, 10) == VerdictKind::better);
   CHECK(kind(-0.2, 0.3, -40, 10) == VerdictKind::undecided);
-  CHECK(kind(0, 0.01, 0, 0.1, 1) == VerdictKind::undecided);  // one seed
+}
+
+TEST_CASE("one seed never matches, and is worse or better only by more than a margin") {
+  CHECK(kind(0, 0.01, 0, 0.1, 1) == VerdictKind::undecided);
   CHECK(kind(-62.8, 5, 900, 50, 1) == VerdictKind::worse);
+  for (const int seeds : {1, 2}) {
+    CAPTURE(seeds);
+    const bool one = seeds == 1;
+    CHECK(kind(0, 5, 8, 2, seeds) == (one ? VerdictKind::undecided : VerdictKind::worse_loss));
+    CHECK(kind(0, 5, 12, 1, seeds) == VerdictKind::worse_loss);
+    CHECK(kind(0, 0.1, -8, 2, seeds) == (one ? VerdictKind::undecided : VerdictKind::better));
+    CHECK(kind(0.45, 0.05, 0, 1, seeds) == (one ? VerdictKind::undecided : VerdictKind::better));
+    CHECK(kind(-0.45, 0.05, 0, 1, seeds) == (one ? VerdictKind::undecided : VerdictKind::worse));
+    CHECK(kind(-0.6, 0.05, 0, 1, seeds) == VerdictKind::worse);
+  }
 }
 
 TEST_CASE("an undecided answer says how many seeds would do, and whether the models look worse") {
