@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "../core/formats/format.h"
 
@@ -50,6 +51,20 @@ std::vector<ShadowDiff::Pair> aligned(const Keyed& a, const Keyed& b) {
   return pairs;
 }
 
+// The half dtype that the step's first half result has.
+std::optional<DType> half_of(const Shadow& shadow) {
+  const auto found = std::ranges::find_if(shadow.rows(), [](const ShadowRow& r) { return is_half(r.to); });
+  return found == shadow.rows().end() ? std::nullopt : std::optional(found->to);
+}
+
+double half_ulp_of_one(DType dtype) { return std::ldexp(1.0, -format_of(dtype).mantissa_bits - 1); }
+
+// Whether the result is one number, as a loss.
+bool is_number(const ShadowRow& r) { return r.results.starts_with("[]"); }
+
+// " (FILE:LINE)" if the line is the program's.
+std::string in_program(const ShadowRow& r) { return r.own_line ? "" : fmt::format(" ({})", r.line); }
+
 std::string describe(const ShadowRow& r, const std::string& recipe) {
   return fmt::format("  {:<16} total error {:.2e} of its size: {:.2e} its own, {:.2e} inherited; stored in {}\n",
                      recipe, r.total.relative(), r.local.relative(), r.inherited.relative(), gradual::to_string(r.to));
@@ -57,18 +72,27 @@ std::string describe(const ShadowRow& r, const std::string& recipe) {
 
 }  // namespace
 
-// Two half dtypes round by different units: an error counts in half ulps of 1 of its own dtype.
-double ShadowDiff::Pair::unit(const ShadowRow& row) const {
-  const bool halves = is_half(a->to) && is_half(b->to);
-  return halves ? std::ldexp(1.0, -format_of(row.to).mantissa_bits - 1) : 1;
+double ShadowDiff::Pair::error(const ShadowRow& row, double unit) const {
+  const bool half = is_half(a->to) || is_half(b->to);
+  const double local = half ? row.local.relative() / unit : row.local.relative();
+  if (is_number(row)) return half ? local : 0;
+  return unit == 1 ? row.total.relative() : local + row.inherited.relative() / unit;
 }
 
 bool ShadowDiff::Pair::departs() const {
-  const auto [low, high] = std::minmax({a->total.relative() / unit(*a), b->total.relative() / unit(*b)});
+  const auto [low, high] = std::minmax({error(*a, unit_a), error(*b, unit_b)});
   return a->total.lost != b->total.lost || (high > 0 && high > kDeparts * low);
 }
 
-ShadowDiff::ShadowDiff(const Shadow& a, const Shadow& b) : a_(a), b_(b), pairs_(aligned(keyed(a), keyed(b))) {}
+ShadowDiff::ShadowDiff(const Shadow& a, const Shadow& b) : a_(a), b_(b), pairs_(aligned(keyed(a), keyed(b))) {
+  const std::optional<DType> half_a = half_of(a);
+  const std::optional<DType> half_b = half_of(b);
+  if (!half_a || !half_b || half_a == half_b) return;
+  for (Pair& pair : pairs_) {
+    pair.unit_a = half_ulp_of_one(*half_a);
+    pair.unit_b = half_ulp_of_one(*half_b);
+  }
+}
 
 const ShadowDiff::Pair* ShadowDiff::first_departure() const {
   const auto found = std::ranges::find_if(pairs_, &Pair::departs);
@@ -92,8 +116,8 @@ std::string ShadowDiff::to_string(const std::string& name_a, const std::string& 
   std::string text = fmt::format("loss of {} {:.9g}, of {} {:.9g}: difference {:+.3e}\n", name_a, a.loss, name_b,
                                  b.loss, a.loss - b.loss);
   if (const Pair* first = first_departure())
-    text += fmt::format("The first op whose error departs: {} {} ({})\n", gradual::to_string(first->a->phase),
-                        first->a->site(layer), first->a->line) +
+    text += fmt::format("The first op whose error departs: {} {}{}\n", gradual::to_string(first->a->phase),
+                        first->a->site(layer), in_program(*first->a)) +
             describe(*first->a, name_a) + describe(*first->b, name_b);
   else text += fmt::format("No op's error departs by more than a factor of {}.\n", kDeparts);
   text += fmt::format("What the layers contribute to the difference of the losses ({:+.3e} of it explained):\n",

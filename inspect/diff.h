@@ -15,17 +15,21 @@ namespace gradual::inspect {
 
 class ShadowDiff {
  public:
-  // The total errors of a pair differ if one is more than this many times the other.
+  // The errors of a pair differ if one is more than this many times the other.
   static constexpr double kDeparts = 2;
 
   struct Pair {
     const ShadowRow* a = nullptr;
     const ShadowRow* b = nullptr;
-    // The total errors differ by more than kDeparts; those of f16 and bf16 in their own units.
+    // The units of the errors. If one recipe computes in f16 and the other in bf16: half an ulp of 1 in each one's.
+    double unit_a = 1;
+    double unit_b = 1;
+    // The total errors differ by more than kDeparts in their units, or in the numbers that are lost. Of one number only
+    // what is rounded to a half dtype counts: how the errors that it inherits cancel is chance.
     bool departs() const;
 
    private:
-    double unit(const ShadowRow& row) const;
+    double error(const ShadowRow& row, double unit) const;
   };
 
   // The shadows must outlive the diff; each has observed one step, with attribution.

@@ -318,7 +318,7 @@ std::string UpdateMeter::to_string(const LayerNames& name) const {
       sums[{u.parameter.empty() ? u.op : u.parameter, std::string(inspect::to_string(u.part))}] += u;
   constexpr const char* kLine = "{:<28} {:<16} {:>8} {:>8} {:>8} {:>8} {:>9}\n";
   std::string text = fmt::format(kLine, "parameter", "part", "vanish", "arrive", "ratio", "move", "flips");
-  const auto percent = [](double v) { return fmt::format("{:.{}g}%", v, v < 0.01 ? 1 : 3); };
+  const auto percent = [](double v) { return std::isnan(v) ? "-" : fmt::format("{:.{}g}%", v, v < 0.01 ? 1 : 3); };
   for (const auto& [site, u] : sums)
     text +=
         fmt::format(kLine, name(site.first), site.second, percent(u.vanished_percent()), percent(100 * u.arriving()),
@@ -343,9 +343,9 @@ std::string UpdateMeter::to_csv() const {
   std::string text = "step,parameter,op,part,elements,intended,vanished,ratio,arriving,moved,flipped\n";
   for (const auto* rows : {&updates_, &parts_})
     for (const Update& u : *rows)
-      text += fmt::format("{},{},{},{},{},{},{},{:.6g},{:.6g},{},{}\n", u.step, csv_field(u.parameter), csv_field(u.op),
-                          inspect::to_string(u.part), u.elements, u.intended, u.vanished, u.ratio(), u.arriving(),
-                          u.moved, u.flipped);
+      text += fmt::format("{},{},{},{},{},{},{},{:.6g},{},{},{}\n", u.step, csv_field(u.parameter), csv_field(u.op),
+                          inspect::to_string(u.part), u.elements, u.intended, u.vanished, u.ratio(),
+                          std::isnan(u.arriving()) ? "" : fmt::format("{:.6g}", u.arriving()), u.moved, u.flipped);
   return text;
 }
 

@@ -264,20 +264,30 @@ double place_of(const inspect::Cure& cure, const std::optional<double>& share) {
   return 1 - undone + (cure.generic ? kGeneric : 0);
 }
 
-// Tries the cures of a finding, and puts what undoes the failure first. One that changes nothing goes.
+// Tries the cures of a finding, and puts what undoes the failure first. One that changes nothing goes. A training may
+// show that a smaller edit does as well, so the turns go by size; cures of any mechanism, and those that help little,
+// come late.
 void weigh_cures(inspect::Finding& f, const amp::Recipe& recipe, Trials& trials) {
-  std::vector<std::pair<double, inspect::Cure>> tried;
+  struct Weighed {
+    inspect::Cure cure;
+    double place = 0;
+    bool helps = true;
+  };
+  std::vector<Weighed> tried;
   bool found = false;  // the smallest edit that undoes all: larger ones wait
   for (inspect::Cure& c : f.cures) {
     std::optional<double> share;
     if (!found) share = trials.undone({.edit = inspect::edit(recipe, c.recipe)});
     found = found || (share && *share >= kCuresAll && !c.generic);
     if (share && *share == 0) continue;
-    tried.emplace_back(place_of(c, share), std::move(c));
+    const double place = place_of(c, share);
+    tried.push_back({.cure = std::move(c), .place = place, .helps = !share || *share >= kDoesHarm});
   }
-  std::ranges::stable_sort(tried, std::less(), [](const auto& t) { return t.first; });
+  std::ranges::stable_sort(tried, {}, [](const Weighed& w) { return std::pair(!w.helps, w.cure.generic); });
+  for (std::size_t i = 0; i < tried.size(); ++i) tried[i].cure.turn = static_cast<int>(i);
+  std::ranges::stable_sort(tried, std::less(), &Weighed::place);
   f.cures.clear();
-  for (auto& [place, cure] : tried) f.cures.push_back(std::move(cure));
+  for (Weighed& w : tried) f.cures.push_back(std::move(w.cure));
 }
 
 }  // namespace

@@ -96,7 +96,9 @@ struct Finding {
     std::string edit = {};
     std::string remedy = {};
   };
-  std::vector<Cure> cures = {};  // all that may help, the smallest edit first: `cure` is the first, or the one that did
+  // All that may help, the smallest edit first. `cure` is the one that undid most in trials of some steps, or the one
+  // that `tried` tells of.
+  std::vector<Cure> cures = {};
   struct Tried {
     double accuracy = 0;
     double loss = 0;

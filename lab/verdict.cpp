@@ -207,10 +207,12 @@ Finding from(const inspect::Finding& f, const amp::Recipe& recipe) {
   made.role = f.role;
   made.operands = f.operands;
   made.undone = f.undone;
-  for (const inspect::Cure& c : f.cures) made.cures.push_back({inspect::edit(recipe, c.recipe), c.remedy});
-  if (made.cures.empty()) return made;
-  made.cure = made.cures[0].edit;
-  made.remedy = made.cures[0].remedy;
+  if (f.cures.empty()) return made;
+  made.cure = inspect::edit(recipe, f.cures[0].recipe);
+  made.remedy = f.cures[0].remedy;
+  std::vector<inspect::Cure> by_turn = f.cures;
+  std::ranges::stable_sort(by_turn, {}, &inspect::Cure::turn);
+  for (const inspect::Cure& c : by_turn) made.cures.push_back({inspect::edit(recipe, c.recipe), c.remedy});
   return made;
 }
 

@@ -171,3 +171,13 @@ TEST_CASE("cures of quantisers: smaller blocks, finer scales, stochastic roundin
   CHECK(cures::bf16(unscaled).generic);
   CHECK_FALSE(cures::static_scale(unscaled, -8).generic);
 }
+
+TEST_CASE("scales of blocks that saturate are the cause, and f32 scales the cure; RCEIL changes nothing") {
+  // e5m1 ends at 1.5 * 2^16 as the format of scales: activations of 10^7 times their size exceed it.
+  const CodedBlocks coded{.block = 24, .scale_format = format("e5m1")};
+  const auto huge = [](const Tensor& h) { return h * 1e7; };
+  const lab::Finding f = first_finding(of_activations(quantizer("e2m1", coded)), between(huge, 1e7), short_run(2));
+  CHECK(f.cause == Cause::scale_range);
+  CHECK(f.remedy.find("f32") != std::string::npos);
+  for (const lab::Finding::Cure& c : f.cures) CHECK(c.remedy.find("RCEIL") == std::string::npos);
+}

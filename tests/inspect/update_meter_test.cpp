@@ -103,6 +103,19 @@ TEST_CASE("update meter: a parameter that is not row-major has one row, with its
   }
 }
 
+TEST_CASE("update meter: where nothing is intended, no share of it arrives, and none is printed") {
+  nn::Linear layer = layer_of(0, DType::f32);
+  optim::SGD sgd({optim::named_group(layer.named_parameters())}, {.lr = 1, .weight_decay = 0.5});
+  UpdateMeter meter(layer);
+  run(sgd, layer, meter, 1, 1);
+  const Update* decay = part_of(meter, UpdatePart::weight_decay);
+  REQUIRE(decay);
+  CHECK(decay->intended == 0);
+  CHECK(std::isnan(decay->arriving()));
+  CHECK(meter.to_string().find("nan") == std::string::npos);
+  CHECK(meter.to_csv().find("nan") == std::string::npos);
+}
+
 TEST_CASE("update meter: weight decay vanishes alone") {
   // w = 1: the gradient step adds 2^-5, four spacings of bf16; decay takes 2^-11, less than half a spacing (2^-8).
   const auto meter_of = [](optim::LowPrecisionUpdate update) {

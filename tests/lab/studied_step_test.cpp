@@ -50,6 +50,26 @@ TEST_CASE("study_step, diff_step and xray_step take a model, and show what the c
     const auto same = step.diff().to_string("fp32", "e3m2");
     CHECK(same.find("difference") != std::string::npos);
   }
+  for (const bool convolutions : {false, true}) {
+    const auto make_model = [convolutions] {
+      return convolutions ? lab::make_cnn(1, 8, 8, 10) : lab::make_mlp(64, 10);
+    };
+    const amp::Recipe fp32 = amp::recipe("fp32");
+    const auto step = lab::diff_step(make_model, data, amp::recipe("amp-bf16"), amp::recipe("amp-fp16"), fp32, options);
+    for (const auto& pair : step.diff().pairs()) {
+      CAPTURE(pair.a->op);
+      if (pair.a->phase == Phase::forward) CHECK_FALSE(pair.departs());
+    }
+  }
+  {
+    // The lab computes the loss: its own line is no place.
+    amp::Recipe rounded = amp::recipe("amp-bf16");
+    rounded.policy.emplace_back(OpId::cross_entropy, amp::CastPolicy::lower());
+    const auto step = lab::diff_step(gradual::test::mlp, data, amp::recipe("amp-bf16"), rounded, rounded, options);
+    REQUIRE(step.diff().first_departure());
+    CHECK(step.diff().first_departure()->a->own_line);
+    CHECK(step.diff().to_string("amp-bf16", "rounded").find(".cpp:") == std::string::npos);
+  }
   CHECK_THROWS_WITH_AS(lab::xray_step(gradual::test::mlp, data, amp::recipe("amp-bf16"), options),
                        doctest::Contains("no scales of blocks"), Error);
 }
