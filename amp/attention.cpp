@@ -307,6 +307,17 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   check_sizes_of_mask(mask, q.size(-2), k.size(-2));
 }
 
+// What a quantizer of attention cannot have.
+struct RefusedOption {
+  const char* name;
+  bool (*is_in)(const Quantizer& q);
+};
+constexpr RefusedOption kRefusedOptions[] = {
+    {"a Hadamard transform", [](const Quantizer& q) { return static_cast<bool>(q.hadamard); }},
+    {"center", [](const Quantizer& q) { return q.center; }},
+    {"delayed scaling", [](const Quantizer& q) { return is_any<DelayedScale>(q.scaling); }},
+    {"learned scaling", [](const Quantizer& q) { return has_kept_scale(q.scaling); }}};
+
 }  // namespace
 
 void check_valid(const AttentionPrecision& a) {
@@ -314,16 +325,13 @@ void check_valid(const AttentionPrecision& a) {
     const std::optional<Quantizer>& q = a.*field;
     if (!q) continue;
     in_context(name, [&] { check_valid(*q); });
-    const char* const refused = q->hadamard                        ? "a Hadamard transform"
-                                : q->center                        ? "center"
-                                : is_any<DelayedScale>(q->scaling) ? "delayed scaling"
-                                : has_kept_scale(q->scaling)       ? "learned scaling"
-                                                                   : nullptr;
-    if (refused)
+    const auto* const refused =
+        std::ranges::find_if(kRefusedOptions, [&q](const RefusedOption& option) { return option.is_in(*q); });
+    if (refused != std::end(kRefusedOptions))
       throwf(
           "{}: {}; attention's quantizers take their scales from the numbers at hand: every scaling but delayed and "
           "learned is allowed, without hadamard and center",
-          name, refused);
+          name, refused->name);
     if (q->gradient != QuantizerGradient::straight)
       throwf("{}: the gradient is {}; in attention it is straight", name, to_string(q->gradient));
   }

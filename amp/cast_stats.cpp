@@ -26,5 +26,8 @@ CastTally* cast_tally(Role role, const std::string& layer) {
   CastStatsTable* table = cast_stats();
   return table ? &(*table)[{role, layer}] : nullptr;
 }
+CastTally* cast_tally(Role role, const SiteName& site) {
+  return cast_stats() ? cast_tally(role, to_string(site)) : nullptr;
+}
 
 }  // namespace gradual::amp

@@ -9,6 +9,7 @@
 #include "../core/formats/rounding.h"
 #include "../core/support/scoped.h"
 #include "rewrite.h"
+#include "site_name.h"
 
 namespace gradual::amp {
 
@@ -24,7 +25,7 @@ struct CastTally {
   double overflow_percent() const;
 };
 
-// By role and layer (a module's path, empty outside of all).
+// By role and layer: the text of a SiteName.
 using CastStatsTable = std::map<std::pair<Role, std::string>, CastTally>;
 void add(CastStatsTable& to, const CastStatsTable& from);
 // The sum over all layers.
@@ -38,7 +39,8 @@ struct CastStatsScope : Scoped<CastStatsTable*> {
   explicit CastStatsScope(CastStatsTable& table) : Scoped(cast_stats(), &table) {}
 };
 
-// The tally of casts of this role in this layer; null if no scope is open.
+// The tally of casts of this role in this layer, or at this site; null if no scope is open.
 CastTally* cast_tally(Role role, const std::string& layer);
+CastTally* cast_tally(Role role, const SiteName& site);
 
 }  // namespace gradual::amp

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <random>
-#include <sstream>
-#include <variant>
 
 #include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
@@ -21,7 +19,7 @@
 #include "../core/tensor/device_recording.h"
 #include "bookkeeping.h"
 #include "cast_stats.h"
-#include "recipe.h"
+#include "quantization_parts.h"
 #include "whole_operands.h"
 
 namespace gradual::amp {
@@ -54,18 +52,8 @@ bool is_identity(const Quantizer& q) {
   return is_any<NoScale>(q.scaling) && q.format == Format::ieee(8, 23) && !q.hadamard && !q.center;
 }
 
-// By Role: activation, weight, error.
-constexpr std::pair<const char*, AmaxHistory Site::*> kHistories[] = {
-    {"x", &Site::x}, {"w", &Site::w}, {"dy", &Site::dy}};
-
-// True if what is rounded is not the operand itself.
-bool changes_numbers(const Quantizer& q) { return q.hadamard || q.center; }
-
-Quantizer untransformed(const Quantizer& quantizer, const Quantization& q) {
-  Quantizer plain = quantizer;
-  plain.hadamard = false;
-  plain.signs = HadamardSigns::fixed;
-  plain.center = false;
+Quantizer plain_quantizer(const Quantizer& quantizer, const Quantization& q) {
+  Quantizer plain = untransformed(quantizer);
   plain.overflow = q.overflow.value_or(plain.overflow);
   return plain;
 }
@@ -80,7 +68,7 @@ bool rounds_alike(std::optional<Quantizer> a, const Quantizer& b) {
 bool seen_in_forward(const ProductOperand& o, Site& site) {
   const std::optional<Quantizer>& forward = (*site.quantization).*kOperandQuantizers[static_cast<int>(o.role)][0];
   if (o.role == Role::error || changes_numbers(*o.quantizer) || !forward || is_identity(*forward)) return false;
-  return site.state->hides(untransformed(*forward, *site.quantization));
+  return site.state->hides(plain_quantizer(*forward, *site.quantization));
 }
 
 // Forward stages the amaxes of x and w, backward those of dy, each once; x and w are rounded again with the scale of
@@ -145,7 +133,7 @@ const Tensor& step_of(Role role, const Site& site) {
   throwf(
       "quantization: {} has no learned scale: an amp::RecipeRun registers scales for the weights of a model that are "
       "parameters of at least two dims; leave other products out by `modules`",
-      site.name.empty() ? std::string("the model") : site.name);
+      site.name == SiteName() ? "the model" : to_string(site.name));
 }
 
 // Puts the scale of a learned step into the history. A step without a first value has that of this call: after the
@@ -195,7 +183,7 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
   if (stays(o)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   const RewriteContext& context = rewrite_context();
   QuantizeOptions options = rounding_of(o, axis, site);
-  const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
+  const Quantizer plain = plain_quantizer(*o.quantizer, *site.quantization);
   look_at(o, t, plain, options.use, site);
   if (o.channel && t.dim() >= 2) {
     const Tensor scales = channel_scales(t, *o.channel, plain.format);
@@ -290,6 +278,11 @@ Tensor multiplied(OpId op, TensorRefs inputs, const ProductOperand& a, const Ten
   return scaled(scaled(dispatch1(op, inputs, {}, here), scale_a), scale_b);
 }
 
+const Tensor& whole_of(const WholeOperands& whole, Role role) {
+  if (role == Role::activation) return whole.x;
+  return role == Role::weight ? whole.weight : whole.dy;
+}
+
 // absmax_tensor() of the operand of which this one is a part, as it is rounded. Undefined: it is whole, or its scales
 // are not of a tensor. signs: of the transform; empty: none.
 Tensor amax_of_whole(const ProductOperand& o, const ProductOperand& other, const std::vector<bool>& signs) {
@@ -307,7 +300,7 @@ Tensor amax_of_whole(const ProductOperand& o, const ProductOperand& other, const
     throw_error(
         "parts of an operand agree on an amax: not on a range with a zero point, and not on a mean; let each part have "
         "its own scales");
-  const Tensor& all = o.role == Role::activation ? whole->x : o.role == Role::weight ? whole->weight : whole->dy;
+  const Tensor& all = whole_of(*whole, o.role);
   if (!all.defined()) return {};
   if (signs.empty()) return absmax_tensor(all);
   const bool wgrad = o.role != Role::weight && other.role != Role::weight;
@@ -475,7 +468,7 @@ QuantizedOperand rounded_rows(const ProductOperand& o, const Tensor& rows, std::
                               Tensor& slopes) {
   const std::int64_t m = rows.size(0) / groups;
   if (!has_tiles(o.quantizer->scaling) || m % block_size(o.quantizer->scaling) == 0) groups = 1;
-  const Quantizer plain = untransformed(*o.quantizer, *site.quantization);
+  const Quantizer plain = plain_quantizer(*o.quantizer, *site.quantization);
   const Tensor amax = groups > 1 && has_two_levels(plain.scaling) ? absmax_tensor(rows) : Tensor();
   QuantizedOperand all;
   std::vector<Tensor> values;
@@ -502,7 +495,7 @@ Tensor row_scale(OpId op, const Tensor& scale) {
 // Multiplies by an operand that is rounded as windows. `scale`: that of an operand before it, [] or one for each row.
 Tensor by_windows(const ConvSite& c, const ProductOperand& o, const Tensor& first, const Tensor& second,
                   const Tensor& scale) {
-  const Quantizer plain = untransformed(*o.quantizer, *c.site.quantization);
+  const Quantizer plain = plain_quantizer(*o.quantizer, *c.site.quantization);
   look_at(o, *o.tensor, plain, o.use, c.site);
   const Tensor amax = has_two_levels(plain.scaling) ? absmax_tensor(*o.tensor) : Tensor();
   const int axis = o.input == 0 ? 1 : 0;
@@ -548,36 +541,45 @@ QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const Pr
   return r;
 }
 
+// The groups that the innermost dim of an operand has.
+std::int64_t groups_within(const ConvSite& c, const ProductOperand& o) {
+  const bool grouped = c.call.op == OpId::conv2d_backward_input || (c.call.op == OpId::conv2d && o.input == 0);
+  return grouped ? c.attrs.groups : 1;
+}
+
+// Error for what goes only with an operand that is rounded once, and not as windows or rows of the product.
+void check_rounded_by_rows(const ConvSite& c, const Quantization& q, const ProductOperand& o) {
+  if (q.requantize && !rewrite_context().gradient)
+    throw_error(
+        "requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor or its blocks "
+        "divide the channels");
+  if (o.input == c.axis.windows && bends_gradient(o))
+    throwf(
+        "a {} gradient: a convolution rounds windows, not {}, unless it has one scale for a tensor or its blocks "
+        "divide the channels; leave it out by `modules`",
+        to_string(o.quantizer->gradient), o.role == Role::activation ? "x" : "W");
+  if (o.channel)
+    throw_error(
+        "smooth: a convolution rounds windows, not x, unless it has one scale for a tensor or its blocks divide the "
+        "channels; leave it out by `modules`");
+}
+
 Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
   const ConvSite c{call, call.get<ConvAttrs>(), conv_axis(call.op), site};
   const bool transforms = !stays(a) && !stays(b) && a.quantizer->hadamard && b.quantizer->hadamard;
   const std::vector<bool> signs = transforms ? negated(*a.quantizer) : std::vector<bool>();
   Tensor turned[2];
   QuantizedOperand done[2];
-  const ProductOperand* by_window = nullptr;
+  const ProductOperand* windowed = nullptr;  // the operand that is rounded as windows
   for (ProductOperand* o : {&a, &b}) {
     const int dim = c.axis.dims[o->input];
-    // the groups that the dim has
-    const bool grouped = call.op == OpId::conv2d_backward_input || (call.op == OpId::conv2d && o->input == 0);
-    const std::int64_t groups = grouped ? c.attrs.groups : 1;
+    const std::int64_t groups = groups_within(c, *o);
     if (transforms) turned[o->input] = transformed_within(*o->tensor, dim, groups, signs);
     if (transforms) o->tensor = &turned[o->input];
     const bool within = stays(*o) || lies_within(*o->quantizer, o->tensor->size(dim) / groups);
-    if (!within && q.requantize && !rewrite_context().gradient)
-      throw_error(
-          "requantize: a convolution rounds windows, not x, unless forward has one scale for a tensor or its blocks "
-          "divide the channels");
-    if (!within && o->input == c.axis.windows && bends_gradient(*o))
-      throwf(
-          "a {} gradient: a convolution rounds windows, not {}, unless it has one scale for a tensor or its blocks "
-          "divide the channels; leave it out by `modules`",
-          to_string(o->quantizer->gradient), o->role == Role::activation ? "x" : "W");
-    if (!within && o->channel)
-      throw_error(
-          "smooth: a convolution rounds windows, not x, unless it has one scale for a tensor or its blocks divide the "
-          "channels; leave it out by `modules`");
+    if (!within) check_rounded_by_rows(c, q, *o);
     if (!within && o->input == c.axis.windows) {
-      by_window = o;
+      windowed = o;
       continue;
     }
     QuantizedOperand& r = done[o->input];
@@ -587,11 +589,11 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
   }
   const Tensor bias = call.inputs.size() > 2 && call[2].defined() ? call[2].to(DType::f32) : Tensor();
   const bool unscaled = !done[0].scale.defined() && !done[1].scale.defined();
-  if (!by_window && unscaled && call.op == OpId::conv2d && a.tensor->dtype() == DType::f32)
+  if (!windowed && unscaled && call.op == OpId::conv2d && a.tensor->dtype() == DType::f32)
     return conv2d(*a.tensor, *b.tensor, bias, c.attrs);
   Tensor y;
-  if (by_window) {
-    y = by_windows(c, *by_window, *a.tensor, *b.tensor, std::exchange(done[0].scale, {}));
+  if (windowed) {
+    y = by_windows(c, *windowed, *a.tensor, *b.tensor, std::exchange(done[0].scale, {}));
   } else {
     const Tensor none;
     const Tensor* refs[] = {a.tensor, b.tensor, &none};
@@ -681,13 +683,32 @@ int channel_dim(OpId op, int input, bool wgrad) {
   return contracts_last != wgrad ? -1 : -2;
 }
 
-Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call) {
+// Operand 0 or 1 of the product that a rewritten call computes.
+ProductOperand operand_of(const OpCall& call, int input, const Quantization& q, QuantizeFor use) {
+  const Role role = operand_role(input);
+  const Role other = operand_role(1 - input);
+  ProductOperand o{.tensor = &call[input],
+                   .input = input,
+                   .role = role,
+                   .use = use,
+                   .quantizer = quantizer_of(q, role, other),
+                   .saved = rewrite_context().saved_scales[static_cast<std::size_t>(input)]};
+  if (q.smooth && role == Role::activation && !o.saved) o.channel = channel_dim(call.op, input, other == Role::error);
+  return o;
+}
+
+// Where the amaxes of a rewritten call are. Its backward has the place of its forward.
+Site& site_of(QuantizationState& state, const OpCall& call) {
   RewriteContext& context = rewrite_context();
   if (!context.data) {
     const Tensor& weight = whole_operands() ? whole_operands()->weight : call[1];
     context.data = std::shared_ptr<void>(&state.site(weight), [](void*) {});  // the state owns it
   }
-  Site& site = *static_cast<Site*>(context.data.get());
+  return *static_cast<Site*>(context.data.get());
+}
+
+Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call) {
+  Site& site = site_of(state, call);
   if (!site.quantization || call[0].dtype() == DType::f64 || call[1].dtype() == DType::f64)
     return in_high_precision(call);
   const Quantization& q = *site.quantization;
@@ -696,20 +717,15 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
         "requantize: codes of a part with the scale of the whole are not kept; let parts have their own scales");
   const StageScope exact(chain().results, nullptr);  // the rewritten op's own result is rounded
   // Evaluation draws nothing for backward; a checkpointed segment does, although it is not recorded at first.
+  RewriteContext& context = rewrite_context();
   if (context.recorded || in_checkpoint())
     if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy))
       context.backward_key = rewrite_key();
   std::optional<Accumulator> how = q.accumulator ? q.accumulator : current_accumulator();
   if (q.accumulator && how->rounding.mode == RoundingMode::stochastic) how->key = rewrite_key();
   const AccumulatorScope accumulator(how);
-  ProductOperand a{.tensor = &call[0], .input = 0, .role = operand_role(0), .saved = context.saved_scales[0]};
-  ProductOperand b{.tensor = &call[1], .input = 1, .role = operand_role(1), .saved = context.saved_scales[1]};
-  for (ProductOperand* o : {&a, &b}) o->use = use_of(o->role, state, unrecorded);
-  a.quantizer = quantizer_of(q, a.role, b.role);
-  b.quantizer = quantizer_of(q, b.role, a.role);
-  for (ProductOperand* o : {&a, &b})
-    if (q.smooth && o->role == Role::activation && !o->saved)
-      o->channel = channel_dim(call.op, o->input, a.role == Role::error || b.role == Role::error);
+  const ProductOperand a = operand_of(call, 0, q, use_of(operand_role(0), state, unrecorded));
+  const ProductOperand b = operand_of(call, 1, q, use_of(operand_role(1), state, unrecorded));
   Outputs out;
   switch (call.op) {
     case OpId::matmul: out[0] = product(q, a, b, site); break;
@@ -736,307 +752,7 @@ Outputs attention_quantized(const QuantizationState& state, const OpCall& call) 
       {attention_in_blocks(call[0], call[1], call[2], call[3], call.get<AttentionAttrs>(), *q->attention, call.where)}};
 }
 
-// Null: the quantizer has no history.
-const DelayedScale* delayed(const std::optional<Quantizer>& q) {
-  return q ? std::get_if<DelayedScale>(&q->scaling) : nullptr;
-}
-
-void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
-  if (const DelayedScale* const scaling = delayed(q); scaling && h.is_staged) h.advance(*scaling, q->format);
-}
-
-// Gives a step without a value the staged one.
-void begin_step(AmaxHistory& h, const Tensor& step) {
-  if (!h.is_staged) return;
-  const NoGrad off;
-  const StageScope amp(chain().amp, nullptr);
-  const StageScope unseen(chain().observe, nullptr);
-  const StageScope exact(chain().results, nullptr);
-  const double first = h.staged;
-  h.forget_staged();
-  if (step.item<double>() == 0) step.fill_(first);
-}
-
-void store(StateDict& state, const std::string& name, AmaxHistory& h) {
-  if (h.read().amax.empty()) return;
-  state.set(name + ".scale", static_cast<double>(h.scale));
-  state.set(name + ".amax", from_data(h.amax, {static_cast<std::int64_t>(h.amax.size())}));
-}
-
-// h has just been reset, so its fields are newer than what a GPU has.
-void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
-  if (!state.contains(name + ".scale")) return;
-  h.scale = static_cast<float>(state.real(name + ".scale"));
-  h.amax = state.tensor(name + ".amax").to_vector<float>();
-}
-
 }  // namespace
-
-// Where the gradient of a quantizer flows, and learned scales.
-static void check_gradients(const Quantization& q) {
-  for (const auto& [field, quantizer] : kQuantizerFields) {
-    const std::optional<Quantizer>& one = q.*quantizer;
-    if (!one) continue;
-    const bool forward = quantizer == &Quantization::forward_x || quantizer == &Quantization::forward_w;
-    const bool straight = one->gradient == QuantizerGradient::straight;
-    if (!straight && !forward)
-      throwf("quantization, {}: the gradient is {}; it is a choice of forward_x and forward_w, whose gradients flow",
-             field, to_string(one->gradient));
-    if (!forward || (straight && !learned(one))) continue;
-    if (changes_numbers(*one))
-      throwf("quantization, {}: a {} goes with numbers that are not transformed nor centered", field,
-             straight ? std::string("learned scale") : fmt::format("{} gradient", to_string(one->gradient)));
-  }
-  for (const auto* dy : {&q.dgrad_dy, &q.wgrad_dy})
-    if (learned(*dy)) throw_error("quantization: scales of x and W can be learned; those of dy have no gradient");
-  if (q.smooth && learned(q.forward_x)) throw_error("quantization: smooth goes with an x whose scale is not learned");
-}
-
-bool learns_scales(const Quantization& q) {
-  if (learned(q.forward_x) || learned(q.forward_w)) return true;
-  return std::ranges::any_of(q.modules, [](const auto& module) {
-    const Recipe other = recipe(module.second);
-    return other.quantization && learns_scales(*other.quantization);
-  });
-}
-
-void check_valid(const Quantization& q) {
-  for (const auto& [field, quantizer] : kQuantizerFields)
-    if (const auto& one = q.*quantizer) in_context(fmt::format("quantization, {}", field), [&] { check_valid(*one); });
-  const auto both_or_none = [](const char* product, const std::optional<Quantizer>& a,
-                               const std::optional<Quantizer>& b) {
-    if ((a ? a->hadamard : HadamardSize()) != (b ? b->hadamard : HadamardSize()))
-      throwf("quantization, {}: the Hadamard transform is of both operands, in one size, or of none", product);
-    if (a && b && a->signs != b->signs)
-      throwf("quantization, {}: the signs of the Hadamard transform are those of both operands", product);
-  };
-  if (q.requantize && ((q.forward_x && changes_numbers(*q.forward_x)) || (q.forward_w && q.forward_w->hadamard)))
-    throw_error("quantization: requantize goes with forward operands that are not transformed nor centered");
-  const bool transforms_x = (q.forward_x && q.forward_x->hadamard) || (q.wgrad_x && q.wgrad_x->hadamard);
-  if (q.smooth && (q.requantize || transforms_x))
-    throw_error("quantization: smooth goes with an x that is not transformed, and without requantize");
-  check_gradients(q);
-  for (const auto* weight : {&q.forward_w, &q.dgrad_w})
-    if (*weight && (*weight)->center) throw_error("quantization: center is for x and dy; weights have no samples");
-  both_or_none("forward", q.forward_x, q.forward_w);
-  both_or_none("dgrad", q.dgrad_dy, q.dgrad_w);
-  both_or_none("wgrad", q.wgrad_x, q.wgrad_dy);
-  // x and W are staged only in forward, and one history serves both products of a tensor.
-  using Field = std::optional<Quantizer>;
-  const auto one_history = [](const char* later, const Field& b, const char* sooner, const Field& a, bool may_lack) {
-    if (!delayed(b) && !learned(b)) return;
-    if (may_lack && !delayed(a)) return;
-    if (!a || a->scaling != b->scaling || a->format != b->format || a->center != b->center ||
-        a->hadamard != b->hadamard || a->signs != b->signs)
-      throwf("quantization, {}: {}, so {} must have the same format, scaling and transform", later,
-             learned(b) ? "a learned scale is one of forward" : "delayed scaling keeps one history", sooner);
-  };
-  one_history("wgrad_x", q.wgrad_x, "forward_x", q.forward_x, false);
-  one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
-  one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
-  for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
-    if (*kept && (delayed(*kept) || learned(*kept) || changes_numbers(**kept)))
-      throw_error(
-          "quantization: gradients, weights, masters, moments and results take scales from their own "
-          "values: no delayed nor learned scaling, no transform, no mean subtracted");
-  if (q.accumulator) check_valid(*q.accumulator);
-  if (q.attention) in_context("quantization, attention", [&] { check_valid(*q.attention); });
-  for (const auto& module : q.modules)
-    in_context("quantization, modules, " + module.first, [&] {
-      const Recipe r = recipe(module.second);  // Error where none is
-      if (r.quantization && !r.quantization->modules.empty())
-        throw_error("recipe '" + module.second + "' has modules of its own, which only a model's recipe has");
-      if (r.quantization && r.quantization->result)
-        throw_error("recipe '" + module.second + "' rounds all results, which only a model's recipe does");
-    });
-}
-
-bool learned(const std::optional<Quantizer>& q) { return q && is_any<LearnedScale>(q->scaling); }
-
-bool hides_nonfinite(const Quantizer& q) {
-  const NoGrad off;
-  const StageScope amp(chain().amp, nullptr);
-  const StageScope unseen(chain().observe, nullptr);
-  const StageScope exact(chain().results, nullptr);
-  Quantizer plain = q;
-  plain.hadamard = false;
-  plain.signs = HadamardSigns::fixed;
-  plain.center = false;
-  for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
-    const Tensor t = ones({1, 2});
-    t.narrow(1, 0, 1).fill_(bad);
-    AmaxHistory history;
-    if (std::isfinite(absmax(fake_quantize(t, plain, {.history = &history})))) return true;
-  }
-  return false;
-}
-
-std::vector<OperandGroup> describe(const Quantization& q) {
-  std::vector<OperandGroup> groups;
-  const auto add = [&](const std::string& field, const std::string& about, std::size_t first) {
-    const auto same = std::find_if(groups.begin() + static_cast<std::ptrdiff_t>(first), groups.end(),
-                                   [&](const OperandGroup& g) { return g.quantizer == about; });
-    if (same != groups.end()) same->operands.push_back(field);
-    else groups.push_back({{field}, about});
-  };
-  for (const auto& [field, quantizer] : kQuantizerFields)
-    if (q.*quantizer) add(field, describe(*(q.*quantizer)), 0);
-  if (q.smooth) groups.push_back({{"smooth"}, "channels of x scaled by powers of two"});
-  if (!q.attention) return groups;
-  const AttentionPrecision& a = *q.attention;
-  const std::size_t of_products = groups.size();
-  for (const auto& [field, quantizer] : kAttentionFields)
-    if (a.*quantizer) add(fmt::format("attention.{}", field), describe(*(a.*quantizer)), of_products);
-  if (a.qk_accumulator) add("attention.qk_accumulator", gradual::to_string(*a.qk_accumulator), of_products);
-  if (a.pv_accumulator) add("attention.pv_accumulator", gradual::to_string(*a.pv_accumulator), of_products);
-  groups.push_back({{"attention.block"}, fmt::format("{} keys", a.block)});
-  if (a.beta != 0) groups.push_back({{"attention.beta"}, fmt::format("{}", a.beta)});
-  return groups;
-}
-
-QuantizationState::QuantizationState(Quantization quantization, std::vector<std::optional<Quantization>> modules)
-    : quantization_(std::move(quantization)), overrides_(std::move(modules)) {
-  check_valid(quantization_);
-  if (!overrides_.empty()) return;
-  for (const auto& [module, other] : quantization_.modules) overrides_.push_back(recipe(other).quantization);
-}
-
-const Quantization* QuantizationState::of_module(const std::string& path) const {
-  const Quantization* found = &quantization_;
-  for (std::size_t i = 0; i < overrides_.size(); ++i) {
-    const std::string& module = quantization_.modules[i].first;
-    if (path == module || path.starts_with(module + ".")) found = overrides_[i] ? &*overrides_[i] : nullptr;
-  }
-  return found;
-}
-
-bool QuantizationState::rounds_attention() const {
-  return quantization_.attention ||
-         std::ranges::any_of(overrides_, [](const auto& other) { return other && other->attention; });
-}
-
-bool QuantizationState::learns_scales() const {
-  const auto learns = [](const Quantization& q) { return learned(q.forward_x) || learned(q.forward_w); };
-  return learns(quantization_) ||
-         std::ranges::any_of(overrides_, [&](const auto& other) { return other && learns(*other); });
-}
-
-QuantizationState::Site& QuantizationState::find(const std::string& name) {
-  for (const auto& s : sites_)
-    if (s->name == name) return *s;
-  const Quantization* q = of_module(name.substr(0, name.find('#')));
-  return *sites_.emplace_back(std::make_unique<Site>(Site{.name = name, .state = this, .quantization = q}));
-}
-
-// The quantisation of one product: other modules do not matter to it.
-static Quantization alone(Quantization q) {
-  q.modules.clear();
-  return q;
-}
-
-void QuantizationState::set_steps(const Tensor& weight, const Tensor& x_step, const Tensor& w_step) {
-  steps_.push_back({weight, x_step, w_step});
-}
-
-void QuantizationState::Site::take_staged(Role role) {
-  const bool of_x = role == Role::activation;
-  AmaxHistory& history = this->*kHistories[static_cast<int>(role)].second;
-  if (role == Role::error) {
-    advance(history, quantization->dgrad_dy);
-    advance(history, quantization->wgrad_dy);
-    return;
-  }
-  const std::optional<Quantizer>& forward = of_x ? quantization->forward_x : quantization->forward_w;
-  if (learned(forward)) begin_step(history, of_x ? x_step : w_step);
-  else advance(history, forward);
-}
-
-void QuantizationState::take_histories(const QuantizationState& other) {
-  take_steps(other);
-  for (const auto& theirs : other.sites_) {
-    Site& mine = find(theirs->name);
-    if (!mine.quantization || !theirs->quantization || alone(*mine.quantization) != alone(*theirs->quantization))
-      continue;
-    for (const auto& [name, history] : kHistories) mine.*history = (*theirs).*history;
-  }
-}
-
-QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
-  const std::string module = context().module;
-  if (!is_parameter(weight)) return find(module + "#activations");
-  auto& known = weights_[module];
-  auto at = std::find(known.begin(), known.end(), weight.raw());
-  if (at == known.end()) at = known.insert(known.end(), weight.raw());
-  Site& found = find(at == known.begin() ? module : fmt::format("{}#{}", module, at - known.begin() + 1));
-  found.weight = storage_id(weight);
-  for (const Steps& steps : steps_)
-    if (!found.x_step.defined() && !found.w_step.defined() && steps.weight.raw() == weight.raw()) {
-      found.x_step = steps.x;
-      found.w_step = steps.w;
-    }
-  return found;
-}
-
-void QuantizationState::end_forward() {
-  if (purpose == Purpose::part_of_step) return;
-  for (const auto& s : sites_)
-    if (s->quantization) {
-      s->take_staged(Role::activation);
-      s->take_staged(Role::weight);
-    }
-}
-
-void QuantizationState::end_backward() {
-  if (purpose == Purpose::part_of_step) return;
-  for (const auto& s : sites_)
-    if (s->quantization) s->take_staged(Role::error);
-}
-
-void QuantizationState::forget_staged() {
-  for (const auto& s : sites_)
-    for (const auto& [name, member] : kHistories) ((*s).*member).forget_staged();
-}
-
-bool QuantizationState::hides(const Quantizer& quantizer) {
-  auto known = std::ranges::find(hides_, quantizer, &std::pair<Quantizer, bool>::first);
-  if (known == hides_.end()) known = hides_.insert(known, {quantizer, hides_nonfinite(quantizer)});
-  return known->second;
-}
-
-void QuantizationState::look_at(const Tensor& operand, const Quantizer& quantizer) {
-  if (!watch || !hides(quantizer)) return;
-  const NoGrad off;
-  const CauseScope cause(causes::loss_scale_check);
-  const Tensor bad = logical_not(lt(absmax_tensor(operand.detach()), HUGE_VAL));  // NaN is not below Inf either
-  const Tensor count = cast(reshape(bad, {1}), DType::i64);
-  hidden_ = hidden_.defined() ? hidden_ + count.to(hidden_.device()) : count;
-}
-
-StateDict QuantizationState::state_dict() const {
-  StateDict state;
-  std::string names;
-  int number = 0;
-  for (const auto& s : sites_) {
-    names += s->name + "\n";
-    StateDict one;
-    for (const auto& [name, member] : kHistories) store(one, name, (*s).*member);
-    state.add(std::to_string(number++), one);
-  }
-  state.set("sites", names);
-  return state;
-}
-
-void QuantizationState::load_state_dict(const StateDict& state) {
-  std::istringstream names(state.text("sites"));
-  for (const auto& s : sites_)
-    for (const auto& [name, history] : kHistories) (*s).*history = {};
-  int number = 0;
-  for (std::string name; std::getline(names, name);) {
-    Site& site = find(name);
-    const StateDict one = state.sub(std::to_string(number++));
-    for (const auto& [part, member] : kHistories) restore(one, part, site.*member);
-  }
-}
 
 void quantize_contractions(PolicyTable& table, const std::shared_ptr<QuantizationState>& state, bool unrecorded) {
   not_null(state, "quantize_contractions: the state");

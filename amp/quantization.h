@@ -27,6 +27,7 @@
 #include "attention.h"
 #include "autocast.h"
 #include "rewrite.h"
+#include "site_name.h"
 
 namespace gradual::amp {
 
@@ -128,7 +129,7 @@ class QuantizationState : Pinned {
  public:
   // A product of a module. The weight that it multiplies identifies it.
   struct Site {
-    std::string name;  // "fc1", "fc1#2" for a module's second weight
+    SiteName name;
     AmaxHistory x = {};
     AmaxHistory w = {};
     AmaxHistory dy = {};
@@ -202,7 +203,7 @@ class QuantizationState : Pinned {
   void load_state_dict(const StateDict& state);
 
  private:
-  Site& find(const std::string& name);
+  Site& find(const SiteName& name);
   Quantization quantization_;
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;

@@ -33,6 +33,7 @@ set(gradual_batch_lines
   "amp: before_step cast_stats convert_model exchange operand_bits"
   "amp: policy precision_observer quantized_results"
   "amp: quantization quantized_run rewrite"
+  "amp: quantization_checks quantization_state site_name"
   "amp: quantized_formats recipe_json"
   "data: cifar10 csv data_loader dataset digits gzip"
   "data: idx text"

@@ -18,12 +18,13 @@ template <class F> void for_staged(QuantizationState& state, const F& f) {
   for (const auto& site : state.sites()) {
     if (!site->quantization) continue;
     const Quantization& q = *site->quantization;
+    const std::string name = to_string(site->name);
     const auto stages = [](const std::optional<Quantizer>& o) {
       return o && is_any<DelayedScale, LearnedScale>(o->scaling);
     };
-    if (stages(q.forward_x)) f(site->name + "\tx", site->x, *site, Role::activation);
-    if (stages(q.forward_w)) f(site->name + "\tw", site->w, *site, Role::weight);
-    if (stages(q.dgrad_dy) || stages(q.wgrad_dy)) f(site->name + "\tdy", site->dy, *site, Role::error);
+    if (stages(q.forward_x)) f(name + "\tx", site->x, *site, Role::activation);
+    if (stages(q.forward_w)) f(name + "\tw", site->w, *site, Role::weight);
+    if (stages(q.dgrad_dy) || stages(q.wgrad_dy)) f(name + "\tdy", site->dy, *site, Role::error);
   }
 }
 

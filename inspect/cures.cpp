@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "../amp/site_name.h"
 #include "../core/quantize/what_if.h"
 #include "../core/support/message_text.h"
 
@@ -228,7 +229,7 @@ Cure signed_format(Recipe r, amp::Role role) {
 }
 
 Cure layer_in_f32(Recipe r, const std::string& layer, const LayerNames& names) {
-  const std::string path = layer.substr(0, layer.find('#'));
+  const std::string path = amp::site_name(layer).layer;
   const std::string name = path.substr(path.rfind('.') + 1);
   // A layer may have the name of an operand of attention.
   if (r.quantization && r.quantization->attention && !names.knows(path))

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../amp/site_name.h"
 #include "../core/support/message_text.h"
 #include "findings.h"
 #include "shadow.h"
@@ -64,10 +65,11 @@ double room(const amp::CastTally& tally, const std::optional<Format>& format) {
   return format ? format->max_exponent() - (static_cast<int>(top) - 127) : 0;
 }
 
-// What rounding loses of a role's numbers in a layer.
+// What rounding loses of a role's numbers at a site: in a layer, or in its products with one weight.
 struct LostNumbers {
   Role role;
-  std::string layer;
+  std::string site;    // the text of an amp::SiteName
+  std::string layer;   // its layer
   double zeroed = 0;   // the share that becomes 0
   double clipped = 0;  // the share that exceeds the format
   double room = 0;     // see room()
@@ -95,7 +97,7 @@ std::vector<Cure> cures_of(const LostNumbers& l, const Evidence& e, LostBy by) {
       all.push_back(cures::stochastic(fine, l.role));
       all.back().remedy += fmt::format(" and blocks of {}", kSmall);
     }
-    all.insert(all.end(), {cures::layer_in_f32(r, l.layer, e.names), cures::fp8(r)});
+    all.insert(all.end(), {cures::layer_in_f32(r, l.site, e.names), cures::fp8(r)});
   } else if (r.dtype == DType::f16) {
     const bool vanish = is_gradient(l.role) && l.zeroed > l.clipped;
     if (vanish && r.scaling && !r.scaling->dynamic && l.room > kRoomBits)
@@ -115,15 +117,17 @@ const LedgerRow* op_of(const LostNumbers& l, const Evidence& e, double (*share)(
   return std::get<1>(worst_of({&e.first, &e.late}, loss_of));
 }
 
+// The share of its signal that a quantiser of this role's operands loses; 0 for another row.
+double lost_signal(const LedgerRow& r, Role role) {
+  const bool fits = (r.phase == Phase::backward) == is_gradient(role) && r.parameter.empty() != (role == Role::weight);
+  if (r.source != Source::quantizer || !fits || std::isnan(r.sqnr_db)) return 0;
+  return 1 / (1 + std::pow(10.0, r.sqnr_db / 10));
+}
+
 // Of a layer's quantisers of this role the one that loses most of its signal; null if none runs in the observed steps.
 const LedgerRow* quantizer_of(const LostNumbers& l, const Evidence& e) {
-  const auto lost_signal = [&](const LedgerRow& r) {
-    const bool here = r.source == Source::quantizer && r.module == l.layer;
-    const bool fits =
-        (r.phase == Phase::backward) == is_gradient(l.role) && r.parameter.empty() != (l.role == Role::weight);
-    return here && fits && !std::isnan(r.sqnr_db) ? 1 / (1 + std::pow(10.0, r.sqnr_db / 10)) : 0.0;
-  };
-  return std::get<1>(worst_of({&e.first, &e.late}, lost_signal));
+  const auto lost_here = [&](const LedgerRow& r) { return r.module == l.layer ? lost_signal(r, l.role) : 0; };
+  return std::get<1>(worst_of({&e.first, &e.late}, lost_here));
 }
 
 // Tells up to which layer all errors are zero.
@@ -178,7 +182,7 @@ Finding of_lost(const LostNumbers& l, const Evidence& e, LostBy by) {
   const bool clipping = by == LostBy::clipping;
   const bool gradient = is_gradient(l.role);
   const auto [cause, why] = cause_of_loss(l, e, by);
-  Finding f{.cause = cause, .phase = gradient ? Phase::backward : Phase::forward, .site = l.layer};
+  Finding f{.cause = cause, .phase = gradient ? Phase::backward : Phase::forward, .site = l.site};
   f.role = number_role(l.role);
   f.operands = quantised_operands(*e.recipe, l.role);
   if (const LedgerRow* r = op_of(l, e, clipping ? clipped_share : lost_share)) {
@@ -191,7 +195,7 @@ Finding of_lost(const LostNumbers& l, const Evidence& e, LostBy by) {
   }
   f.sentence =
       fmt::format("{} of the {}s of {} {} {}{}", percent(clipping ? l.clipped : l.zeroed), to_string(l.role),
-                  in_layer(l.layer, e), clipping ? "exceed the largest number of" : "that are not 0 become 0 in",
+                  in_layer(l.site, e), clipping ? "exceed the largest number of" : "that are not 0 become 0 in",
                   e.recipe->quantization ? "its format" : to_string(e.recipe->dtype), why);
   if (!clipping && l.role == Role::error) f.sentence += zeros_after(e, l.layer);
   // The largest numbers carry most of the signal. Of equal findings the first in a step counts.
@@ -200,7 +204,7 @@ Finding of_lost(const LostNumbers& l, const Evidence& e, LostBy by) {
   if (e.recipe->quantization && l.role != Role::weight_gradient)
     for (const auto field : amp::kOperandQuantizers[static_cast<int>(l.role)])
       f.exact.push_back(
-          {.part = clipping ? ExactPart::clipped : ExactPart::zeroed, .site = l.layer, .operand = name_of(field)});
+          {.part = clipping ? ExactPart::clipped : ExactPart::zeroed, .site = l.site, .operand = name_of(field)});
   return f;
 }
 
@@ -223,14 +227,11 @@ Found of_scales(const LostNumbers& l, const Evidence& e, const Finding& lost) {
 // with wider scales decides.
 Found of_zero_scales(const Evidence& e, Role role) {
   if (!any_quantizer(e, role, is_coded)) return {};
-  const auto lost_signal = [role](const LedgerRow& r) {
-    const bool fits =
-        (r.phase == Phase::backward) == is_gradient(role) && r.parameter.empty() != (role == Role::weight);
-    if (r.source != Source::quantizer || !fits || std::isnan(r.sqnr_db)) return 0.0;
-    const double lost = 1 / (1 + std::pow(10.0, r.sqnr_db / 10));
+  const auto lost_by_zeros = [role](const LedgerRow& r) {
+    const double lost = lost_signal(r, role);
     return lost > kFaint && r.numbers.zeros > 0 ? lost : 0;
   };
-  const auto [s, worst, most] = worst_of({&e.late, &e.first}, lost_signal);
+  const auto [s, worst, most] = worst_of({&e.late, &e.first}, lost_by_zeros);
   if (!s) return {};
   Finding f{.cause = Cause::scale_range, .phase = worst->phase, .op = worst->op, .site = worst->place()};
   f.role = number_role(role);
@@ -260,11 +261,11 @@ std::vector<Finding> of_casts(const Evidence& e) {
   std::vector<LostNumbers> all;
   for (const auto& [key, tally] : e.casts)
     if (tally.counts.elements)
-      all.push_back({key.first, key.second, lost_share(tally.counts), clipped_share(tally.counts),
-                     room(tally, amp::counted_format(*e.recipe, key.first))});
+      all.push_back({key.first, key.second, amp::site_name(key.second).layer, lost_share(tally.counts),
+                     clipped_share(tally.counts), room(tally, amp::counted_format(*e.recipe, key.first))});
   // Errors in the order from the loss backwards: what follows the first place is its consequence.
   const auto place = [&e](const LostNumbers& l) {
-    return l.layer.empty() ? e.layers.end() : std::ranges::find(e.layers, l.layer.substr(0, l.layer.find('#')));
+    return l.layer.empty() ? e.layers.end() : std::ranges::find(e.layers, l.layer);
   };
   std::ranges::stable_sort(all, std::greater(), place);
   for (const Role role : {Role::error, Role::weight_gradient, Role::activation, Role::weight}) {
@@ -460,6 +461,15 @@ std::string cause_text(Cause cause, const std::vector<std::string>& operands) {
   return operands.empty() ? name : name + " of " + join(operands);
 }
 
+TrialChange Finding::trial() const {
+  TrialChange change{.exact = exact};
+  for (Exact& e : change.exact) e.site.clear();
+  if (!change.exact.empty()) return change;
+  if (alone) change.edit = &*alone;
+  else if (!cures.empty()) change.edit = &cures.front();
+  return change;
+}
+
 std::vector<LossShare> loss_shares(const Shadow& shadow) {
   std::vector<LossShare> all;
   double sum = 0;
@@ -506,7 +516,7 @@ std::vector<Finding> diagnose(const Evidence& e) {
     f.cures = f.precision ? cures::valid(*e.recipe, f.cures) : std::vector<Cure>{};
     if (f.alone && cures::valid(*e.recipe, {*f.alone}).empty()) f.alone.reset();
     auto line = e.lines.find(f.line);
-    if (line == e.lines.end()) line = e.lines.find(f.site.substr(0, f.site.find('#')));
+    if (line == e.lines.end()) line = e.lines.find(amp::site_name(f.site).layer);
     if (line != e.lines.end()) f.sentence += " (" + line->second + ")";
   }
   return all;

@@ -69,6 +69,19 @@ struct Evidence {
   std::map<std::string, std::string> lines = {};
 };
 
+// The severity of findings that rounding cannot explain: they blame the program.
+inline constexpr double kClearlyTheProgram = 1.5;
+// The share of a failure that undoing its cause undoes at least.
+inline constexpr double kDoesHarm = 0.1;
+
+// What a trial of a finding changes: numbers that it makes exact, or the recipe.
+struct TrialChange {
+  std::vector<Exact> exact = {};  // everywhere
+  const Cure* edit = nullptr;     // of the finding; null: none
+
+  bool empty() const { return exact.empty() && !edit; }
+};
+
 // causes.def lists the causes.
 struct Finding {
   Cause cause = Cause::unknown;
@@ -88,6 +101,13 @@ struct Finding {
   std::vector<Exact> exact = {};
   std::optional<Cure> alone = {};     // an edit that undoes fewer other causes than the first cure
   std::optional<double> undone = {};  // the share of the failure that this undoes; none: not tried
+
+  // What undoes the cause: `exact` at all sites, or else `alone`, or else the first cure.
+  TrialChange trial() const;
+  // Whether a trial can tell how much of the failure the cause makes.
+  bool can_be_tried() const { return precision && !trial().empty(); }
+  // Whether no trial has shown that a finding that needs one does harm.
+  bool is_unproven() const { return weak && !(undone && *undone >= kDoesHarm); }
 };
 
 // "clipping of forward_x, wgrad_x"; without operands "clipping".

@@ -51,8 +51,6 @@ constexpr double kClearErrors = 4;    // standard errors of the paired differenc
 constexpr double kLeastGap = 0.002;   // of fp32's loss
 constexpr double kMostSkipped = 0.5;  // of the steps
 constexpr std::int64_t kAfterDivergence = 4;
-constexpr double kClearlyTheProgram = 1.5;  // the severity of findings that rounding cannot explain
-constexpr double kDoesHarm = 0.1;           // a share of the failure below this is no cause
 
 std::vector<std::pair<std::string, Tensor>> copies_of(const nn::Module& model) {
   const Unseen unseen;
@@ -232,6 +230,17 @@ void call(const std::function<void(Collector&)>& loop, Collector::Impl& pass, bo
   }
 }
 
+// Error if a call of the loop has another loss at a step than the first call had.
+void check_same_losses(const std::vector<double>& now, const std::vector<double>& first) {
+  for (std::size_t i = 0; i < std::min(now.size(), first.size()); ++i) {
+    if (now[i] == first[i] || (std::isnan(now[i]) && std::isnan(first[i]))) continue;
+    throwf(
+        "explain: the loop is called again and has loss {:.9g} at step {}, not {:.9g} as before; it must begin anew "
+        "with the same model, batches and random numbers",
+        now[i], i, first[i]);
+  }
+}
+
 class Explanation {
  public:
   Explanation(const amp::Recipe& recipe, const std::function<void(Collector&)>& loop, const ExplainOptions& options)
@@ -274,15 +283,7 @@ class Explanation {
     ++result_.runs;
     if (pass.losses.empty() && !pass.gradients) throw_error("explain: the loop made no step with its Collector");
     start_.check(pass);
-    for (std::int64_t i = 0; replays && i < std::min(pass.steps(), steps()); ++i) {
-      const double here = pass.losses[static_cast<std::size_t>(i)];
-      const double before = result_.losses[static_cast<std::size_t>(i)];
-      if (here != before && !(std::isnan(here) && std::isnan(before)))
-        throwf(
-            "explain: the loop is called again and has loss {:.9g} at step {}, not {:.9g} as before; it must begin "
-            "anew with the same model, batches and random numbers",
-            here, i, before);
-    }
+    if (replays) check_same_losses(pass.losses, result_.losses);
     return pass;
   }
 
@@ -335,9 +336,6 @@ class Explanation {
     return result_.step < 0 ? steps() : std::min(steps(), result_.step + kAfterDivergence);
   }
 
-  // The recipe with the edit that undoes a finding, which has one.
-  static const amp::Recipe& edited_by(const Finding& f) { return f.alone ? f.alone->recipe : f.cures.at(0).recipe; }
-
   // The share of the failure that is undone with this; none if it cannot run.
   std::optional<double> undone(const amp::Recipe& recipe, const std::vector<Exact>& exact) try {
     ++trials_;
@@ -366,12 +364,11 @@ class Explanation {
     const bool measurable =
         std::isfinite(measure(result_.fp32_losses)) && measure(result_.fp32_losses) != measure(result_.losses);
     for (Finding& f : result_.findings) {
-      if (!measurable || !f.precision || trials_ >= options_.trials || (f.exact.empty() && f.cures.empty())) continue;
-      std::vector<Exact> exact = f.exact;
-      for (Exact& e : exact) e.site.clear();
-      f.undone = undone(exact.empty() ? edited_by(f) : recipe_, exact);
+      if (!measurable || trials_ >= options_.trials || !f.can_be_tried()) continue;
+      const TrialChange change = f.trial();
+      f.undone = undone(change.edit ? change.edit->recipe : recipe_, change.exact);
     }
-    std::erase_if(result_.findings, [](const Finding& f) { return f.weak && !(f.undone && *f.undone >= kDoesHarm); });
+    std::erase_if(result_.findings, [](const Finding& f) { return f.is_unproven(); });
     std::ranges::stable_sort(result_.findings, std::greater(), [](const Finding& f) {
       if (!f.precision && f.severity >= kClearlyTheProgram) return 2.0;
       if (!f.precision || !f.undone) return 0.0;

@@ -148,24 +148,24 @@ struct Remedies {
       all.push_back(cures::ops_in_f32(own, ops));
       all.push_back(cures::ops_and_norms_in_f32(own, ops));
     };
-    const std::vector<std::string> itself = forward ? simple_ops(r, {&r}) : std::vector<std::string>{};
-    if (!itself.empty()) all.push_back(cures::ops_in_f32(own, itself));
-    Rows rows;
-    for (const LedgerRow& x : view.s.ledger.rows()) rows.push_back(&x);
-    const std::vector<std::string> whole = simple_ops(r, rows);
-    rows = view.sources_of(r);
-    rows.push_back(&r);
-    std::vector<std::string> before = simple_ops(r, rows);
+    const std::vector<std::string> own_op = forward ? simple_ops(r, {&r}) : std::vector<std::string>{};
+    if (!own_op.empty()) all.push_back(cures::ops_in_f32(own, own_op));
+    Rows step;
+    for (const LedgerRow& x : view.s.ledger.rows()) step.push_back(&x);
+    const std::vector<std::string> of_layer = simple_ops(r, step);
+    Rows leading = view.sources_of(r);
+    leading.push_back(&r);
+    std::vector<std::string> that_led = simple_ops(r, leading);
     // The gradient of a simple op in f16 leaves the range where that op's result does.
-    const bool of_simple = !forward && std::ranges::find(whole, r.backward_of) != whole.end();
-    if (of_simple && std::ranges::find(before, r.backward_of) == before.end()) before.push_back(r.backward_of);
-    if (of_simple) in_f32(before);
+    const bool of_simple = !forward && std::ranges::find(of_layer, r.backward_of) != of_layer.end();
+    if (of_simple && std::ranges::find(that_led, r.backward_of) == that_led.end()) that_led.push_back(r.backward_of);
+    if (of_simple) in_f32(that_led);
     if (!forward && r.to == DType::f16 && !own.scaling) {
       for (const int bits : {8, 16}) all.push_back(cures::static_scale(own, -bits));
       all.push_back(cures::dynamic_scale(own));
     }
-    if (before != itself && !of_simple) in_f32(before);
-    if (whole.size() > before.size()) in_f32(whole);
+    if (that_led != own_op && !of_simple) in_f32(that_led);
+    if (of_layer.size() > that_led.size()) in_f32(of_layer);
     if (r.to == DType::f16) all.push_back(cures::bf16(own));
     return all;
   }
@@ -271,45 +271,58 @@ struct RowRules {
     return found == s.ledger.rows().end() ? nullptr : &*found;
   }
 
+  // The first part of a custom op that makes NaN or Inf from finite numbers; null: none.
+  const LedgerRow* part_of(const LedgerRow& r) const {
+    if (r.kind != OpKind::Custom) return nullptr;
+    const auto found = std::ranges::find_if(s.ledger.rows(), [&r](const LedgerRow& x) {
+      return x.kind != OpKind::Custom && !x.finite() && !x.nonfinite_inputs && StepView::is_within(x, r);
+    });
+    return found == s.ledger.rows().end() ? nullptr : &*found;
+  }
+
+  std::string beyond_range(const LedgerRow& r) const {
+    return fmt::format("{} gives numbers beyond {}: {}", site_of(r, e),
+                       is_quantised(r) ? "the format of its operands" : to_string(r.to), lost(r.numbers));
+  }
+
   // A row that makes NaN or Inf from finite numbers.
   Finding of_maker(const LedgerRow& r) const {
     if (r.phase == Phase::optimizer && !r.parameter.empty()) return of_optimizer(r);
-    const std::string function = view.function_of(r);
-    const std::string beyond =
-        fmt::format("{} gives numbers beyond {}: {}", site_of(r, e),
-                    is_quantised(r) ? "the format of its operands" : to_string(r.to), lost(r.numbers));
     if (r.nonfinite_number)
-      return view.finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", function, site_of(r, e));
-    const auto inner = std::ranges::find_if(s.ledger.rows(), [&r](const LedgerRow& x) {
-      return r.kind == OpKind::Custom && x.kind != OpKind::Custom && !x.finite() && !x.nonfinite_inputs &&
-             StepView::is_within(x, r);
-    });
+      return view.finding(r, Cause::bug, {}, "{}{} is given a number that is NaN or Inf", view.function_of(r),
+                          site_of(r, e));
     if (const LedgerRow* const operand = operand_of(r)) return of_maker(*operand);
-    const bool inside = inner != s.ledger.rows().end();
-    if (inside && !inner->accumulator.empty())
-      return view.finding(*inner, Cause::accumulator, {cures::f32_sums(*e.recipe)},
-                          "{}: the sums leave the range of the accumulator {}: {}", site_of(*inner, e),
-                          inner->accumulator, lost(inner->numbers));
-    if (is_users(r))
-      return inside ? of_maker(*inner)
-                    : view.finding(r, Cause::bug, {}, "{}: of finite inputs {}", site_of(r, e), lost(r.numbers));
-    if (!is_low(r)) {
-      // f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
-      if (e.fp32_fails && s.step == 0 && !function.empty())
-        return view.finding(r, Cause::bug, {}, "{}{}", function, beyond);
-      const bool fast = all_updates(e).ratio() > kFast && s.step > 0;
-      if (const Found made = fast ? Found() : ArgumentRule{view}.of(r)) return *made;
-      return view.finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}",
-                          beyond, fast ? "; updates are as large as the weights" : "");
-    }
+    const LedgerRow* const part = part_of(r);
+    if (part && !part->accumulator.empty())
+      return view.finding(*part, Cause::accumulator, {cures::f32_sums(*e.recipe)},
+                          "{}: the sums leave the range of the accumulator {}: {}", site_of(*part, e),
+                          part->accumulator, lost(part->numbers));
+    if (is_users(r) && part) return of_maker(*part);
+    if (is_users(r)) return view.finding(r, Cause::bug, {}, "{}: of finite inputs {}", site_of(r, e), lost(r.numbers));
+    return is_low(r) ? of_low_maker(r) : of_wide_maker(r);
+  }
+
+  // The same where f32 itself overflows: in a function, or by the learning rate if updates are as large as the weights.
+  Finding of_wide_maker(const LedgerRow& r) const {
+    const std::string function = view.function_of(r);
+    if (e.fp32_fails && s.step == 0 && !function.empty())
+      return view.finding(r, Cause::bug, {}, "{}{}", function, beyond_range(r));
+    const bool fast = all_updates(e).ratio() > kFast && s.step > 0;
+    if (const Found made = fast ? Found() : ArgumentRule{view}.of(r)) return *made;
+    return view.finding(r, fast ? Cause::learning_rate : Cause::arithmetic, {cures::masters(*e.recipe)}, "{}{}",
+                        beyond_range(r), fast ? "; updates are as large as the weights" : "");
+  }
+
+  // The same in a dtype or a format of a smaller range.
+  Finding of_low_maker(const LedgerRow& r) const {
     if (r.counts.overflow == 0 && !is_quantised(r))
       if (Found f = ArgumentRule{view}.of(r)) return *f;
     const bool weight = r.id == OpId::cast && !r.parameter.empty() && r.phase != Phase::backward;
     // A mask with a number: no edit of the recipe is as small as another number.
     const bool mask = (r.id == OpId::where || r.id == OpId::fill_ || r.id == OpId::pad) && r.counts.overflow > 0;
     const std::string finite = mask ? fmt::format("; a mask of -{:.4g} stays finite", format_of(r.to).max() / 2) : "";
-    return view.finding(r, weight ? Cause::weight_overflow : overflow_of(r), Remedies{view}.cures_of(r), "{}{}", beyond,
-                        finite);
+    return view.finding(r, weight ? Cause::weight_overflow : overflow_of(r), Remedies{view}.cures_of(r), "{}{}",
+                        beyond_range(r), finite);
   }
 
   // A row that reads a NaN or Inf which no op made.
@@ -483,6 +496,25 @@ double share_of_sums(const LedgerRow& r, const Evidence& e) {
   return share;
 }
 
+// Sums in an accumulator of the recipe.
+static Finding of_accumulator(const StepView& view, const LedgerRow& r) {
+  const double of_loss = share_of_sums(r, view.e);
+  Finding f = view.finding(r, Cause::accumulator, {cures::f32_sums(*view.e.recipe)},
+                           "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
+                           site_of(r, view.e), r.accumulator, percent(std::pow(10, -r.accumulation_db / 20)));
+  if (of_loss > kMuchOfLoss) f.sentence += fmt::format("; {} of the loss's error comes from them", percent(of_loss));
+  f.exact = {{.part = ExactPart::sum, .site = f.site}};
+  return f;
+}
+
+// Sums that an op stores in a half dtype, term by term.
+static Finding of_swamped_sums(const StepView& view, const LedgerRow& r) {
+  const amp::Recipe& own = *view.e.recipe;
+  return view.finding(r, Cause::accumulator, {cures::ops_in_f32(own, {r.op}), cures::ops_and_norms_in_f32(own, {r.op})},
+                      "{}: {} of what it adds is below half an ulp of the sum in {}", site_of(r, view.e),
+                      percent(share(r.swamped, r.added)), to_string(r.to));
+}
+
 Found of_sums(const Evidence& e) {
   for (const Phase phase : {Phase::forward, Phase::backward}) {
     const auto [s, worst, most] = worst_of({&e.late, &e.first}, [phase, &e](const LedgerRow& r) {
@@ -496,19 +528,7 @@ Found of_sums(const Evidence& e) {
     });
     if (!s) continue;
     const StepView view{*s, e};
-    const double of_loss = share_of_sums(*worst, e);
-    Finding f =
-        view.finding(*worst, Cause::accumulator, {cures::f32_sums(*e.recipe)},
-                     "{}: terms are below half an ulp of sums in the accumulator {}, which are off by {}",
-                     site_of(*worst, e), worst->accumulator, percent(std::pow(10, -worst->accumulation_db / 20)));
-    if (of_loss > kMuchOfLoss) f.sentence += fmt::format("; {} of the loss's error comes from them", percent(of_loss));
-    f.exact = {{.part = ExactPart::sum, .site = f.site}};
-    if (worst->accumulator.empty()) {
-      f.exact.clear();
-      f.cures = {cures::ops_in_f32(*e.recipe, {worst->op}), cures::ops_and_norms_in_f32(*e.recipe, {worst->op})};
-      f.sentence = fmt::format("{}: {} of what it adds is below half an ulp of the sum in {}", site_of(*worst, e),
-                               percent(share(worst->swamped, worst->added)), to_string(worst->to));
-    }
+    Finding f = worst->accumulator.empty() ? of_swamped_sums(view, *worst) : of_accumulator(view, *worst);
     f.step = -1;
     f.severity = std::min(1.0, most);
     return f;

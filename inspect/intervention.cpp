@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "../amp/attention_steps.h"
+#include "../amp/site_name.h"
 #include "../core/formats/accumulator.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/throwf.h"
@@ -22,9 +23,10 @@ namespace {
 constexpr std::array<std::string_view, static_cast<std::size_t>(ExactPart::count_)> kParts = {
     "operand", "zeroed", "clipped", "sum", "result"};
 
-bool is_within(const std::string& path, const std::string& site) {
-  const std::string module = path.substr(0, path.find('#'));
-  return site.empty() || module == site || module.starts_with(site + ".");
+// Whether a module is that of the site or within it. The products of all of a layer's weights are at one site here.
+bool is_within(const std::string& module, const std::string& site) {
+  const std::string layer = amp::site_name(site).layer;
+  return site.empty() || module == layer || module.starts_with(layer + ".");
 }
 
 }  // namespace

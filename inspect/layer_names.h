@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "../amp/site_name.h"
 #include "../nn/module.h"
 
 namespace gradual::inspect {
@@ -18,10 +19,10 @@ class LayerNames {
     for (const auto& [path, module] : model.named_modules())
       if (!path.empty()) kinds_[path] = module->kind();
   }
-  // "4 (Conv2d)" of "4", "4#2 (Conv2d)" of the layer's second product, "4.weight (Conv2d)" of a parameter. Another text
-  // as it is.
+  // "4 (Conv2d)" of "4", "4#2 (Conv2d)" of products with the layer's second weight (amp/site_name.h), "4.weight
+  // (Conv2d)" of a parameter. Another text as it is.
   std::string operator()(const std::string& name) const {
-    auto found = kinds_.find(name.substr(0, name.find('#')));
+    auto found = kinds_.find(amp::site_name(name).layer);
     if (found == kinds_.end()) found = kinds_.find(name.substr(0, name.rfind('.')));
     return found == kinds_.end() ? name : name + " (" + found->second + ")";
   }

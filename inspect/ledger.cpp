@@ -147,9 +147,9 @@ void Ledger::before(const OpCall& call, const CallRecord&) {
   if (!p.count && op_info(call.op).kind == OpKind::InPlace) nonfinite_ = {any_nonfinite(call)};
 }
 
-void Ledger::reads(LedgerRow& r, const Tensor& t) const {
-  if (const auto made = t.defined() ? made_by_.find(amp::storage_id(t)) : made_by_.end(); made != made_by_.end())
-    r.reads.push_back(made->second);
+std::int64_t Ledger::writer_of(const Tensor& t) const {
+  const auto writer = t.defined() ? made_by_.find(amp::storage_id(t)) : made_by_.end();
+  return writer == made_by_.end() ? -1 : writer->second;
 }
 
 void Ledger::add(LedgerRow row, const Tensor& result) {
@@ -163,9 +163,9 @@ LedgerRow Ledger::row(const OpCall& call, const CallRecord& record) const {
   r.counts = record.counts;
   r.nonfinite_number = !std::isfinite(number_of(call));
   for (int i = 0; i < call.inputs.size(); ++i) {
-    reads(r, call[i]);
-    const auto made = call[i].defined() ? made_by_.find(amp::storage_id(call[i])) : made_by_.end();
-    r.operands.push_back(made == made_by_.end() ? -1 : made->second);
+    const std::int64_t writer = writer_of(call[i]);
+    if (writer >= 0) r.reads.push_back(writer);
+    r.operands.push_back(writer);
   }
   return r;
 }
@@ -236,7 +236,7 @@ void Ledger::quantized(const QuantizerCall& call) {
   r.to = call.to.dtype();
   r.numbers = numbers_of(call.to);
   if (!r.numbers.finite()) r.nonfinite_inputs = !numbers_of(call.from).finite();
-  reads(r, call.from);
+  if (const std::int64_t writer = writer_of(call.from); writer >= 0) r.reads.push_back(writer);
   note_errors(r, call.from, call.scale.defined() ? mul(call.to, call.scale) : call.to);
   add(std::move(r), call.to);
 }

@@ -93,7 +93,7 @@ class Ledger final : public Observer {
  private:
   void add_parameters(const OpCall& call, const CallRecord& record);
   LedgerRow row(const OpCall& call, const CallRecord& record) const;
-  void reads(LedgerRow& row, const Tensor& t) const;
+  std::int64_t writer_of(const Tensor& t) const;  // the number of the row that wrote it last; -1: none
   void add(LedgerRow row, const Tensor& result);
 
   ParameterNames names_;

@@ -112,7 +112,23 @@ void UpdateMeter::Weight::observe(std::int64_t offset, const Tensor& rounded) {
   }
 }
 
-void UpdateMeter::fused(const OpCall& one, int k) {
+void UpdateMeter::begin_decay(const OpCall& one, int k, const Change& whole) {
+  const std::optional<Attrs> without = without_decay(one, k);
+  if (!without) return;
+  const std::string& name = whole.row.parameter;
+  Change step = change(called(one), name, UpdatePart::gradient_step, run_again(one, *without),
+                       run_in_f64(one, *without)[kWeight]);
+  Change decay = whole;
+  decay.row.part = UpdatePart::weight_decay;
+  decay.before = step.before;
+  decay.base = step.intended;
+  step.base = whole.before;
+  step.before = whole.before;
+  pending_.push_back(std::move(step));
+  pending_.push_back(std::move(decay));
+}
+
+void UpdateMeter::begin_fused(const OpCall& one, int k) {
   const std::string name = names_.of(one[kWeight]);
   const std::vector<Tensor> exact = run_in_f64(one, *one.attrs);
   Change whole = change(called(one), name, UpdatePart::whole, one[kWeight], exact[kWeight]);
@@ -120,19 +136,7 @@ void UpdateMeter::fused(const OpCall& one, int k) {
   whole.compensation = one[kCompensation];
   whole.base = value_of(one[kWeight], one[kMaster], one[kCompensation]);
   whole.before = whole.base;
-  if (const std::optional<Attrs> plain = without_decay(one, k)) {
-    Change step =
-        change(called(one), name, UpdatePart::gradient_step, run_again(one, *plain), run_in_f64(one, *plain)[kWeight]);
-    Change decay = whole;
-    decay.row.part = UpdatePart::weight_decay;
-    // the change that decay adds
-    decay.before = step.before;
-    decay.base = step.intended;
-    step.base = whole.before;
-    step.before = whole.before;
-    pending_.push_back(std::move(step));
-    pending_.push_back(std::move(decay));
-  }
+  begin_decay(one, k, whole);
   begin_update(whole.row, one[kWeight]);
   for (int i = kMoment; i < one.inputs.size(); ++i) {
     if (!one[i].defined()) continue;
@@ -207,7 +211,7 @@ void UpdateMeter::before(const OpCall& call, const CallRecord&) {
     // On a GPU the step count and the rates may be in its memory only.
     if (const DeviceStep& there = update_of(call).device; there.steps || there.rates) return;
     const ParameterInputs parameters = parameter_inputs(call);
-    for (int k = 0; k < parameters.count; ++k) fused(call_of_parameter(call, parameters, k), k);
+    for (int k = 0; k < parameters.count; ++k) begin_fused(call_of_parameter(call, parameters, k), k);
   } else if (call.op == OpId::batch_norm_update_) {
     if (has_changed(UpdatePart::whole)) next_step();
     const std::vector<Tensor> exact = run_in_f64(call, *call.attrs);

@@ -190,7 +190,10 @@ class UpdateMeter final : public Observer {
 
   static Change change(std::string_view op, const std::string& name, UpdatePart part, const Tensor& target,
                        const Tensor& intended);
-  void fused(const OpCall& one, int k);
+  // Begins the changes that the k-th parameter of an optimizer's op gets; `one` is the op for it alone.
+  void begin_fused(const OpCall& one, int k);
+  // Parts `whole` into what the gradient changes and what weight decay adds to that.
+  void begin_decay(const OpCall& one, int k, const Change& whole);
   void add_scalars(const OpCall& one);
   void begin_update(Update& row, const Tensor& parameter);
   void next_step() {

@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "../amp/site_name.h"
 #include "../core/files/json_text.h"
 #include "../core/support/throwf.h"
 #include "../inspect/cures.h"
@@ -34,7 +35,7 @@ using Units = std::vector<Unit>;
 std::vector<std::string> layers_of(const Result& run) {
   std::vector<std::string> layers;
   for (const CastRow& row : run.casts) {
-    const std::string layer = row.layer.substr(0, row.layer.find('#'));
+    const std::string layer = amp::site_name(row.layer).layer;
     if (!layer.empty() && std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
   }
   return layers;

@@ -27,8 +27,6 @@ constexpr double kCures = 0.5;                // a cure undoes at least so much
 constexpr double kCuresAll = 0.98;            // of the failure: more is not told apart
 constexpr double kGeneric = 0.3;              // that a generic cure must undo more than one of the mechanism
 constexpr std::int64_t kMoreTrials = 5;       // that the budget leaves room for: of cures, of causes together
-constexpr double kClearlyTheProgram = 1.5;    // the severity of findings that rounding cannot explain
-constexpr double kDoesHarm = 0.1;             // a share of the failure below this is no cause
 
 // What the run does by itself.
 const Outcome& own_outcome(const Result& r) { return r.verdict.own ? *r.verdict.own : r.verdict; }
@@ -81,7 +79,7 @@ double Trials::measure_of_curve(const std::vector<double>& loss, std::int64_t sk
 bool Trials::shows() const {
   if (!std::isfinite(failure_.fp32)) return false;
   if (failure_.kind == FailureKind::divergence) return failure_.run < failure_.fp32;
-  if (failure_.kind == FailureKind::skips) return failure_.run + kDoesHarm < failure_.fp32;
+  if (failure_.kind == FailureKind::skips) return failure_.run + inspect::kDoesHarm < failure_.fp32;
   if (!std::isfinite(failure_.run)) return true;
   const double gap = failure_.run - failure_.fp32;
   if (failure_.kind == FailureKind::evaluation) return gap > kClearGap * std::abs(failure_.fp32);
@@ -193,24 +191,21 @@ std::vector<double> Trials::losses(const Change& change, std::int64_t steps) {
 
 namespace {
 
-// The trial of a finding: its mechanism undone everywhere, or its mechanism alone, or else its first cure.
+// The trial of a finding.
 Change change_of(const inspect::Finding& f, const amp::Recipe& recipe) {
-  Change change{.exact = f.exact};
-  for (inspect::Exact& e : change.exact) e.site.clear();
-  if (!change.exact.empty()) return change;
-  if (f.alone) change.edit = inspect::edit(recipe, f.alone->recipe);
-  else if (!f.cures.empty()) change.edit = inspect::edit(recipe, f.cures[0].recipe);
-  return change;
+  const inspect::TrialChange change = f.trial();
+  return {.edit = change.edit ? inspect::edit(recipe, change.edit->recipe) : "", .exact = change.exact};
 }
 
 // Findings that trials bear out come first, then those without a trial, then those whose undoing changes nothing.
 // Clear findings that blame the program explain more than any trial of the recipe. A trial of a generic cure is
 // evidence for the place alone.
 int order_of(const inspect::Finding& f) {
-  if (!f.precision && f.severity >= kClearlyTheProgram) return 0;
+  if (!f.precision && f.severity >= inspect::kClearlyTheProgram) return 0;
   if (!f.precision || !f.undone) return 10;
-  if (*f.undone < kDoesHarm) return 20;
-  const bool generic = f.exact.empty() && !f.alone && !f.cures.empty() && f.cures[0].generic;
+  if (*f.undone < inspect::kDoesHarm) return 20;
+  const inspect::TrialChange tried = f.trial();
+  const bool generic = tried.edit && tried.edit->generic;
   return 9 - static_cast<int>(std::lround(8 * std::max(0.0, *f.undone - (generic ? kGeneric : 0))));
 }
 
@@ -259,7 +254,7 @@ double place_of(const inspect::Cure& cure, const std::optional<double>& share) {
   constexpr double kUntried = 2;
   constexpr double kHelpsNot = 3;
   if (!share) return kUntried;
-  if (*share < kDoesHarm) return kHelpsNot;
+  if (*share < inspect::kDoesHarm) return kHelpsNot;
   const double undone = *share >= kCuresAll ? 1 : *share;
   return 1 - undone + (cure.generic ? kGeneric : 0);
 }
@@ -295,8 +290,8 @@ void weigh_cures(inspect::Finding& f, const amp::Recipe& recipe, Trials& trials)
 void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model, const LabData& data,
            const amp::Recipe& recipe, std::uint64_t seed, const Options& options, const Result& run,
            const Result& fp32) {
-  const auto drop_weak = [&findings] {
-    std::erase_if(findings, [](const inspect::Finding& f) { return f.weak && !(f.undone && *f.undone >= kDoesHarm); });
+  const auto drop_unproven = [&findings] {
+    std::erase_if(findings, [](const inspect::Finding& f) { return f.is_unproven(); });
   };
   const std::int64_t budget = options.explain_steps < 0 ? std::max(run.steps, fp32.steps) : options.explain_steps;
   Trials trials(make_model, data, recipe, seed, options, run, fp32, budget);
@@ -311,20 +306,19 @@ void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model,
     while (!f.cures.empty() && !runs(f.cures.front())) f.cures.erase(f.cures.begin());
   }
   std::int64_t count = 0;
-  for (const inspect::Finding& f : findings) count += f.precision && (!f.exact.empty() || !f.cures.empty());
+  for (const inspect::Finding& f : findings) count += f.can_be_tried();
   if (seed != 0 || budget == 0 || count == 0 || !trials.begin(count + kMoreTrials)) {
-    drop_weak();
+    drop_unproven();
     drop_impossible();
     return;
   }
   for (inspect::Finding& f : findings) {
-    if (!f.precision || (f.exact.empty() && f.cures.empty())) continue;
-    f.undone = trials.undone(change_of(f, recipe));
+    if (f.can_be_tried()) f.undone = trials.undone(change_of(f, recipe));
   }
   weigh_together(findings, recipe, trials);
   std::ranges::stable_sort(findings, std::less(), order_of);
   put_scales_first(findings);
-  drop_weak();
+  drop_unproven();
   for (inspect::Finding& f : findings)
     if (f.precision) weigh_cures(f, recipe, trials);
   drop_impossible();

@@ -170,6 +170,17 @@ function phases() {
       ...runs.map(r => el("li", {}, `${r.recipe}, seed ${r.seed}: ${r.phases.map(phaseText).join("; ")}`)));
 }
 
+// The cure of a finding with its edit, as elements.
+function cureOf(f) {
+  if (!f.remedy) return [];
+  const edit = f.cure ?
+      [el("details", {}, el("summary", {}, "the edit of the recipe"), el("pre", {}, JSON.stringify(f.cure, null, 1)))] :
+      [];
+  return [el("br"), "Cure: " + f.remedy, ...edit];
+}
+function triedText({accuracy, metric, verdict}) {
+  return `Tried: ${finite(accuracy) ? percent(100 * accuracy, 2) : num(metric, 4)}, ${verdict}`;
+}
 // Why runs went wrong: of a recipe's seeds the first that has findings.
 function findings() {
   const place = byId("findings");
@@ -178,24 +189,12 @@ function findings() {
     if (!run) continue;
     place.append(el("h3", {}, `${name}: ${run.verdict}`));
     for (const f of run.findings) {
-      const cure = f.remedy ?
-          [
-            el("br"), "Cure: " + f.remedy,
-            ...(f.cure ? [el("details", {}, el("summary", {}, "the edit of the recipe"),
-                             el("pre", {}, JSON.stringify(f.cure, null, 1)))] :
-                         [])
-          ] :
-          [];
-      const tried = f.tried ?
-          [`Tried: ${finite(f.tried.accuracy) ? percent(100 * f.tried.accuracy, 2) : num(f.tried.metric, 4)}, ${
-              f.tried.verdict}`] :
-          [];
       const weight =
           finite(f.undone) ? `. Undone in a trial: ${percent(100 * Math.max(0, f.undone), 0)} of the failure.` : "";
       const cause = f.operands?.length ? `${f.cause} of ${f.operands.join(", ")}` : f.cause;
       place.append(el("div", {class: "finding"},
-                      (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${cause}]` + weight, ...cure,
-                      ...tried));
+                      (f.step === null ? "" : `Step ${f.step}: `) + f.sentence + ` [${cause}]` + weight,
+                      ...cureOf(f), ...(f.tried ? [triedText(f.tried)] : [])));
     }
   }
   if (!place.children.length) byId("findings-section").remove();
@@ -492,36 +491,28 @@ function loss() {
   });
 }
 
-// A metric without bounds: the axis holds all but the worst fifth, which may be far away.
-function plainMetric() {
+// The metric of each run and its means by recipe, between the ends of the axis. text: of a number.
+function plotMetric({low, high, right, text, ...axis}) {
   const names = shown();
-  const good = data.runs.filter(r => finite(valueOf(r)) && r.status === "ok").map(valueOf).sort((a, b) => a - b);
-  const dots = [];
-  const bars = [];
-  const texts = [];
-  if (!good.length) return byId("accuracy").replaceChildren();
-  const cut = Math.floor(good.length / 5);
-  const from = metric.better === "lower" ? good[0] : good[cut];
-  const to = metric.better === "lower" ? good[good.length - 1 - cut] : good[good.length - 1];
-  const margin = .1 * (to - from) || .1 * Math.abs(to) || 1;
-  const low = from - margin;
-  const high = to + margin;
   const at = v => Math.min(high, Math.max(low, v));
   const beyond = v => {  // the end of the axis that a number lies beyond
     if (v < low) return "‹ ";
     return v > high ? "› " : "";
   };
+  const dots = [];
+  const bars = [];
+  const texts = [];
   names.forEach((name, i) => {
     const values = runsOf(name).map(valueOf).filter(finite);
     const m = mean(values);
-    values.forEach(v => dots.push([at(v), i + .5, , , `${name}: ${valueText(v)}`, color(name)]));
+    values.forEach(v => dots.push([at(v), i + .5, , , `${name}: ${text(v)}`, color(name)]));
     if (finite(m))
-      bars.push([at(m), i + .2, at(m) + .004 * (high - low), i + .8, `${name}: mean ${valueText(m)}`, color(name)]);
-    texts.push([high, i + .5, , , beyond(m) + valueText(m), "start"]);
+      bars.push([at(m), i + .2, at(m) + .004 * (high - low), i + .8, `${name}: mean ${text(m)}`, color(name)]);
+    texts.push([high, i + .5, , , beyond(m) + (isShare ? num(m, 2) : text(m)), "start"]);
   });
   const c = plot(byId("accuracy"), {
-    x: {low, high, label: `${metric.name} on the test data, ${metric.better} is better`, format: short, grid: true},
-    y: {names, right: 84},
+    x: {low, high, grid: true, ...axis},
+    y: {names, right},
     layers: [
       {kind: "bars", name: "mean", points: bars}, {kind: "dots", name: "seed", points: dots},
       {kind: "texts", name: "mean", strong: true, points: texts}
@@ -530,38 +521,31 @@ function plainMetric() {
   c.svg.style.overflow = "visible";
 }
 
+// The axis holds all but the worst fifth of the runs, which may be far away; that of a share ends at 100%.
 function accuracy() {
-  if (!isShare) return plainMetric();
-  const names = shown();
   const good = data.runs.filter(r => finite(valueOf(r)) && r.status === "ok").map(valueOf).sort((a, b) => a - b);
-  const low = Math.max(0, Math.floor((good.length ? good[Math.floor(good.length / 5)] : 0) - 2));
-  const at = v => Math.max(low, v);
-  const dots = [];
-  const bars = [];
-  const texts = [];
-  names.forEach((name, i) => {
-    const values = runsOf(name).map(valueOf).filter(finite);
-    const m = mean(values);
-    values.forEach(v => dots.push([at(v), i + .5, , , `${name}: ${v.toFixed(2)}%`, color(name)]));
-    if (finite(m))
-      bars.push([at(m), i + .2, at(m) + .004 * (100 - low), i + .8, `${name}: mean ${m.toFixed(2)}%`, color(name)]);
-    texts.push([100, i + .5, , , (m < low ? "‹ " : "") + num(m, 2), "start"]);
-  });
-  const c = plot(byId("accuracy"), {
-    x: {
-      low,
+  const cut = Math.floor(good.length / 5);
+  if (isShare)
+    return plotMetric({
+      low: Math.max(0, Math.floor((good.length ? good[cut] : 0) - 2)),
       high: 100,
+      right: 70,
+      text: v => v.toFixed(2) + "%",
       label: metric.name === "accuracy" ? "right answers on the test data" : metric.name + " on the test data",
-      format: t => t + "%",
-      grid: true
-    },
-    y: {names, right: 70},
-    layers: [
-      {kind: "bars", name: "mean", points: bars}, {kind: "dots", name: "seed", points: dots},
-      {kind: "texts", name: "mean", strong: true, points: texts}
-    ]
+      format: t => t + "%"
+    });
+  if (!good.length) return byId("accuracy").replaceChildren();
+  const from = metric.better === "lower" ? good[0] : good[cut];
+  const to = metric.better === "lower" ? good[good.length - 1 - cut] : good[good.length - 1];
+  const margin = .1 * (to - from) || .1 * Math.abs(to) || 1;
+  plotMetric({
+    low: from - margin,
+    high: to + margin,
+    right: 84,
+    text: valueText,
+    label: `${metric.name} on the test data, ${metric.better} is better`,
+    format: short
   });
-  c.svg.style.overflow = "visible";
 }
 
 function pareto() {
@@ -585,14 +569,15 @@ function pareto() {
   const high = Math.max(...losses) * 1.2;
   const best = [...all].sort((a, b) => a.loss - b.loss);
   const line = front.map(p => [p.bits, p.loss]);
+  const fewest = .9 * Math.min(...all.map(p => p.bits));
+  const most = 1.6 * Math.max(...all.map(p => p.bits));
   plot(byId("pareto"), {
     height: 340,
     x: {
-      low: .9 * Math.min(...all.map(p => p.bits)),
-      high: 1.6 * Math.max(...all.map(p => p.bits)),
+      low: fewest,
+      high: most,
       log: 2,
-      ticks: [2, 4, 8, 16, 32].filter(
-          t => t >= .9 * Math.min(...all.map(p => p.bits)) && t <= 1.6 * Math.max(...all.map(p => p.bits))),
+      ticks: [2, 4, 8, 16, 32].filter(t => t >= fewest && t <= most),
       label: "bits of a number that enters a product",
       grid: true
     },
@@ -644,12 +629,44 @@ function scale() {
   });
 }
 
-// The meter's numbers: the key of the curve, the worst of several, the axis, the text.
+const allRecipes = "";  // what the menu of recipes gives for all of them; no recipe has this name
+// Curves [{name, step, value}] over the steps: those of a recipe, or of each recipe the worst number in every step.
+// has: whether a recipe has curves. axis: see meters.
+function plotCurves(figure, {recipe, has, curvesOf, worst, axis, format}) {
+  const lineOf = (name, look, points) => ({
+    kind: "line",
+    name,
+    ...look,
+    points: points.filter(([, v]) => finite(v) && (!axis.log || v > 0))
+  });
+  const layers = [];
+  for (const name of recipe === allRecipes ? shown().filter(has) : [recipe]) {
+    const curves = curvesOf(name);
+    const steps = [...new Set(curves.flatMap(c => c.step))].sort((a, b) => a - b);
+    const at = step => curves.map(c => c.value[c.step.indexOf(step)]).filter(finite);
+    if (recipe === allRecipes)
+      layers.push(lineOf(
+          name, {color: color(name), dash: dash(name)},
+          steps.filter(s => at(s).length).map(s => [s, worst(...at(s))])));
+    else
+      curves.forEach((c, i) => layers.push(lineOf(
+          c.name, {color: colorOf(i), dash: dashOf(i)}, c.step.map((s, k) => [s, c.value[k]]))));
+    layers.push(troubles(name));
+  }
+  const values = layers.filter(l => l.kind === "line").flatMap(l => l.points.map(p => p[1]));
+  if (!values.length) return figure.replaceChildren();
+  const span = axis.log ? {low: Math.min(...values) / 2, high: Math.max(...values) * 2} :
+                          {low: Math.min(axis.low, ...values), high: Math.max(axis.high, 1.05 * Math.max(...values))};
+  plotSteps(figure, {height: 320, y: {...axis, ...span, format}, layers});
+}
+
+// The meter's numbers: the key of the curve, the worst of several, the axis (low and high: what it reaches at least),
+// the text.
 const meters = {
   "updates that vanish": {
     key: "vanished_percent",
     worst: Math.max,
-    axis: {low: 0, high: 100, label: "% of the updates"},
+    axis: {low: 0, high: 1, label: "% of the updates"},
     format: v => short(v) + "%"
   },
   "part of the update that arrives": {
@@ -665,110 +682,79 @@ const meters = {
     format: v => v > 0 ? power(Math.round(10 * Math.log2(v)) / 10) : "0"
   }
 };
-const allRecipes = "";  // what the menu of recipes gives for all of them; no recipe has this name
 const metered = name => runsOf(name).find(r => (r.updates || []).length);
 function meter() {
-  const recipe = chosen("meter-recipe");
-  const {key, worst, axis, format} = meters[chosen("meter-measure")];
-  const all = recipe === allRecipes;
-  const layers = [];
-  for (const name of all ? shown().filter(metered) : [recipe]) {
-    const updates = metered(name).updates;
-    const steps = [...new Set(updates.flatMap(u => u.step))].sort((a, b) => a - b);
-    const at = step => updates.map(u => u[key][u.step.indexOf(step)]).filter(finite);
-    if (all)
-      layers.push({
-        kind: "line",
-        name,
-        color: color(name),
-        dash: dash(name),
-        points: steps.filter(s => at(s).length).map(s => [s, worst(...at(s))])
-      });
-    else
-      updates.forEach((u, i) => layers.push({
-        kind: "line",
-        name: u.parameter,
-        color: colorOf(i),
-        dash: dashOf(i),
-        points: u.step.map((s, k) => [s, u[key][k]]).filter(p => finite(p[1]))
-      }));
-    layers.push(troubles(name));
-  }
-  for (const l of layers)
-    if (l.kind === "line" && axis.log) l.points = l.points.filter(p => p[1] > 0);
-  const values = layers.filter(l => l.kind === "line").flatMap(l => l.points.map(p => p[1]));
-  if (!values.length) return byId("meter").replaceChildren();
-  const span = axis.log ? {low: Math.min(...values) / 2, high: Math.max(...values) * 2} : {
-    low: Math.min(axis.low, ...values),
-    high: Math.max(axis.high === 100 ? 1 : axis.high, 1.05 * Math.max(...values))
-  };
-  plotSteps(byId("meter"), {height: 320, y: {...axis, ...span, format}, layers});
+  const {key, ...how} = meters[chosen("meter-measure")];
+  const curvesOf = name => metered(name).updates.map(u => ({name: u.parameter, step: u.step, value: u[key]}));
+  plotCurves(byId("meter"), {recipe: chosen("meter-recipe"), has: metered, curvesOf, ...how});
 }
 
-// What StepMonitors saw: by the names of lab::Monitor, [the worst of several, axis, text, what it is].
+// What StepMonitors saw: by the names of lab::Monitor, as meters, and what it is.
 const monitors = {
-  kurtosis: [
-    Math.max, {log: 2, label: "mean x⁴ / (mean x²)²"}, short,
-    "of the elements of an activation that enters a product: 3 of normal numbers; the larger, the more of a format's " +
-        "range an outlier takes"
-  ],
-  "feature kurtosis": [
-    Math.max, {log: 2, label: "of the features' norms"}, short,
-    "of the norms of an activation's features: 1 if all are alike, their number if one has everything"
-  ],
-  largest: [Math.max, {log: 2, label: "largest |x|"}, short, "magnitude of an activation that enters a product"],
-  "largest logit": [
-    Math.max, {low: 0, high: 1, label: "largest logit"}, short,
-    "of an attention, or of another softmax: one that grows from step to step is an early sign of divergence"
-  ],
-  entropy: [
-    Math.min, {low: 0, high: 1, label: "nats"}, short,
-    "of an attention's probabilities, or of another softmax, the mean over queries: near 0, each query sees one key"
-  ],
-  "lowest entropy": [Math.min, {low: 0, high: 1, label: "nats"}, short, "the same of the head in which it is lowest"],
-  "changed routes": [
-    Math.max, {low: 0, high: 1, label: "% of the tokens"}, v => short(v) + "%",
-    "tokens whose experts are not those that the same router chooses in f64 for the same input"
-  ],
-  "busiest expert": [
-    Math.max, {low: 0, high: 1, label: "% of the choices"}, v => short(v) + "%",
-    "the share of all choices of experts that the busiest expert gets"
-  ]
+  kurtosis: {
+    worst: Math.max,
+    axis: {log: 2, label: "mean x⁴ / (mean x²)²"},
+    format: short,
+    what: "of the elements of an activation that enters a product: 3 of normal numbers; the larger, the more of a " +
+        "format's range an outlier takes"
+  },
+  "feature kurtosis": {
+    worst: Math.max,
+    axis: {log: 2, label: "of the features' norms"},
+    format: short,
+    what: "of the norms of an activation's features: 1 if all are alike, their number if one has everything"
+  },
+  largest: {
+    worst: Math.max,
+    axis: {log: 2, label: "largest |x|"},
+    format: short,
+    what: "magnitude of an activation that enters a product"
+  },
+  "largest logit": {
+    worst: Math.max,
+    axis: {low: 0, high: 1, label: "largest logit"},
+    format: short,
+    what: "of an attention, or of another softmax: one that grows from step to step is an early sign of divergence"
+  },
+  entropy: {
+    worst: Math.min,
+    axis: {low: 0, high: 1, label: "nats"},
+    format: short,
+    what: "of an attention's probabilities, or of another softmax, the mean over queries: near 0, each query sees " +
+        "one key"
+  },
+  "lowest entropy": {
+    worst: Math.min,
+    axis: {low: 0, high: 1, label: "nats"},
+    format: short,
+    what: "the same of the head in which it is lowest"
+  },
+  "changed routes": {
+    worst: Math.max,
+    axis: {low: 0, high: 1, label: "% of the tokens"},
+    format: v => short(v) + "%",
+    what: "tokens whose experts are not those that the same router chooses in f64 for the same input"
+  },
+  "busiest expert": {
+    worst: Math.max,
+    axis: {low: 0, high: 1, label: "% of the choices"},
+    format: v => short(v) + "%",
+    what: "the share of all choices of experts that the busiest expert gets"
+  }
 };
 const monitored = name => runsOf(name).find(r => (r.monitors || []).length);
 const siteOf = m => (m.layer || "outside") + (["router", "attention"].includes(m.operand) ? "" : ` ${m.operand}`);
 function monitor() {
-  const recipe = chosen("monitor-recipe");
   const measure = chosen("monitor-measure");
   if (!measure) return;
-  const [worst, axis, format, what] = monitors[measure];
-  const all = recipe === allRecipes;
-  const lineOf = (name, look, points) => ({kind: "line", name, ...look, points: points.filter(p => finite(p[1]))});
-  const layers = [];
-  for (const name of all ? shown().filter(monitored) : [recipe]) {
-    const curves = monitored(name).monitors.filter(m => m.monitor === measure);
-    const steps = [...new Set(curves.flatMap(c => c.step))].sort((a, b) => a - b);
-    const at = step => curves.map(c => c.value[c.step.indexOf(step)]).filter(finite);
-    if (all)
-      layers.push(lineOf(
-          name, {color: color(name), dash: dash(name)},
-          steps.filter(s => at(s).length).map(s => [s, worst(...at(s))])));
-    else
-      curves.forEach(
-          (c, i) => layers.push(
-              lineOf(siteOf(c), {color: colorOf(i), dash: dashOf(i)}, c.step.map((s, k) => [s, c.value[k]]))));
-    layers.push(troubles(name));
-  }
-  for (const l of layers)
-    if (l.kind === "line" && axis.log) l.points = l.points.filter(p => p[1] > 0);
-  const values = layers.filter(l => l.kind === "line").flatMap(l => l.points.map(p => p[1]));
+  const {what, ...how} = monitors[measure];
+  const curvesOf = name => monitored(name)
+                               .monitors.filter(m => m.monitor === measure)
+                               .map(m => ({name: siteOf(m), step: m.step, value: m.value}));
   byId("monitor-note").textContent = `${measure[0].toUpperCase() + measure.slice(1)}: ${
       what}. At every second sampled step of the first seed, in forward, before the recipe rounds. Dashed uprights ` +
       "mark where the run went wrong.";
-  if (!values.length) return byId("monitor").replaceChildren();
-  const span = axis.log ? {low: Math.min(...values) / 2, high: Math.max(...values) * 2} :
-                          {low: Math.min(axis.low, ...values), high: Math.max(axis.high, 1.05 * Math.max(...values))};
-  plotSteps(byId("monitor"), {height: 320, y: {...axis, ...span, format}, layers});
+  plotCurves(byId("monitor"), {recipe: chosen("monitor-recipe"), has: monitored, curvesOf, ...how});
 }
 
 // Weights and their updates as powers of two. Below half the distance to the next number an update is lost.

@@ -111,7 +111,7 @@ class Trials {
   }
 
   // Trains an assignment on the seeds of the search, unless that was done. It fails untrained if a failed one is at
-  // least as expensive in every layer.
+  // least as expensive in every layer, or if too few trainings are left, which leaves the search incomplete.
   bool passes_trial(const std::string& why, const Assignment& a) {
     for (const Trial& t : s_.trials) {
       if (t.assignment == a) return t.passes;

@@ -83,6 +83,15 @@ struct Copy final : Function {
   std::size_t number;
 };
 
+Tensor summed_by_algorithm(const std::vector<Tensor>& parts, const amp::Exchange& exchange) {
+  switch (exchange.algorithm) {
+    case ExchangeAlgorithm::gather: return gathered(parts, exchange);
+    case ExchangeAlgorithm::ring: return around_a_ring(parts, exchange);
+    case ExchangeAlgorithm::tree: break;
+  }
+  return up_a_tree(parts, exchange);
+}
+
 }  // namespace
 
 void check_exchange(const amp::Exchange& e) {
@@ -105,9 +114,7 @@ Tensor exchanged_sum(const std::vector<Tensor>& parts, const amp::Exchange& exch
     for (const Tensor& part : parts) wide.push_back(cast(part, DType::f32));
     return cast(exchanged_sum(wide, exchange), dtype);
   }
-  const Tensor all = exchange.algorithm == ExchangeAlgorithm::gather ? gathered(parts, exchange)
-                     : exchange.algorithm == ExchangeAlgorithm::ring ? around_a_ring(parts, exchange)
-                                                                     : up_a_tree(parts, exchange);
+  const Tensor all = summed_by_algorithm(parts, exchange);
   return exchange.round_result ? rounded(all, exchange) : all;
 }
 

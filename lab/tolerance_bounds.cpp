@@ -346,7 +346,7 @@ Errors of_copy(const ExactOp& exact, const ErrorModel&, const Operands& in) {
 
 Errors of_nothing(const ExactOp&, const ErrorModel&, const Operands&) { return {}; }
 
-constexpr Rule kRules[] = {
+constexpr ToleranceRule kRules[] = {
     {OpId::matmul, of_products, Sums::of_elements},
     {OpId::linear, of_products, Sums::of_elements},
     {OpId::linear_backward_weight, of_products, Sums::of_elements},
@@ -416,18 +416,18 @@ constexpr Rule kRules[] = {
     {OpId::unscale_, of_nothing},            // StepValues writes its results
 };
 
-const Rule* rule_of(OpId op) {
-  const auto found = std::ranges::find(kRules, op, &Rule::op);
+const ToleranceRule* rule_of(OpId op) {
+  const auto found = std::ranges::find(kRules, op, &ToleranceRule::op);
   if (found != std::end(kRules)) return &*found;
-  const std::span<const Rule> others = layer_rules();
-  const auto other = std::ranges::find(others, op, &Rule::op);
+  const std::span<const ToleranceRule> others = layer_rules();
+  const auto other = std::ranges::find(others, op, &ToleranceRule::op);
   return other == others.end() ? nullptr : &*other;
 }
 
 }  // namespace
 
 std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, const ErrorModel& model) {
-  const Rule* const rule = rule_of(exact.op.op);
+  const ToleranceRule* const rule = rule_of(exact.op.op);
   if (!rule)
     throwf("{} in '{}' has no bound of rounding; compose the layer of other ops, or leave it out",
            to_string(exact.op.op), exact.op.module);
@@ -440,7 +440,7 @@ std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, const ErrorModel&
 }
 
 Sums sums_of(OpId op) {
-  const Rule* const rule = rule_of(op);
+  const ToleranceRule* const rule = rule_of(op);
   return rule ? rule->sums : Sums::none;
 }
 

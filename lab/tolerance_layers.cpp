@@ -314,7 +314,7 @@ Errors of_max_pool_backward(const ExactOp& exact, const ErrorModel&, const Opera
   return {add(add(known, open), mul(abs(exact.y[0]), overlapping * exact.units.sum))};
 }
 
-constexpr Rule kRules[] = {
+constexpr ToleranceRule kRules[] = {
     {OpId::softmax, of_softmax, Sums::of_rows},
     {OpId::softmax_backward, of_softmax_backward, Sums::of_rows},
     {OpId::log_softmax, of_log_softmax, Sums::of_rows},
@@ -337,6 +337,6 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-std::span<const Rule> layer_rules() { return kRules; }
+std::span<const ToleranceRule> layer_rules() { return kRules; }
 
 }  // namespace gradual::lab

@@ -29,7 +29,7 @@ struct Operands {
   Tensor rounding(const Tensor& size, const Tensor& carried, double units) const;
 };
 
-struct Rule {
+struct ToleranceRule {
   OpId op;
   std::array<Tensor, kMaxOutputs> (*errors)(const ExactOp& exact, const ErrorModel& model, const Operands& in);
   Sums sums = Sums::none;
@@ -40,6 +40,6 @@ Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Ten
 // where these are what is normalised.
 NormNumbers norm_of(const ExactOp& exact, const Operands& in);
 // Of softmax, norms, attention, losses, pools and optimizers.
-std::span<const Rule> layer_rules();
+std::span<const ToleranceRule> layer_rules();
 
 }  // namespace gradual::lab

@@ -121,9 +121,6 @@ TensorOptions Arguments::options(int i, DType otherwise) const {
 
 namespace {
 
-// bool < integer < floating.
-int kind_of(DType d) { return is_floating(d) ? 2 : is_integral(d) ? 1 : 0; }
-
 struct Typed {
   DType dtype;
   int priority;  // 2: a tensor with dims, 1: a 0-d tensor, 0: a number
@@ -165,7 +162,7 @@ DType result_type(const Arguments& a, std::initializer_list<int> arguments) {
   }
   std::optional<DType> result;
   for (const std::optional<DType>& next : by_priority)  // from numbers up
-    if (next && (!result || kind_of(*result) <= kind_of(*next))) result = next;
+    if (next && (!result || kind_rank(*result) <= kind_rank(*next))) result = next;
   return result.value_or(a.real());
 }
 

@@ -12,6 +12,12 @@
 
 namespace gradual::pt2 {
 
+// The order of the kinds of numbers in promotion: 0 bool, 1 integer, 2 floating.
+inline int kind_rank(DType d) {
+  if (is_floating(d)) return 2;
+  return is_integral(d) ? 1 : 0;
+}
+
 // Where a call runs.
 struct CallSite {
   bool training = true;     // the module's mode: batch norm, dropout and attention obey it

@@ -181,14 +181,14 @@ Tensor place_of(const Tensor& x, std::int64_t n, bool corners, std::int64_t padd
   return padding == 1 ? clamp_strictly(at, 0, count - 1) : at;
 }
 
-struct Images {
+struct SampledImages {
   Tensor flat;  // [N, C, H * W]
   std::int64_t height = 0;
   std::int64_t width = 0;
 };
 
 // The elements at these rows and columns [N, H', W'], whole numbers; 0 outside.
-Tensor elements_at(const Images& images, const Tensor& row, const Tensor& column) {
+Tensor elements_at(const SampledImages& images, const Tensor& row, const Tensor& column) {
   const auto most_row = static_cast<double>(images.height - 1);
   const auto most_column = static_cast<double>(images.width - 1);
   const Tensor inside =
@@ -211,7 +211,7 @@ Value grid_sample(const Arguments& a) {
   const std::int64_t padding = a.integer(3);
   if (padding != 0 && padding != 1) a.fail(3, "0 (zeros) or 1 (border)");
   if (x.dim() != 4 || grid.dim() != 4 || grid.size(3) != 2) a.fail(1, "points [N, H, W, 2] of images");
-  const Images images{reshape(x, {x.size(0), x.size(1), x.size(2) * x.size(3)}), x.size(2), x.size(3)};
+  const SampledImages images{reshape(x, {x.size(0), x.size(1), x.size(2) * x.size(3)}), x.size(2), x.size(3)};
   const Tensor column = place_of(select(grid, 3, 0), x.size(3), a.flag(4), padding);
   const Tensor row = place_of(select(grid, 3, 1), x.size(2), a.flag(4), padding);
   if (mode == 1) return elements_at(images, round(row.detach()), round(column.detach()));

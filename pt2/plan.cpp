@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <set>
 #include <unordered_set>
 
@@ -84,8 +85,13 @@ class Planner {
   Value renamed(const Value& v) const;
   template <class F> static void each_ref(const Value& v, const F& f);
   void use(const Value& v, int step);
-  void decide_sharing(Step& step) const;
-  void drop_dtype_of_move(Step& step) const;
+  struct Copy {
+    const Layout& from;
+    const Layout& to;
+  };
+  std::optional<Copy> copy_of(const Step& step) const;
+  static void decide_sharing(Step& step, const Copy& copy);
+  static void drop_dtype_of_move(Step& step, const Copy& copy);
   void link_views(const Step& step);
   void plan_write(int index);
   void set_releases();
@@ -198,29 +204,28 @@ void Planner::use(const Value& v, int step) {
   });
 }
 
-// Whether PyTorch copied: it does if dtype or order of the elements in memory differ, or if it was told to.
-void Planner::decide_sharing(Step& step) const {
-  if (step.op->aliasing != Aliasing::may_view) return;
-  step.shares_known = false;
+// The layouts that PyTorch had of what a step may copy and of the result. None if the file does not say both.
+std::optional<Planner::Copy> Planner::copy_of(const Step& step) const {
   const Ref* const of = step.arguments.at(0).get<Ref>();
-  if (!of || step.outputs.empty() || step.outputs[0].values.empty()) return;
-  const auto copy = static_cast<std::size_t>(std::ranges::find(step.op->names, "copy") - step.op->names.begin());
-  const bool* const asked = copy < step.arguments.size() ? step.arguments[copy].get<bool>() : nullptr;
+  if (!of || step.outputs.empty() || step.outputs[0].values.empty()) return {};
   const Layout& from = graph_.layouts[static_cast<std::size_t>(of->id)];
   const Layout& to = graph_.layouts[static_cast<std::size_t>(step.outputs[0].values[0])];
-  if (from.dtype == 0 || to.dtype == 0) return;
+  if (from.dtype == 0 || to.dtype == 0) return {};
+  return Copy{from, to};
+}
+
+// Whether PyTorch copied: it does if dtype or order of the elements in memory differ, or if it was told to.
+void Planner::decide_sharing(Step& step, const Copy& copy) {
+  const auto flag = static_cast<std::size_t>(std::ranges::find(step.op->names, "copy") - step.op->names.begin());
+  const bool* const asked = flag < step.arguments.size() ? step.arguments[flag].get<bool>() : nullptr;
   step.shares_known = true;
-  step.shares = from.dtype == to.dtype && !(asked && *asked) && blocks_of(from) == blocks_of(to);
+  step.shares = copy.from.dtype == copy.to.dtype && !(asked && *asked) && blocks_of(copy.from) == blocks_of(copy.to);
 }
 
 // x.to(device) is exported as a cast to the dtype that x had there. It keeps the dtype that x has here, which a recipe
 // chooses.
-void Planner::drop_dtype_of_move(Step& step) const {
-  if (step.op->target != "aten.to.dtype_layout" || !step.shares_known) return;
-  const Ref* const of = step.arguments.at(0).get<Ref>();
-  const Layout& from = graph_.layouts[static_cast<std::size_t>(of->id)];
-  const Layout& to = graph_.layouts[static_cast<std::size_t>(step.outputs[0].values[0])];
-  if (from.dtype == to.dtype) step.arguments.at(1) = Value();
+void Planner::drop_dtype_of_move(Step& step, const Copy& copy) {
+  if (step.op->target == "aten.to.dtype_layout" && copy.from.dtype == copy.to.dtype) step.arguments.at(1) = Value();
 }
 
 // Notes which values share memory.
@@ -303,8 +308,14 @@ Plan Planner::make() {
   for (int i = 0; i < end; ++i) {
     Step& step = plan_.steps[static_cast<std::size_t>(i)];
     for (const Value& v : step.arguments) use(v, i);
-    decide_sharing(step);
-    drop_dtype_of_move(step);
+    if (step.op->aliasing == Aliasing::may_view) {
+      const std::optional<Copy> copy = copy_of(step);
+      step.shares_known = copy.has_value();
+      if (copy) {
+        decide_sharing(step, *copy);
+        drop_dtype_of_move(step, *copy);
+      }
+    }
     link_views(step);
   }
   for (const Output& out : graph_.outputs) {

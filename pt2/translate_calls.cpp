@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../core/support/message_text.h"
+#include "arguments.h"
 
 namespace gradual::pt2 {
 namespace {
@@ -213,10 +214,7 @@ const Fact* tensor_fact(const CallToPrint& call, const Value& v) {
   return fact.kind == Fact::Kind::tensor ? &fact : nullptr;
 }
 
-// bool < integer < floating.
-int kind_of(DType d) { return is_floating(d) ? 2 : is_integral(d) ? 1 : 0; }
-
-// The kind of a number, or -1.
+// The kind of a number as kind_rank(), or -1.
 int number_kind(const CallToPrint& call, const Value& v) {
   if (v.get<double>()) return 2;
   if (v.get<std::int64_t>()) return 1;
@@ -244,7 +242,7 @@ bool plain_arithmetic(const CallToPrint& call, bool floating) {
     highest = std::max(highest, number_kind(call, v));
   }
   if (!dtype || (floating && !is_floating(*dtype))) return false;
-  return highest <= kind_of(*dtype);
+  return highest <= kind_rank(*dtype);
 }
 
 bool holds(const CallToPrint& call, Need need) {

@@ -1,6 +1,7 @@
 #include "diagnosis_score.h"
 
 #include <fmt/format.h>
+#include <gradual/amp/site_name.h>
 #include <gradual/gradual.h>
 #include <gradual/inspect/cures.h>
 #include <gradual/lab/run.h>
@@ -196,7 +197,7 @@ Check check(const Instance& instance, const Instance& twin) {
 }
 
 bool is_site(const std::string& found, const std::vector<std::string>& sites) {
-  const std::string path = found.substr(0, found.find('#'));
+  const std::string path = amp::site_name(found).layer;
   return std::ranges::any_of(
       sites, [&](const std::string& site) { return is_inside(path, site, '.') || is_line_of(found, site); });
 }

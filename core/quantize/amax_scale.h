@@ -16,10 +16,7 @@ struct TensorScale {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) {
-    detail::margin_keys(s, key);
-    detail::product_keys(s, key);
-  }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::whole_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;
@@ -36,7 +33,7 @@ struct RowScale {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) { TensorScale::keys(s, key); }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::whole_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;
@@ -55,14 +52,7 @@ struct FloatBlocks {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) {
-    detail::margin_keys(s, key);
-    detail::block_keys(s, key);
-    key.always("scale", std::string_view("f32"));
-    key.ignored("scale_format", kScaleE4m3);
-    key.ignored("rule", ScaleRule::floor);
-    detail::product_keys(s, key);
-  }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::block_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;
@@ -83,14 +73,7 @@ struct FloatParts {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) {
-    detail::margin_keys(s, key);
-    detail::block_keys(s, key);
-    key.always("scale", std::string_view("f32"));
-    key.ignored("scale_format", kScaleE4m3);
-    key.ignored("rule", ScaleRule::floor);
-    detail::product_keys(s, key);
-  }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::block_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;

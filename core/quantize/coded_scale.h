@@ -16,14 +16,7 @@ struct CodedBlocks {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) {
-    detail::margin_keys(s, key);
-    detail::block_keys(s, key);
-    key.always("scale", std::string_view("coded"));
-    key("scale_format", s.scale_format);
-    key("rule", s.rule);
-    detail::product_keys(s, key);
-  }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::block_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;
@@ -46,14 +39,7 @@ struct CodedParts {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) {
-    detail::margin_keys(s, key);
-    detail::block_keys(s, key);
-    key.always("scale", std::string_view("coded"));
-    key("scale_format", s.scale_format);
-    key.always("rule", CodedRule::nearest);
-    detail::product_keys(s, key);
-  }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::block_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;
@@ -77,8 +63,7 @@ struct Nvfp4Blocks {
   template <class Self, class F> static void keys(Self& s, F& key) {
     key("block", s.block);
     key("square", s.square);
-    key("scale_format", s.scale_format);
-    key("rule", s.rule);
+    detail::coded_rule_keys(s, key);
     detail::product_keys(s, key);
   }
   void check(const Format& format) const;

@@ -16,14 +16,7 @@ struct PowerBlocks {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) {
-    detail::margin_keys(s, key);
-    detail::block_keys(s, key);
-    key("scale", s.scale);
-    key.ignored("scale_format", kScaleE4m3);
-    key("rule", s.rule);
-    detail::product_keys(s, key);
-  }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::block_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;
@@ -49,14 +42,7 @@ struct PowerParts {
   ScaleOracle oracle = ScaleOracle::transformer_engine;
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) {
-    detail::margin_keys(s, key);
-    detail::block_keys(s, key);
-    key("scale", s.scale);
-    key.ignored("scale_format", kScaleE4m3);
-    key("rule", s.rule);
-    detail::product_keys(s, key);
-  }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::block_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;

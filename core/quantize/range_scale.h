@@ -15,13 +15,7 @@ struct TensorRange {
 
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) {
-    key.always("margin", 0.0);
-    key.always("power_of_two", false);
-    key.always("zero_point", true);
-    key.ignored("oracle", ScaleOracle::transformer_engine);
-    key("product", s.product);
-  }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::whole_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;
@@ -37,7 +31,7 @@ struct RowRange {
 
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) { TensorRange::keys(s, key); }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::whole_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;
@@ -55,20 +49,7 @@ struct RangeBlocks {
   bool square = false;  // tiles of block x block elements
   ScaledProduct product = ScaledProduct::exact;
 
-  template <class Self, class F> static void keys(Self& s, F& key) {
-    key.always("margin", 0.0);
-    key.always("power_of_two", false);
-    key.always("zero_point", true);
-    key("block", s.block);
-    key("square", s.square);
-    key.always("part", 0);
-    key.always("inner_part", 0);
-    key.always("scale", std::string_view("f32"));
-    key.ignored("scale_format", kScaleE4m3);
-    key.ignored("rule", ScaleRule::floor);
-    key.ignored("oracle", ScaleOracle::transformer_engine);
-    key("product", s.product);
-  }
+  template <class Self, class F> static void keys(Self& s, F& key) { detail::block_kind_keys(s, key); }
   void check(const Format& format) const;
   std::string text() const;
   void set(detail::ScaleSpec& spec) const;

@@ -85,8 +85,8 @@ inline constexpr Format kScaleE4m3 = {.exponent_bits = 4, .mantissa_bits = 3, .b
 
 namespace detail {
 
-// Keys in JSON that several kinds share, in their order. A kind writes what it always has for the options that it
-// lacks.
+// Keys in JSON that several kinds share, in their order. For an option that a kind lacks it writes what it always has,
+// or a value that readers ignore.
 template <class Self, class F> void margin_keys(Self& s, F& key) {
   if constexpr (requires { s.margin; }) {
     key("margin", s.margin);
@@ -95,7 +95,8 @@ template <class Self, class F> void margin_keys(Self& s, F& key) {
     key.always("margin", 0.0);
     key.always("power_of_two", false);
   }
-  key.always("zero_point", false);
+  constexpr bool zero_points = requires { Self::kZeroPoints; };
+  key.always("zero_point", zero_points);
 }
 template <class Self, class F> void block_keys(Self& s, F& key) {
   key("block", s.block);
@@ -109,9 +110,38 @@ template <class Self, class F> void block_keys(Self& s, F& key) {
     key.always("inner_part", 0);
   }
 }
+template <class Self, class F> void rule_keys(Self& s, F& key) {
+  if constexpr (requires { s.scale; }) key("scale", s.scale);
+  else key.always("scale", std::string_view("f32"));
+  key.ignored("scale_format", kScaleE4m3);
+  if constexpr (requires { s.rule; }) key("rule", s.rule);
+  else key.ignored("rule", ScaleRule::floor);
+}
+template <class Self, class F> void coded_rule_keys(Self& s, F& key) {
+  key("scale_format", s.scale_format);
+  if constexpr (requires { s.rule; }) key("rule", s.rule);
+  else key.always("rule", CodedRule::nearest);
+}
 template <class Self, class F> void product_keys(Self& s, F& key) {
-  key("oracle", s.oracle);
+  if constexpr (requires { s.oracle; }) key("oracle", s.oracle);
+  else key.ignored("oracle", ScaleOracle::transformer_engine);
   key("product", s.product);
+}
+// All keys of the kinds named "tensor" and "row", and of those named "block".
+template <class Self, class F> void whole_kind_keys(Self& s, F& key) {
+  margin_keys(s, key);
+  product_keys(s, key);
+}
+template <class Self, class F> void block_kind_keys(Self& s, F& key) {
+  margin_keys(s, key);
+  block_keys(s, key);
+  if constexpr (requires { s.scale_format; }) {
+    key.always("scale", std::string_view("coded"));
+    coded_rule_keys(s, key);
+  } else {
+    rule_keys(s, key);
+  }
+  product_keys(s, key);
 }
 
 struct Scale;

@@ -79,6 +79,7 @@ void write_baseline(const Blocks& of, std::uint64_t block, std::uint32_t* words)
 
 [[gnu::target("avx512f")]] void write_avx512(const Blocks& of, std::uint64_t block, std::uint32_t* words) {
   constexpr int kVectors = 2;
+  constexpr __mmask8 kAll = 0xff;  // g++ 12 says that the intrinsics without a mask read an uninitialised vector
   const __m512i by0 = _mm512_set1_epi64(kMultipliers[0]);
   const __m512i by1 = _mm512_set1_epi64(kMultipliers[1]);
   constexpr int kThree = 0x96;  // the exclusive or of three
@@ -86,7 +87,7 @@ void write_baseline(const Blocks& of, std::uint64_t block, std::uint32_t* words)
   for (int v = 0; v < kVectors; ++v) {
     const __m512i first = _mm512_set1_epi64(static_cast<std::int64_t>(block) + 8 * v);
     c[v][0] = _mm512_add_epi64(first, _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
-    c[v][1] = _mm512_srli_epi64(c[v][0], 32);
+    c[v][1] = _mm512_maskz_srli_epi64(kAll, c[v][0], 32);
     c[v][2] = _mm512_set1_epi64(static_cast<std::int64_t>(of.stream));
     c[v][3] = _mm512_set1_epi64(static_cast<std::int64_t>(of.stream >> 32));
   }
@@ -94,10 +95,10 @@ void write_baseline(const Blocks& of, std::uint64_t block, std::uint32_t* words)
   __m512i key1 = _mm512_set1_epi64(static_cast<std::int64_t>(of.seed >> 32));
   for (int round = 0; round < kRounds; ++round) {
     for (auto& w : c) {
-      const __m512i product0 = _mm512_mul_epu32(w[0], by0);
-      const __m512i product1 = _mm512_mul_epu32(w[2], by1);
-      w[0] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(product1, 32), w[1], key0, kThree);
-      w[2] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(product0, 32), w[3], key1, kThree);
+      const __m512i product0 = _mm512_maskz_mul_epu32(kAll, w[0], by0);
+      const __m512i product1 = _mm512_maskz_mul_epu32(kAll, w[2], by1);
+      w[0] = _mm512_ternarylogic_epi64(_mm512_maskz_srli_epi64(kAll, product1, 32), w[1], key0, kThree);
+      w[2] = _mm512_ternarylogic_epi64(_mm512_maskz_srli_epi64(kAll, product0, 32), w[3], key1, kThree);
       w[1] = product1;
       w[3] = product0;
     }
@@ -108,8 +109,8 @@ void write_baseline(const Blocks& of, std::uint64_t block, std::uint32_t* words)
   const __m512i low = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0);
   const __m512i high = _mm512_set_epi64(15, 7, 14, 6, 13, 5, 12, 4);
   for (int v = 0; v < kVectors; ++v) {
-    const __m512i first = _mm512_mask_blend_epi32(kUpper, c[v][0], _mm512_slli_epi64(c[v][1], 32));
-    const __m512i second = _mm512_mask_blend_epi32(kUpper, c[v][2], _mm512_slli_epi64(c[v][3], 32));
+    const __m512i first = _mm512_mask_blend_epi32(kUpper, c[v][0], _mm512_maskz_slli_epi64(kAll, c[v][1], 32));
+    const __m512i second = _mm512_mask_blend_epi32(kUpper, c[v][2], _mm512_maskz_slli_epi64(kAll, c[v][3], 32));
     _mm512_storeu_si512(words + 32 * v, _mm512_permutex2var_epi64(first, low, second));
     _mm512_storeu_si512(words + 32 * v + 16, _mm512_permutex2var_epi64(first, high, second));
   }

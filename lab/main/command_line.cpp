@@ -181,9 +181,14 @@ void TaskArguments::read(const OptionParser& app) {
   if (!metric.empty()) info_of(Metric(metric));
 }
 
+// The model for a task that names none: for text, for images, for anything else.
+static std::string model_for_inputs(const Tensor& inputs) {
+  if (inputs.dtype() == DType::i64) return "gpt";
+  return inputs.dim() == 4 ? "cnn" : "mlp";
+}
+
 MakeModel TaskArguments::make_model(const data::Dataset& sample, const std::string& usual) {
-  const bool text = sample.inputs.dtype() == DType::i64;
-  if (model.empty()) model = !usual.empty() ? usual : text ? "gpt" : sample.inputs.dim() == 4 ? "cnn" : "mlp";
+  if (model.empty()) model = usual.empty() ? model_for_inputs(sample.inputs) : usual;
   const MakeModel fresh = model_for(model, sample);
   if (init.empty()) return fresh;
   return [fresh, state = load_safetensors(init).tensors, file = init] {

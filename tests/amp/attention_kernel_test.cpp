@@ -26,8 +26,10 @@
 
 using namespace gradual;
 using amp::AttentionPrecision;
+using attention_test::all_same;
 using attention_test::Case;
 using attention_test::hides_all_of_row;
+using attention_test::trained;
 using attention_test::visible;
 
 namespace {
@@ -84,12 +86,6 @@ std::vector<Tensor> by_reference(const Case& c, DType dtype, const AttentionPrec
   Writer writer;
   const ObserverScope scope(writer);
   return step(c, dtype, how);
-}
-
-bool all_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  bool same = a.size() == b.size();
-  for (std::size_t i = 0; same && i < a.size(); ++i) same = same_bits(a[i], b[i]);
-  return same;
 }
 
 Quantizer to(const char* name, const Scaling& scaling = NoScale()) {
@@ -245,45 +241,19 @@ TEST_CASE("attention's kernel: what it leaves to the reference") {
   CHECK_FALSE(amp::kernel_suits({}, f32, false));
 }
 
-namespace {
-
-struct Net : nn::Module {
-  nn::TransformerBlock& block = register_module("block", nn::TransformerBlock(16, 2, {.dropout = 0.1, .causal = true}));
-  Tensor forward(const Tensor& x) override { return block(x); }
-};
-
-std::vector<Tensor> trained(const amp::Recipe& recipe, Observer* observer, amp::CastStatsTable* counts = nullptr) {
-  default_generator() = Generator(5);
-  Net net;
-  amp::RecipeRun run(recipe, net, optim::AdamOptions{.lr = 1e-2});
-  std::optional<ObserverScope> scope;
-  std::optional<amp::CastStatsScope> counting;
-  if (observer) scope.emplace(*observer);
-  if (counts) counting.emplace(*counts);
-  for (std::uint64_t i = 0; i < 2; ++i) {
-    const Tensor x = random({2, 20, 16}, i);
-    run.step([&] { return square(net(x)).mean(); });
-  }
-  std::vector<Tensor> all;
-  for (const auto& [name, p] : net.named_parameters()) all.push_back(p.detach().clone());
-  return all;
-}
-
-}  // namespace
-
 TEST_CASE("attention's kernel: ledger, shadow, counts and an empty intervention change no bit") {
   for (const char* name : {"bf16-flash", "bf16-flash-shifted"}) {
     const amp::Recipe recipe = amp::recipe(name);
-    const std::vector<Tensor> alone = trained(recipe, nullptr);
+    const std::vector<Tensor> alone = trained(recipe);
     inspect::Ledger ledger;
     inspect::Shadow shadow;
     inspect::Intervention nothing({});
     Writer writer;
     for (Observer* const observer : {static_cast<Observer*>(&ledger), static_cast<Observer*>(&shadow),
                                      static_cast<Observer*>(&nothing), static_cast<Observer*>(&writer)})
-      CHECK(all_same(trained(recipe, observer), alone));
+      CHECK(all_same(trained(recipe, {.observer = observer}), alone));
     amp::CastStatsTable counts;
-    CHECK(all_same(trained(recipe, nullptr, &counts), alone));
+    CHECK(all_same(trained(recipe, {.counts = &counts}), alone));
     // 2 steps of 2 sequences, 2 heads and 20 x 20 scores, rounded in forward and once more in backward
     const auto found = counts.find({amp::Role::activation, "block.self_attn.p"});
     REQUIRE(found != counts.end());
@@ -294,16 +264,16 @@ TEST_CASE("attention's kernel: ledger, shadow, counts and an empty intervention 
 TEST_CASE("attention's kernel: its order of f32 sums is no accumulator that a ledger or an intervention knows") {
   const amp::Recipe recipe = amp::recipe("bf16-flash");
   inspect::Ledger ledger;
-  const std::vector<Tensor> alone = trained(recipe, &ledger);
+  const std::vector<Tensor> alone = trained(recipe, {.observer = &ledger});
   for (const auto& row : ledger.rows()) CHECK_MESSAGE(row.accumulator.empty(), row.op, " ", row.accumulator);
   inspect::Intervention exact_sums({{.part = inspect::ExactPart::sum}});
-  CHECK(all_same(trained(recipe, &exact_sums), alone));
+  CHECK(all_same(trained(recipe, {.observer = &exact_sums}), alone));
   CHECK(exact_sums.touched() == 0);
   amp::Recipe narrow = recipe;
   narrow.name = "narrow";
   narrow.quantization->attention->pv_accumulator = accumulator("fp16-acc");
   inspect::Intervention exact_pv({{.part = inspect::ExactPart::sum}});
-  trained(narrow, &exact_pv);
+  trained(narrow, {.observer = &exact_pv});
   CHECK(exact_pv.touched() > 0);
 }
 
@@ -313,11 +283,11 @@ TEST_CASE("attention's kernel: an intervention makes one operand exact") {
   coarse.quantization->attention->p = to("e2m1fn");
   amp::Recipe exact = coarse;
   exact.quantization->attention->p.reset();
-  const std::vector<Tensor> wanted = trained(exact, nullptr);
+  const std::vector<Tensor> wanted = trained(exact);
   inspect::Intervention of_p({{.site = "block.self_attn.p"}});
   inspect::Intervention of_v({{.site = "block.self_attn.v"}});
-  CHECK(all_same(trained(coarse, &of_p), wanted));
-  CHECK_FALSE(all_same(trained(coarse, &of_v), wanted));
-  CHECK_FALSE(all_same(trained(coarse, nullptr), wanted));
+  CHECK(all_same(trained(coarse, {.observer = &of_p}), wanted));
+  CHECK_FALSE(all_same(trained(coarse, {.observer = &of_v}), wanted));
+  CHECK_FALSE(all_same(trained(coarse), wanted));
   CHECK(of_p.touched() > 0);
 }

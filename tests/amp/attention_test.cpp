@@ -28,8 +28,11 @@
 
 using namespace gradual;
 using amp::AttentionPrecision;
+using attention_test::all_same;
 using attention_test::Case;
 using attention_test::hides_all_of_row;
+using attention_test::Net;
+using attention_test::trained;
 using attention_test::visible;
 
 namespace {
@@ -366,32 +369,6 @@ TEST_CASE("attention in blocks: nothing is drawn for a backward that does not co
 
 namespace {
 
-struct Net : nn::Module {
-  nn::TransformerBlock& block = register_module("block", nn::TransformerBlock(16, 2, {.dropout = 0.1, .causal = true}));
-  bool checkpointed = false;
-  Tensor forward(const Tensor& x) override {
-    if (!checkpointed) return block(x);
-    return checkpoint([this](const Tensor& t) { return block(t); }, x);
-  }
-};
-
-// The parameters after two steps.
-std::vector<Tensor> trained(const amp::Recipe& recipe, bool checkpointed, Observer* observer = nullptr) {
-  default_generator() = Generator(5);
-  Net net;
-  net.checkpointed = checkpointed;
-  amp::RecipeRun run(recipe, net, optim::AdamOptions{.lr = 1e-2});
-  std::optional<ObserverScope> scope;
-  if (observer) scope.emplace(*observer);
-  for (std::uint64_t i = 0; i < 2; ++i) {
-    const Tensor x = random({2, 20, 16}, i);
-    run.step([&] { return square(net(x)).mean(); });
-  }
-  std::vector<Tensor> all;
-  for (const auto& [name, p] : net.named_parameters()) all.push_back(p.detach().clone());
-  return all;
-}
-
 // The gradients of one step.
 std::vector<Tensor> gradients(const amp::Recipe& recipe) {
   default_generator() = Generator(5);
@@ -402,12 +379,6 @@ std::vector<Tensor> gradients(const amp::Recipe& recipe) {
   std::vector<Tensor> all;
   for (const auto& [name, p] : net.named_parameters()) all.push_back(p.grad().detach().clone());
   return all;
-}
-
-bool all_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  bool same = a.size() == b.size();
-  for (std::size_t i = 0; same && i < a.size(); ++i) same = same_bits(a[i], b[i]);
-  return same;
 }
 
 amp::Recipe stochastic_flash() {
@@ -428,8 +399,8 @@ struct Sites : Observer {
 }  // namespace
 
 TEST_CASE("attention in blocks: a recipe rounds the inside of a model's attention, whose operands are sites") {
-  const std::vector<Tensor> plain = trained(amp::recipe("fp32"), false);
-  const std::vector<Tensor> rounded = trained(amp::recipe("bf16-flash"), false);
+  const std::vector<Tensor> plain = trained(amp::recipe("fp32"));
+  const std::vector<Tensor> rounded = trained(amp::recipe("bf16-flash"));
   CHECK_FALSE(all_same(plain, rounded));
   const std::vector<Tensor> exact = gradients(amp::recipe("fp32"));
   const std::vector<Tensor> got = gradients(amp::recipe("bf16-flash"));
@@ -441,32 +412,32 @@ TEST_CASE("attention in blocks: a recipe rounds the inside of a model's attentio
     CHECK(norm(got[i] - exact[i]).item() <= std::sqrt(10.0) * 0x1p-9 * (norm(exact[i]).item() + 0x1p-10 * size));
   }
   Sites sites;
-  CHECK(all_same(rounded, trained(amp::recipe("bf16-flash"), false, &sites)));
+  CHECK(all_same(rounded, trained(amp::recipe("bf16-flash"), {.observer = &sites})));
   std::set<std::string> want;
   for (const char* name : {"q", "k", "v", "p", "do", "dp", "ds", "running", "o"})
     want.insert(std::string("block.self_attn.") + name);
   CHECK(sites.seen == want);
   amp::Recipe other = amp::recipe("bf16-flash");
   other.quantization->modules = {{"block", "fp32"}};
-  CHECK(all_same(plain, trained(other, false)));
+  CHECK(all_same(plain, trained(other)));
 }
 
 TEST_CASE("attention in blocks: a checkpointed segment has the same bits, with random rounding too") {
   amp::Recipe backward = amp::recipe("bf16-flash");
   backward.name = "stochastic backward";
   backward.quantization->attention->d_p->rounding.mode = RoundingMode::stochastic;
-  CHECK_FALSE(all_same(trained(backward, false), trained(amp::recipe("bf16-flash"), false)));
+  CHECK_FALSE(all_same(trained(backward), trained(amp::recipe("bf16-flash"))));
   for (const amp::Recipe& r : {amp::recipe("bf16-flash"), stochastic_flash(), backward}) {
     CAPTURE(r.name);
-    CHECK(all_same(trained(r, false), trained(r, true)));
+    CHECK(all_same(trained(r), trained(r, {.checkpointed = true})));
   }
-  CHECK_FALSE(all_same(trained(stochastic_flash(), false), trained(amp::recipe("bf16-flash"), false)));
+  CHECK_FALSE(all_same(trained(stochastic_flash()), trained(amp::recipe("bf16-flash"))));
 }
 
 TEST_CASE("attention in blocks: the shadow follows it exactly and changes no bit") {
   for (const char* name : {"bf16-flash", "bf16-flash-shifted"}) {
     inspect::Shadow shadow;
-    CHECK(all_same(trained(amp::recipe(name), false), trained(amp::recipe(name), false, &shadow)));
+    CHECK(all_same(trained(amp::recipe(name)), trained(amp::recipe(name), {.observer = &shadow})));
     int seen = 0;
     for (const inspect::ShadowRow& row : shadow.rows()) {
       CHECK_MESSAGE(row.not_exact.empty(), row.op, row.not_exact);
@@ -488,7 +459,7 @@ TEST_CASE("attention in blocks: the X-ray says on which side of its product each
        {&AttentionPrecision::q, &AttentionPrecision::k, &AttentionPrecision::v, &AttentionPrecision::p})
     (*r.quantization->attention).*field = blocks;
   inspect::XrayObserver xrays;
-  trained(r, false, &xrays);
+  trained(r, {.observer = &xrays});
   std::map<std::string, std::set<std::string>> operands;
   for (const auto& site : xrays.sites()) operands[site.layer].insert(site.operand);
   using Both = std::set<std::string>;

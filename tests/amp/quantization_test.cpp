@@ -252,8 +252,8 @@ struct Conv {
 };
 
 // An element of a [N, C, H, W] tensor; 0 outside of it.
-struct Images {
-  explicit Images(const Tensor& t) : values(t.detach().to_vector<float>()), sizes(t.sizes()) {}
+struct PaddedImages {
+  explicit PaddedImages(const Tensor& t) : values(t.detach().to_vector<float>()), sizes(t.sizes()) {}
   float operator()(std::int64_t n, std::int64_t c, std::int64_t y, std::int64_t x) const {
     if (y < 0 || x < 0 || y >= sizes[2] || x >= sizes[3]) return 0;
     return values[static_cast<std::size_t>(((n * sizes[1] + c) * sizes[2] + y) * sizes[3] + x)];
@@ -274,7 +274,7 @@ template <class F> Tensor table(std::array<std::int64_t, 3> d, std::array<std::i
 // The three products of a group as matrices with K last: forward over (kh, kw, c), dgrad over (kh, kw, o) with the
 // kernel turned, wgrad over (oh, ow, n).
 struct Products {
-  Products(const Conv& v, std::int64_t group, const Images& x, const Images& w, const Images& dy) {
+  Products(const Conv& v, std::int64_t group, const PaddedImages& x, const PaddedImages& w, const PaddedImages& dy) {
     const std::int64_t cs = v.c / v.attrs.groups;
     const std::int64_t os = v.o / v.attrs.groups;
     const std::int64_t oh = v.out(0);
@@ -363,11 +363,11 @@ TEST_CASE("convolutions are the products of their windows: blocks run along K of
         region.backward(y, dy);
         // One scale per tensor rounds the tensor; the others round its windows.
         const auto whole = [](const Tensor& t, const Quantizer& by, AmaxHistory& history) {
-          return Images(per_tensor(by) ? rounded(t, by, -1, history) : t);
+          return PaddedImages(per_tensor(by) ? rounded(t, by, -1, history) : t);
         };
-        const Images fx = whole(x, *q.forward_x, h.x);
-        const Images fw = whole(w, *q.forward_w, h.w);
-        const Images fdy = whole(dy, *q.dgrad_dy, h.dy);
+        const PaddedImages fx = whole(x, *q.forward_x, h.x);
+        const PaddedImages fw = whole(w, *q.forward_w, h.w);
+        const PaddedImages fdy = whole(dy, *q.dgrad_dy, h.dy);
         std::vector<Exact> forward, dgrad, wgrad;
         for (std::int64_t g = 0; g < v.attrs.groups; ++g) {
           const Products m(v, g, fx, fw, fdy);

@@ -56,7 +56,7 @@ template <class C> void store(std::int32_t type, C value, void* p, std::int64_t 
 
 // --- checks ---------------------------------------------------------------------------------------------------------
 
-struct Problem {
+struct MatmulCall {
   cublasLtMatmulDescOpaque_t how;
   cublasLtMatrixLayoutOpaque_t a, b, c, d;
   bool trans_a() const { return how.trans_a == CUBLAS_OP_T; }
@@ -73,7 +73,7 @@ struct Problem {
   std::int32_t bias_type() const { return how.bias_type == -1 ? d.type : how.bias_type; }
 };
 
-bool types_supported(const Problem& p) {
+bool types_supported(const MatmulCall& p) {
   if (p.c.type != p.d.type) return false;
   const std::int32_t a = p.a.type;
   const std::int32_t b = p.b.type;
@@ -87,7 +87,7 @@ bool types_supported(const Problem& p) {
   return a == b && (a == CUDA_R_32F || a == CUDA_R_16F || a == CUDA_R_16BF) && (d == a || d == CUDA_R_32F);
 }
 
-bool sizes_agree(const Problem& p) {
+bool sizes_agree(const MatmulCall& p) {
   const auto inner_b = static_cast<std::int64_t>(p.trans_b() ? p.b.cols : p.b.rows);
   const auto rows_a = static_cast<std::int64_t>(p.trans_a() ? p.a.cols : p.a.rows);
   const auto cols_b = static_cast<std::int64_t>(p.trans_b() ? p.b.rows : p.b.cols);
@@ -102,13 +102,13 @@ bool sizes_agree(const Problem& p) {
 }
 
 // f8: A transposed, B not, and everything in multiples of 16 bytes.
-bool f8_supported(const Problem& p) {
+bool f8_supported(const MatmulCall& p) {
   return p.trans_a() && !p.trans_b() && p.k() % 16 == 0 && p.m() * bytes_of(p.d.type) % 16 == 0 && p.a.ld % 16 == 0 &&
          p.b.ld % 16 == 0 && p.d.ld * bytes_of(p.d.type) % 16 == 0 && p.a.batch_stride % 16 == 0 &&
          p.b.batch_stride % 16 == 0;
 }
 
-cublasStatus_t epilogue_status(const Problem& p) {
+cublasStatus_t epilogue_status(const MatmulCall& p) {
   switch (p.how.epilogue) {
     case CUBLASLT_EPILOGUE_DEFAULT:
     case CUBLASLT_EPILOGUE_RELU: return CUBLAS_STATUS_SUCCESS;
@@ -133,7 +133,7 @@ cublasStatus_t epilogue_status(const Problem& p) {
   return p.bias_type() == p.table_bias_type() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-cublasStatus_t status_of(const Problem& p) {
+cublasStatus_t status_of(const MatmulCall& p) {
   if (!sizes_agree(p)) return CUBLAS_STATUS_INVALID_VALUE;
   if ((p.how.a_scale || p.how.b_scale) && !p.f8()) return CUBLAS_STATUS_INVALID_VALUE;
   if (!types_supported(p) || p.d.batch_count > kMostBatch || (p.f8() && !f8_supported(p)))
@@ -178,7 +178,7 @@ template <class C> C gelu_of(C x) {
 
 // The epilogue of element (i, j).
 template <class C>
-C finished(const Problem& p, C value, std::int64_t index, std::int64_t i, std::int64_t j, bool drops) {
+C finished(const MatmulCall& p, C value, std::int64_t index, std::int64_t i, std::int64_t j, bool drops) {
   if (p.has(CUBLASLT_EPILOGUE_BIAS)) value += static_cast<C>(load(p.bias_type(), p.how.bias, i));
   if (p.has_aux()) store(p.d.type, value, p.how.aux, index * p.how.aux_batch_stride + j * p.how.aux_ld + i);
   if (p.has(CUBLASLT_EPILOGUE_GELU)) value = gelu_of(value);
@@ -186,7 +186,7 @@ C finished(const Problem& p, C value, std::int64_t index, std::int64_t i, std::i
 }
 
 // The sums of the columns of op(B).
-template <class C> void sum_columns(const Problem& p, const std::vector<C>& b, bool narrow) {
+template <class C> void sum_columns(const MatmulCall& p, const std::vector<C>& b, bool narrow) {
   for (std::int64_t j = 0; j < p.n(); ++j) {
     C sum = 0;
     for (std::int64_t l = 0; l < p.k(); ++l) {
@@ -198,7 +198,7 @@ template <class C> void sum_columns(const Problem& p, const std::vector<C>& b, b
 }
 
 template <class C>
-void multiply(const Problem& p, const Data& data, C alpha, C beta, const cuda::emulator::CublasLt& faults) {
+void multiply(const MatmulCall& p, const Data& data, C alpha, C beta, const cuda::emulator::CublasLt& faults) {
   const bool tf32 = p.how.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   if (p.how.a_scale) alpha *= static_cast<C>(load(CUDA_R_32F, p.how.a_scale, 0));
   if (p.how.b_scale) alpha *= static_cast<C>(load(CUDA_R_32F, p.how.b_scale, 0));
@@ -354,7 +354,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   *found = 0;
   if (!handle || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
   if (cublaslt().fails_in_capture && cuda::emulator::captures() > 0) return CUBLAS_STATUS_INTERNAL_ERROR;
-  const Problem p{*product, *a, *b, *c, *d};
+  const MatmulCall p{*product, *a, *b, *c, *d};
   if (const cublasStatus_t status = status_of(p); status != CUBLAS_STATUS_SUCCESS) return status;
   if (cublaslt().calls_scales_invalid && (p.how.a_scale || p.how.b_scale)) return CUBLAS_STATUS_INVALID_VALUE;
   if (cublaslt().calls_bias_invalid && p.has(CUBLASLT_EPILOGUE_BIAS)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -381,7 +381,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                               const void* beta, const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algo, void* workspace,
                               std::size_t workspace_bytes, cudaStream_t stream) {
-  const Problem p{*product, *a_layout, *b_layout, *c_layout, *d_layout};
+  const MatmulCall p{*product, *a_layout, *b_layout, *c_layout, *d_layout};
   if (!handle || !alpha || !beta || !a || !b || !c || !d || !algo) return CUBLAS_STATUS_INVALID_VALUE;
   if (!workspace || workspace_bytes < algo->workspace || !is_aligned(workspace, 16)) return CUBLAS_STATUS_INVALID_VALUE;
   if (const cublasStatus_t status = status_of(p); status != CUBLAS_STATUS_SUCCESS) return status;

@@ -13,13 +13,13 @@ namespace {
 using Dims = std::array<std::int64_t, 4>;
 
 // x, w and y of a convolution: two operands and the result.
-struct Problem {
+struct ConvTensors {
   const GraphOperation& how;
   const GraphTensor& x;
   const GraphTensor& w;
   const GraphTensor& y;
 };
-Problem problem_of(const Graph& graph) {
+ConvTensors tensors_of(const Graph& graph) {
   const GraphOperation& op = graph.operations[0];
   const GraphTensor& a = graph.tensors.at(op.x);
   const GraphTensor& b = graph.tensors.at(op.b);
@@ -43,7 +43,7 @@ std::int64_t offset(const Dims& stride, std::int64_t a, std::int64_t b, std::int
 }
 
 // f(element of x, of w, of y) for every product of the convolution.
-template <class F> void each_product(const Problem& p, const F& f) {
+template <class F> void each_product(const ConvTensors& p, const F& f) {
   const std::int64_t groups = p.x.sizes[1] / p.w.sizes[1];
   const std::int64_t outputs = p.w.sizes[0] / groups;
   for (std::int64_t n = 0; n < p.y.sizes[0]; ++n)
@@ -81,7 +81,7 @@ template <class C> std::vector<C> loaded(const GraphTensor& t, const GraphData& 
   return values;
 }
 
-template <class C> void compute(const Problem& p, const GraphData& data, bool tf32) {
+template <class C> void compute(const ConvTensors& p, const GraphData& data, bool tf32) {
   const std::int64_t id = p.how.y;
   const GraphTensor& made = p.x.id == id ? p.x : p.w.id == id ? p.w : p.y;
   using Values = std::vector<C>;
@@ -130,7 +130,7 @@ void check_sizes(const GraphTensor& x, const GraphTensor& w, const GraphTensor& 
 }
 
 bool has_convolution_engine(const Graph& graph) {
-  const Problem p = problem_of(graph);
+  const ConvTensors p = tensors_of(graph);
   const bool last = is_channels_last(p.x) && is_channels_last(p.w) && is_channels_last(p.y);
   const bool planar = is_planar(p.x) && is_planar(p.w) && is_planar(p.y);
   if (graph.operations.size() != 1 || refuses("convolution") || !(planar || last)) return false;
@@ -138,7 +138,7 @@ bool has_convolution_engine(const Graph& graph) {
 }
 
 void run_convolution(const Graph& graph, const GraphData& data, bool tensor_cores) {
-  const Problem p = problem_of(graph);
+  const ConvTensors p = tensors_of(graph);
   if (p.x.type == CUDNN_DATA_DOUBLE) compute<double>(p, data, false);
   else compute<float>(p, data, tensor_cores && p.x.type == CUDNN_DATA_FLOAT);
 }

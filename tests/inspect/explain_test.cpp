@@ -12,8 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "between.h"
+
 using namespace gradual;
 using inspect::Cause;
+using test::Between;
 
 namespace {
 
@@ -44,15 +47,6 @@ inspect::Explained explained(const std::string& recipe, const Loop& loop, int tr
   MESSAGE(to_string(e));
   return e;
 }
-
-// Linear, f, linear.
-struct Between : nn::Module {
-  std::function<Tensor(const Tensor&)> f;
-  nn::Linear& in = register_module("in", nn::Linear(64, 64));
-  nn::Linear& out = register_module("out", nn::Linear(64, 10));
-  explicit Between(std::function<Tensor(const Tensor&)> between) : f(std::move(between)) {}
-  Tensor forward(const Tensor& x) override { return out(f(in(x.reshape({x.size(0), 64})))); }
-};
 
 struct Negated : Function {
   std::vector<Tensor> forward(const std::vector<Tensor>& x) override { return {x[0] * 3}; }

@@ -24,11 +24,11 @@ using namespace gradual;
 
 namespace {
 
-struct Problem {
+struct ModelAndBatch {
   data::Split split;
   std::shared_ptr<nn::Module> model;
   Tensor x, y;
-  explicit Problem(const std::string& name)
+  explicit ModelAndBatch(const std::string& name)
       : split(lab::data_for(name == "gpt" ? "addition" : "digits").load(0)),
         model((default_generator().manual_seed(1), lab::model_for(name, split.train)())),
         x(split.train.inputs.narrow(0, 0, 32).contiguous()),
@@ -62,7 +62,7 @@ const inspect::GradientSite& site(const inspect::GradientSites& all, std::string
 }  // namespace
 
 TEST_CASE("gradient_sites: the one low operand makes the whole error, in the gradients that it reaches") {
-  const Problem p("mlp");
+  const ModelAndBatch p("mlp");
   const inspect::GradientSites all = p.sites(quantised({.wgrad_dy = Quantizer{.format = format("e4m3fn")}}));
   REQUIRE(all.sites.size() == 3);  // three layers, one operand
   const inspect::GradientSite& first = site(all, "1", inspect::SiteRole::wgrad_dy);
@@ -77,7 +77,7 @@ TEST_CASE("gradient_sites: the one low operand makes the whole error, in the gra
 }
 
 TEST_CASE("gradient_sites: a layer of coarse format stands out") {
-  const Problem p("cnn");
+  const ModelAndBatch p("cnn");
   amp::Recipe r = amp::recipe("e4m3");
   r.name = "one-layer";
   r.quantization->modules = {{"4", "e3m2"}};
@@ -90,7 +90,7 @@ TEST_CASE("gradient_sites: a layer of coarse format stands out") {
 TEST_CASE("gradient_sites: parameters, buffers and random numbers are as before; the same twice") {
   for (const char* recipe : {"fp8-current", "amp-bf16", "mxfp4", "e4m3:stochastic", "fp8-delayed"}) {
     CAPTURE(std::string(recipe));
-    const Problem p("cnn");
+    const ModelAndBatch p("cnn");
     const std::vector<std::uint64_t> before = p.bits();
     const RandomKey key = default_generator().state();
     const inspect::GradientSites first = p.sites(amp::recipe(recipe));
@@ -104,7 +104,7 @@ TEST_CASE("gradient_sites: parameters, buffers and random numbers are as before;
 }
 
 TEST_CASE("gradient_sites: what a site in f32 saves of the loss is the loss without it") {
-  const Problem p("mlp");
+  const ModelAndBatch p("mlp");
   const auto loss_under = [&p](const amp::Recipe& recipe) {
     const amp::RecipeScope scope(recipe, Device::cpu());
     return p.loss().item();
@@ -172,13 +172,13 @@ TEST_CASE("gradient_sites: a saving is no share: it has another sign where a lat
   CHECK(contradictions > 0);
   CHECK(contradictions < 20);
   // The table says which of the two it shows.
-  const Problem p("mlp");
+  const ModelAndBatch p("mlp");
   const std::string text = to_string(p.sites(quantised({.forward_x = Quantizer{.format = format("e2m1fn")}})));
   CHECK(text.find("saves loss: by a replay in which later layers round anew") != std::string::npos);
 }
 
 TEST_CASE("gradient_sites: an autocast recipe's layers") {
-  const Problem p("mlp");
+  const ModelAndBatch p("mlp");
   const inspect::GradientSites all = p.sites(amp::recipe("amp-bf16"));
   REQUIRE(all.sites.size() == 9);
   for (const inspect::GradientSite& s : all.sites) {
@@ -218,7 +218,7 @@ TEST_CASE("gradient_sites: operands and stored outputs of an autocast recipe are
 }
 
 TEST_CASE("gradient_sites: the update is the rounding of the gradient that the optimizer reads") {
-  const Problem p("mlp");
+  const ModelAndBatch p("mlp");
   const Quantizer q{.format = format("e4m3fn"), .scaling = TensorScale{}};
   const inspect::GradientSites all = p.sites(quantised({.weight_gradient = q}));
   REQUIRE(all.sites.size() == 3);
@@ -238,7 +238,7 @@ TEST_CASE("gradient_sites: the update is the rounding of the gradient that the o
 }
 
 TEST_CASE("gradient_sites: pairs of sites are replayed where the sites one by one leave much of the loss") {
-  const Problem p("mlp");
+  const ModelAndBatch p("mlp");
   amp::Recipe low = quantised({.forward_x = Quantizer{.format = format("e2m1fn")}});
   const inspect::GradientSites all = p.sites(low);
   const auto saved_without = [&](const std::vector<std::string>& layers) {
@@ -268,14 +268,14 @@ TEST_CASE("gradient_sites: pairs of sites are replayed where the sites one by on
 }
 
 TEST_CASE("gradient_sites: a recipe whose sites cannot be told apart is an Error") {
-  const Problem p("mlp");
+  const ModelAndBatch p("mlp");
   CHECK_THROWS_WITH_AS(static_cast<void>(p.sites(amp::recipe("fp16-pure"))), doctest::Contains("fp16-pure is neither"),
                        Error);
 }
 
 TEST_CASE("diff: the first op whose error departs, and what makes the losses differ") {
   const auto shadow_of = [](const amp::Recipe& recipe, const auto& use) {
-    Problem p("cnn");
+    ModelAndBatch p("cnn");
     default_generator().manual_seed(2);
     amp::RecipeRun run(recipe, *p.model, optim::AdamWOptions{.lr = 2e-3});
     inspect::Shadow shadow(*p.model, &run.optimizer(), {.attribution = true});

@@ -11,8 +11,11 @@
 #include <limits>
 #include <variant>
 
+#include "between.h"
+
 using namespace gradual;
 using inspect::Cause;
+using test::Between;
 
 namespace {
 
@@ -29,14 +32,6 @@ data::Split spoiled(std::int64_t n, double value) {
 }
 std::shared_ptr<nn::Module> mlp() { return lab::make_mlp(64, 10); }
 
-// Linear in, f, Linear out.
-struct Between : nn::Module {
-  std::function<Tensor(const Tensor&)> f;
-  nn::Linear& in = register_module("in", nn::Linear(64, 64));
-  nn::Linear& out = register_module("out", nn::Linear(64, 10));
-  explicit Between(std::function<Tensor(const Tensor&)> between) : f(std::move(between)) {}
-  Tensor forward(const Tensor& x) override { return out(f(in(x.reshape({x.size(0), 64})))); }
-};
 lab::MakeModel between(std::function<Tensor(const Tensor&)> f) {
   return [f] { return std::make_shared<Between>(f); };
 }

@@ -19,9 +19,12 @@
 #include <string>
 #include <vector>
 
+#include "between.h"
+
 using namespace gradual;
 using inspect::Cause;
 using inspect::ExactPart;
+using test::Between;
 
 namespace {
 
@@ -120,6 +123,42 @@ TEST_CASE("zeroed and clipped elements of an operand are made exact apart") {
   CHECK(equal(error({{.part = ExactPart::operand, .first = 1}}), rounded));
 }
 
+TEST_CASE("what is made exact at one weight of a layer is exact in the whole layer, and in no other") {
+  const amp::Recipe mx = amp::recipe("mxfp4");
+  nn::Sequential model(nn::Linear(32, 32), nn::Linear(32, 4));
+  const Tensor x = rand({2, 32});
+  const auto output = [&](const std::string& site) {
+    inspect::Intervention made({{.part = ExactPart::operand, .site = site}});
+    const ObserverScope scope(made);
+    const NoGrad off;
+    const amp::RecipeScope recipe(mx);
+    return model(x);
+  };
+  CHECK_FALSE(equal(output("1"), output("elsewhere")));
+  CHECK(equal(output("1#2"), output("1")));
+  CHECK_FALSE(equal(output("1#2"), output("0#2")));
+}
+
+TEST_CASE("a trial makes a finding's numbers exact everywhere, or else takes its own edit, or else its first cure") {
+  const amp::Recipe half = amp::recipe("fp16-pure");
+  inspect::Finding f{.cause = Cause::second_moment,
+                     .cures = {inspect::cures::masters(half), inspect::cures::bf16(half)},
+                     .exact = {{.part = ExactPart::sum, .site = "in"}},
+                     .alone = inspect::cures::state_in_f32(half)};
+  CHECK(f.trial().exact == std::vector<inspect::Exact>{{.part = ExactPart::sum}});
+  CHECK(f.trial().edit == nullptr);
+  f.exact.clear();
+  CHECK(f.trial().edit == &*f.alone);
+  f.alone.reset();
+  CHECK(f.trial().edit == &f.cures[0]);
+  CHECK(f.can_be_tried());
+  f.precision = false;
+  CHECK_FALSE(f.can_be_tried());
+  f.precision = true;
+  f.cures.clear();
+  CHECK_FALSE(f.can_be_tried());
+}
+
 TEST_CASE("a trial without a change has the bits of the run") {
   for (const char* name : {"mxfp4", "e4m3", "fp8-delayed", "bf16-pure"}) {
     CAPTURE(name);
@@ -197,18 +236,6 @@ TEST_CASE("RCEIL is no cure of scales that no rule chooses, and a cure runs a st
   CHECK_FALSE(trials.runs(inspect::edit(pure, inspect::cures::ops_in_f32(pure, {"add"}).recipe)));
   CHECK(trials.runs(inspect::edit(pure, inspect::cures::ops_and_norms_in_f32(pure, {"add"}).recipe)));
 }
-
-namespace {
-
-struct Between : nn::Module {
-  std::function<Tensor(const Tensor&)> f;
-  nn::Linear& in = register_module("in", nn::Linear(64, 64));
-  nn::Linear& out = register_module("out", nn::Linear(64, 10));
-  explicit Between(std::function<Tensor(const Tensor&)> between) : f(std::move(between)) {}
-  Tensor forward(const Tensor& x) override { return out(f(in(x.reshape({x.size(0), 64})))); }
-};
-
-}  // namespace
 
 TEST_CASE("the cures of a static loss scale that is too high begin with one that fits, and each has run a step") {
   const amp::Recipe high = amp::recipe("fp16-static:1048576");

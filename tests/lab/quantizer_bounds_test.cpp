@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "recorded_step.h"
+
 using namespace gradual;
 
 namespace {
@@ -261,11 +263,7 @@ lab::StudyOptions early(std::int64_t step) { return {.step = step, .batch = 16, 
 
 StateDict recorded(const amp::Recipe& recipe) {
   lab::Study study(net(), lab::data_for("digits"), recipe, early(0));
-  lab::RecordedOps ops(study.model());
-  const UnfusedScope parts;
-  const ObserverScope scope(ops);
-  study.step();
-  return lab::values_of(ops);
+  return test::recorded_step(study);
 }
 
 }  // namespace

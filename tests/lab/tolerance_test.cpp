@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "recorded_step.h"
+
 using namespace gradual;
 
 namespace {
@@ -93,11 +95,7 @@ lab::MakeModel net(const Planted& bug) {
 
 StateDict recorded(const Planted& bug, const amp::Recipe& recipe) {
   lab::Study study(net(bug), lab::data_for("digits"), recipe, early(0));
-  lab::RecordedOps ops(study.model());
-  const UnfusedScope parts;
-  const ObserverScope scope(ops);
-  study.step();
-  return lab::values_of(ops);
+  return test::recorded_step(study);
 }
 
 }  // namespace

@@ -115,6 +115,6 @@ TEST_CASE("a unit-scaled step under unscaled-fp8 reads its weights as weights an
   }
   CHECK(last < first / 3);
   std::vector<std::string> sites;
-  for (const auto& site : run.quantization()->sites()) sites.push_back(site->name);
+  for (const auto& site : run.quantization()->sites()) sites.push_back(to_string(site->name));
   CHECK(sites == std::vector<std::string>{"0", "2"});
 }

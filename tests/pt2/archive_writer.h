@@ -1,9 +1,11 @@
 // Archives made by hand.
 #pragma once
 
+#include <gradual/pt2/module.h>
 #include <zlib.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -84,5 +86,10 @@ inline std::string graph_of(const std::vector<std::string>& nodes, const std::ve
 }
 
 inline std::string archive_of(const std::string& graph) { return zip_of({{"m/models/model.json", graph}}); }
+
+inline std::shared_ptr<gradual::pt2::ExportedModule> made(const std::vector<std::string>& nodes,
+                                                          const std::vector<std::string>& outputs) {
+  return gradual::pt2::load_bytes(archive_of(graph_of(nodes, outputs)), "made.pt2");
+}
 
 }  // namespace test

@@ -16,6 +16,7 @@
 
 using namespace gradual;
 using test::graph_of;
+using test::made;
 using test::message_of;
 using test::node;
 using test::number;
@@ -25,11 +26,6 @@ namespace {
 
 std::shared_ptr<pt2::ExportedModule> tiny(const std::string& name) {
   return pt2::load(source_dir() + "/tests/golden/pt2/" + name + ".pt2");
-}
-
-std::shared_ptr<pt2::ExportedModule> made(const std::vector<std::string>& nodes,
-                                          const std::vector<std::string>& outputs) {
-  return pt2::load_bytes(test::archive_of(graph_of(nodes, outputs)), "made.pt2");
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -18,6 +18,7 @@
 
 using namespace gradual;
 using test::graph_of;
+using test::made;
 using test::message_of;
 using test::node;
 using test::number;
@@ -26,11 +27,6 @@ using test::tensor;
 namespace {
 
 using Named = std::vector<std::pair<std::string, std::string>>;
-
-std::shared_ptr<pt2::ExportedModule> made(const std::vector<std::string>& nodes,
-                                          const std::vector<std::string>& outputs) {
-  return pt2::load_bytes(test::archive_of(graph_of(nodes, outputs)), "made.pt2");
-}
 
 std::string real(const std::string& text) { return R"({"as_float":)" + text + "}"; }
 std::string truth(bool value) { return std::string(R"({"as_bool":)") + (value ? "true}" : "false}"); }

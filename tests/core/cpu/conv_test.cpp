@@ -68,12 +68,12 @@ Tensor random(const Shape& sizes, DType dtype, std::uint64_t seed) {
   return randn(sizes, {.dtype = DType::f64}, g).to(dtype);
 }
 
-struct Problem {
+struct ConvOperands {
   Tensor x, w, bias, dy;
   ConvAttrs attrs;
 };
-Problem make(const Case& c, DType dtype) {
-  Problem p;
+ConvOperands make(const Case& c, DType dtype) {
+  ConvOperands p;
   p.attrs = c.attrs;
   p.x = random({c.n, c.channels, c.height, c.width}, dtype, 1);
   p.w = random({c.outputs, c.channels / c.attrs.groups, c.kernel[0], c.kernel[1]}, dtype, 2);
@@ -99,7 +99,7 @@ struct Sums {
 struct Reference {
   Sums y, dx, dw;
 };
-Reference reference(const Problem& p) {
+Reference reference(const ConvOperands& p) {
   const auto x = p.x.to_vector<double>();
   const auto w = p.w.to_vector<double>();
   const auto b = p.bias.to_vector<double>();
@@ -160,7 +160,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 struct Results {
   Tensor y, dx, dw;
 };
-Results run(const Problem& p) {
+Results run(const ConvOperands& p) {
   return {conv2d(p.x, p.w, p.bias, p.attrs), conv2d_backward_input(p.dy, p.w, sized(p.attrs, p.x)),
           conv2d_backward_weight(p.dy, p.x, sized(p.attrs, p.w))};
 }
@@ -171,7 +171,7 @@ TEST_CASE("conv2d and its two gradients") {
   for (std::size_t i = 0; i < kCases.size(); ++i) {
     CAPTURE(i);
     for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-      const Problem p = make(kCases[i], dtype);
+      const ConvOperands p = make(kCases[i], dtype);
       const Results got = run(p);
       const Reference want = reference(p);
       CHECK(got.y.dtype() == dtype);
@@ -187,9 +187,9 @@ TEST_CASE("conv2d and its two gradients") {
 
 TEST_CASE("convolutions round narrow inputs once, after f32 sums") {
   for (std::size_t i : {std::size_t{0}, std::size_t{2}, std::size_t{8}}) {
-    const Problem half = make(kCases[i], DType::f16);
-    const Problem wide{half.x.to(DType::f32), half.w.to(DType::f32), half.bias.to(DType::f32), half.dy.to(DType::f32),
-                       half.attrs};
+    const ConvOperands half = make(kCases[i], DType::f16);
+    const ConvOperands wide{half.x.to(DType::f32), half.w.to(DType::f32), half.bias.to(DType::f32),
+                            half.dy.to(DType::f32), half.attrs};
     const Results got = run(half);
     const Results want = run(wide);
     CHECK(same_bits(got.y, want.y.to(DType::f16)));
@@ -201,7 +201,7 @@ TEST_CASE("convolutions round narrow inputs once, after f32 sums") {
 namespace {
 
 // Channels-last, and with gaps everywhere.
-std::vector<Problem> other_layouts(const Problem& p) {
+std::vector<ConvOperands> other_layouts(const ConvOperands& p) {
   const auto twice = [](const Tensor& t) { return stack({t, t}, 4).select(4, 1); };
   return {{channels_last(p.x), channels_last(p.w), p.bias, channels_last(p.dy), p.attrs},
           {twice(p.x), twice(p.w), stack({p.bias, p.bias}, 1).select(1, 0), twice(p.dy), p.attrs}};
@@ -209,13 +209,13 @@ std::vector<Problem> other_layouts(const Problem& p) {
 bool same_bits(const Results& a, const Results& b) {
   return same_bits(a.y, b.y) && same_bits(a.dx, b.dx) && same_bits(a.dw, b.dw);
 }
-Results run_on(int threads, const Problem& p) {
+Results run_on(int threads, const ConvOperands& p) {
   const ThreadsScope scope(threads);
   return run(p);
 }
 
 // Operands rounded to TF32 through f64: the nearest multiple of 2^(e-10).
-Problem with_tf32(const Problem& p) {
+ConvOperands with_tf32(const ConvOperands& p) {
   const auto rounded = [](const Tensor& t) {
     std::vector<double> v = t.to_vector<double>();
     for (double& value : v) {
@@ -239,10 +239,10 @@ TEST_CASE("convolutions keep channels-last, and give the same bits in any layout
   for (std::size_t i = 0; i < kCases.size(); ++i) {
     CAPTURE(i);
     for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-      const Problem p = make(kCases[i], dtype);
+      const ConvOperands p = make(kCases[i], dtype);
       const Reference want = reference(p);
       const std::int64_t taps = p.w.size(2) * p.w.size(3);
-      for (const Problem& other : other_layouts(p)) {
+      for (const ConvOperands& other : other_layouts(p)) {
         const Results got = run(other);
         if (p.x.size(1) > 1 && p.dy.size(1) > 1) CHECK((got.y.strides()[1] == 1) == (other.x.strides()[1] == 1));
         check_near(got.y, want.y, p.w.size(1) * taps + 1);
@@ -259,7 +259,7 @@ TEST_CASE("convolutions give the same bits on any number of threads, with oneDNN
           doctest::test_suite("slow")) {
   for (const Case& c : kThreaded) {
     for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
-      const Problem p = make(c, dtype);
+      const ConvOperands p = make(c, dtype);
       CHECK(same_bits(run_on(5, p), run_on(5, p)));
       {
         const CpuBackendScope eigen(CpuBackend::eigen);
@@ -281,7 +281,7 @@ TEST_CASE("convolutions give the same bits on any number of threads, with oneDNN
 }
 
 TEST_CASE("convolutions without bias, without images, in f8 and in TF32") {
-  const Problem p = make(kCases[0], DType::f32);
+  const ConvOperands p = make(kCases[0], DType::f32);
   CHECK(same_bits(conv2d(p.x, p.w, {}, p.attrs), conv2d(p.x, p.w, zeros({4}), p.attrs)));
   const Tensor none = zeros({0, 3, 6, 7});
   CHECK(conv2d(none, p.w, p.bias, p.attrs).sizes() == Shape{0, 4, 6, 7});
@@ -311,9 +311,9 @@ TEST_CASE("convolutions of a batch in parts: f16, f8 and TF32 give the bits of f
         CAPTURE(fixed);
         const ThreadsScope on(threads);
         set_deterministic(fixed);
-        const Problem half = make(kThreaded[i], DType::f16);
-        const Problem wide{half.x.to(DType::f32), half.w.to(DType::f32), half.bias.to(DType::f32),
-                           half.dy.to(DType::f32), half.attrs};
+        const ConvOperands half = make(kThreaded[i], DType::f16);
+        const ConvOperands wide{half.x.to(DType::f32), half.w.to(DType::f32), half.bias.to(DType::f32),
+                                half.dy.to(DType::f32), half.attrs};
         CastCounts counted, expected;
         const Results want = run(wide);
         const Results rounded = [&] {
@@ -344,7 +344,7 @@ TEST_CASE("convolutions of a batch in parts: f16, f8 and TF32 give the bits of f
 }
 
 TEST_CASE("convolutions in f16 make no f32 copy of all images") {
-  const Problem p = make(kThreaded[1], DType::f16);
+  const ConvOperands p = make(kThreaded[1], DType::f16);
   for (const CpuBackend backend : testing::cpu_backends()) {
     const CpuBackendScope scope(backend);
     const ThreadsScope one(1);

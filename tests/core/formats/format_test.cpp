@@ -11,7 +11,7 @@ using namespace gradual;
 using test::contains;
 using test::message_of;
 
-TEST_CASE("errors of invalid formats") {
+TEST_CASE("errors of names and widths that are no format") {
   const auto of = [](auto f) { return message_of(f); };
   CHECK(contains(of([] { Format::ieee(9, 2); }), "format e9m2: 9 exponent bits; allowed are 1 to 8"));
   CHECK(contains(of([] { Format::ieee(0, 2); }), "0 exponent bits; allowed are 1 to 8"));
@@ -38,6 +38,9 @@ TEST_CASE("errors of invalid formats") {
     CHECK(contains(of([&] { format(text); }), "no format '"));
   CHECK(contains(of([] { format("e-4m3"); }), "-4 exponent bits; allowed are 1 to 8"));
   CHECK(contains(of([] { format_of(DType::i32); }), "i32 has no format"));
+}
+
+TEST_CASE("errors of fields that together are no format") {
   struct Row {
     Format f;
     const char* message;

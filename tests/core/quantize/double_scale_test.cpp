@@ -13,6 +13,7 @@
 #include "support/tensors.h"
 
 using namespace gradual;
+using test::amax_of;
 using test::contains;
 using test::e2m1;
 using test::message_of;
@@ -30,12 +31,6 @@ std::vector<float> spread(std::size_t rows, std::size_t k, std::uint64_t seed) {
   std::vector<float> x = randn({static_cast<std::int64_t>(rows * k)}, {}, g).to_vector<float>();
   for (std::size_t i = 0; i < x.size(); ++i) x[i] *= std::exp2(static_cast<float>(i / 48 % 9) * 3 - 12);
   return x;
-}
-
-float amax_of(const float* x, std::size_t n) {
-  float most = 0;
-  for (std::size_t i = 0; i < n; ++i) most = std::max(most, std::abs(x[i]));
-  return most;
 }
 
 // To nearest in e4m3fn, ties to the even code.

@@ -1,6 +1,7 @@
-// Rounding to e2m1 by comparing all values.
+// References for scales of blocks of e2m1: rounding by comparing all values, and the largest magnitude.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
@@ -17,6 +18,12 @@ inline double e2m1(double x) {
     if (now < before || (now == before && i % 2 == 0)) best = i;
   }
   return std::copysign(all[best], x);
+}
+
+inline float amax_of(const float* x, std::size_t n) {
+  float most = 0;
+  for (std::size_t i = 0; i < n; ++i) most = std::max(most, std::abs(x[i]));
+  return most;
 }
 
 }  // namespace test

@@ -12,6 +12,7 @@
 #include "support/tensors.h"
 
 using namespace gradual;
+using test::amax_of;
 using test::contains;
 using test::e2m1;
 using test::message_of;
@@ -25,12 +26,6 @@ std::vector<float> spread(std::int64_t n, std::uint64_t seed) {
   Generator g(seed);
   return (exp(rand({n}, {}, g) * 4 - 2) * randn({n}, {}, g)).to_vector<float>();
 }
-float amax_of(const float* x, std::size_t n) {
-  float most = 0;
-  for (std::size_t i = 0; i < n; ++i) most = std::max(most, std::abs(x[i]));
-  return most;
-}
-
 // The numbers of e4m3fn from 0 on, in order.
 std::vector<double> scale_numbers() {
   std::vector<double> all;

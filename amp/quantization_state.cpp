@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <utility>
+
+#include "../autograd/grad_mode.h"
+#include "../core/ops/dispatch.h"
+#include "../core/ops/ops.h"
+#include "quantization_parts.h"
+#include "recipe.h"
+
+namespace gradual::amp {
+namespace {
+
+using Site = QuantizationState::Site;
+
+void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
+  if (const DelayedScale* const scaling = delayed(q); scaling && h.is_staged) h.advance(*scaling, q->format);
+}
+
+// Gives a step without a value the staged one.
+void begin_step(AmaxHistory& h, const Tensor& step) {
+  if (!h.is_staged) return;
+  const NoGrad off;
+  const StageScope amp(chain().amp, nullptr);
+  const StageScope unseen(chain().observe, nullptr);
+  const StageScope exact(chain().results, nullptr);
+  const double first = h.staged;
+  h.forget_staged();
+  if (step.item<double>() == 0) step.fill_(first);
+}
+
+void store(StateDict& state, const std::string& name, AmaxHistory& h) {
+  if (h.read().amax.empty()) return;
+  state.set(name + ".scale", static_cast<double>(h.scale));
+  state.set(name + ".amax", from_data(h.amax, {static_cast<std::int64_t>(h.amax.size())}));
+}
+
+// h has just been reset, so its fields are newer than what a GPU has.
+void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
+  if (!state.contains(name + ".scale")) return;
+  h.scale = static_cast<float>(state.real(name + ".scale"));
+  h.amax = state.tensor(name + ".amax").to_vector<float>();
+}
+
+}  // namespace
+
+QuantizationState::QuantizationState(Quantization quantization, std::vector<std::optional<Quantization>> modules)
+    : quantization_(std::move(quantization)), overrides_(std::move(modules)) {
+  check_valid(quantization_);
+  if (!overrides_.empty()) return;
+  for (const auto& [module, other] : quantization_.modules) overrides_.push_back(recipe(other).quantization);
+}
+
+const Quantization* QuantizationState::of_module(const std::string& path) const {
+  const Quantization* found = &quantization_;
+  for (std::size_t i = 0; i < overrides_.size(); ++i) {
+    const std::string& module = quantization_.modules[i].first;
+    if (path == module || path.starts_with(module + ".")) found = overrides_[i] ? &*overrides_[i] : nullptr;
+  }
+  return found;
+}
+
+bool QuantizationState::rounds_attention() const {
+  return quantization_.attention ||
+         std::ranges::any_of(overrides_, [](const auto& other) { return other && other->attention; });
+}
+
+bool QuantizationState::learns_scales() const {
+  const auto learns = [](const Quantization& q) { return learned(q.forward_x) || learned(q.forward_w); };
+  return learns(quantization_) ||
+         std::ranges::any_of(overrides_, [&](const auto& other) { return other && learns(*other); });
+}
+
+QuantizationState::Site& QuantizationState::find(const SiteName& name) {
+  for (const auto& s : sites_)
+    if (s->name == name) return *s;
+  const Quantization* q = of_module(name.layer);
+  return *sites_.emplace_back(std::make_unique<Site>(Site{.name = name, .state = this, .quantization = q}));
+}
+
+// The quantisation of one product: other modules do not matter to it.
+static Quantization alone(Quantization q) {
+  q.modules.clear();
+  return q;
+}
+
+void QuantizationState::set_steps(const Tensor& weight, const Tensor& x_step, const Tensor& w_step) {
+  steps_.push_back({weight, x_step, w_step});
+}
+
+void QuantizationState::Site::take_staged(Role role) {
+  const bool of_x = role == Role::activation;
+  AmaxHistory& history = this->*kHistories[static_cast<int>(role)].second;
+  if (role == Role::error) {
+    advance(history, quantization->dgrad_dy);
+    advance(history, quantization->wgrad_dy);
+    return;
+  }
+  const std::optional<Quantizer>& forward = of_x ? quantization->forward_x : quantization->forward_w;
+  if (learned(forward)) begin_step(history, of_x ? x_step : w_step);
+  else advance(history, forward);
+}
+
+void QuantizationState::take_histories(const QuantizationState& other) {
+  take_steps(other);
+  for (const auto& theirs : other.sites_) {
+    Site& mine = find(theirs->name);
+    if (!mine.quantization || !theirs->quantization || alone(*mine.quantization) != alone(*theirs->quantization))
+      continue;
+    for (const auto& [name, history] : kHistories) mine.*history = (*theirs).*history;
+  }
+}
+
+QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
+  const std::string module = context().module;
+  if (!is_parameter(weight)) return find({.layer = module, .weight = SiteName::kActivations});
+  auto& known = weights_[module];
+  auto at = std::find(known.begin(), known.end(), weight.raw());
+  if (at == known.end()) at = known.insert(known.end(), weight.raw());
+  Site& found = find({.layer = module, .weight = static_cast<int>(at - known.begin()) + 1});
+  found.weight = storage_id(weight);
+  for (const Steps& steps : steps_)
+    if (!found.x_step.defined() && !found.w_step.defined() && steps.weight.raw() == weight.raw()) {
+      found.x_step = steps.x;
+      found.w_step = steps.w;
+    }
+  return found;
+}
+
+void QuantizationState::end_forward() {
+  if (purpose == Purpose::part_of_step) return;
+  for (const auto& s : sites_)
+    if (s->quantization) {
+      s->take_staged(Role::activation);
+      s->take_staged(Role::weight);
+    }
+}
+
+void QuantizationState::end_backward() {
+  if (purpose == Purpose::part_of_step) return;
+  for (const auto& s : sites_)
+    if (s->quantization) s->take_staged(Role::error);
+}
+
+void QuantizationState::forget_staged() {
+  for (const auto& s : sites_)
+    for (const auto& [name, member] : kHistories) ((*s).*member).forget_staged();
+}
+
+bool QuantizationState::hides(const Quantizer& quantizer) {
+  auto known = std::ranges::find(hides_, quantizer, &std::pair<Quantizer, bool>::first);
+  if (known == hides_.end()) known = hides_.insert(known, {quantizer, hides_nonfinite(quantizer)});
+  return known->second;
+}
+
+void QuantizationState::look_at(const Tensor& operand, const Quantizer& quantizer) {
+  if (!watch || !hides(quantizer)) return;
+  const NoGrad off;
+  const CauseScope cause(causes::loss_scale_check);
+  const Tensor bad = logical_not(lt(absmax_tensor(operand.detach()), HUGE_VAL));  // NaN is not below Inf either
+  const Tensor count = cast(reshape(bad, {1}), DType::i64);
+  hidden_ = hidden_.defined() ? hidden_ + count.to(hidden_.device()) : count;
+}
+
+StateDict QuantizationState::state_dict() const {
+  StateDict state;
+  std::string names;
+  int number = 0;
+  for (const auto& s : sites_) {
+    names += to_string(s->name) + "\n";
+    StateDict one;
+    for (const auto& [name, member] : kHistories) store(one, name, (*s).*member);
+    state.add(std::to_string(number++), one);
+  }
+  state.set("sites", names);
+  return state;
+}
+
+void QuantizationState::load_state_dict(const StateDict& state) {
+  std::istringstream names(state.text("sites"));
+  for (const auto& s : sites_)
+    for (const auto& [name, history] : kHistories) (*s).*history = {};
+  int number = 0;
+  for (std::string name; std::getline(names, name);) {
+    Site& site = find(site_name(name));
+    const StateDict one = state.sub(std::to_string(number++));
+    for (const auto& [part, member] : kHistories) restore(one, part, site.*member);
+  }
+}
+
+}  // namespace gradual::amp
