@@ -209,10 +209,11 @@ template <class T, bool kRelu> struct Mask {
   const T* scales;
   const T* biases;
   T zero;
+  T at(std::int64_t c, T dy, T x) const {
+    return kRelu ? kept(dy, !((x - means[c]) * scales[c] + biases[c] <= zero)) : dy;
+  }
   auto operator()(std::int64_t c) const {
-    return [*this, c](T dy, T x) {  // with local copies of means[c] and the others g++ 12 does not vectorise
-      return kRelu ? kept(dy, !((x - means[c]) * scales[c] + biases[c] <= zero)) : dy;
-    };
+    return [*this, c](T dy, T x) { return at(c, dy, x); };  // with local copies g++ 12 does not vectorise
   }
 };
 
@@ -226,14 +227,13 @@ template <class T> struct GradientTerms {
 template <class T, class Y, bool kRelu>
 void map_gradients(const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Part<Y>& to, const Mask<T, kRelu>& mask,
                    const GradientTerms<T>& terms) {
-  vectorized([=, first = p.channel, mean = mask.means, shift = terms.shifts, slope = terms.slopes, scale = terms.scales,
-              training = terms.training] {
+  vectorized([=, first = p.channel, training = terms.training] {
     const auto along = [=](auto trains) {
       map<T>(p, dy, x, to, [=](std::int64_t at) {
-        const std::int64_t c = first + at;
-        return [=, masked = mask(c), center = mean[c], down = shift[c], by = slope[c], times = scale[c]](T g, T v) {
-          const T rest = trains ? masked(g, v) - down - (v - center) * by : masked(g, v);
-          return rest * times;
+        return [=, c = first + at](T g, T v) {  // with local copies, or with mask(c), g++ 12 does not vectorise
+          const T masked = mask.at(c, g, v);
+          const T rest = trains ? masked - terms.shifts[c] - (v - mask.means[c]) * terms.slopes[c] : masked;
+          return rest * terms.scales[c];
         };
       });
     };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "../support/multiversion.h"
+#include "round_by_chance.h"
 
 namespace gradual::detail {
 namespace {
@@ -30,6 +31,29 @@ template <int loop, bool codes, bool count, bool ordinary, class U, class T, cla
     most = most > magnitude ? most : magnitude;
   }
   return most;
+}
+
+// Rounds values up to the format's largest one by additions.
+void chance_loop(const RoundingSpec<std::uint32_t>& rounding, const ChanceSpec& chance, const float* in,
+                 const std::uint32_t* random, float* out, std::int64_t n) {
+  vectorized([=, overflow = rounding.overflow, max = rounding.max] {
+    constexpr std::uint32_t kSign = SourceBits<std::uint32_t>::kSign;
+    const ChanceSpec s = chance;
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(in[i]);
+      const std::uint32_t r = magnitude_by_chance<false>(bits & ~kSign, 0, random[i] << s.unused_bits, s);
+      out[i] = std::bit_cast<float>(choose(r > max, overflow, r) | (bits & kSign));
+    }
+  });
+}
+bool rounds_by_additions(const RoundingSpec<std::uint32_t>& s, const float* in, const std::uint32_t* random, float* out,
+                         std::int64_t n) {
+  if (cpu_isa() < CpuIsa::avx2) return false;
+  const ChanceSpec chance = chance_spec(s);
+  if (!chance || vectorized([=] { return largest_magnitude(in, n); }) > s.ordinary) return false;
+  chance_loop(s, chance, in, random, out, n);
+  return true;
 }
 
 template <int loop, bool codes, class U, class T, class Out>
@@ -66,6 +90,8 @@ void round_block(int number, const RoundingSpec<U>& s, const T* in, const std::u
   if constexpr (SourceBits<U>::kWide && loop == static_cast<int>(RoundingMode::stochastic))
     if (s.shift >= s.random_bits)
       return round_block<U, kByChance>(kByChance, s, in, random, values, codes, bytes, n, counts);
+  if constexpr (!SourceBits<U>::kWide && loop == static_cast<int>(RoundingMode::stochastic))
+    if (!codes && !counts && rounds_by_additions(s, in, random, values, n)) return;
   if (codes) vectorized([=, &s] { code_loop<loop>(s, in, random, codes, bytes, n, counts); });
   else vectorized([=, &s] { round_loop<loop, false>(s, in, random, values, n, counts); });
 }

@@ -2,9 +2,12 @@
 
 #include <bit>
 #include <cfloat>
+#include <optional>
 #include <type_traits>
 
 #include "../support/multiversion.h"
+#include "../support/philox.h"
+#include "../tensor/memory.h"
 
 namespace gradual::detail {
 namespace {
@@ -31,43 +34,72 @@ struct Factors {
   float of_tensor = 1;
 };
 
-template <bool kOdd, Unscaling kUnscaling>
-[[gnu::always_inline]] inline float rounded(float x, const Factors& by, const RoundingSpec<std::uint32_t>& spec) {
+struct Specs {
+  RoundingSpec<std::uint32_t> nearest;
+  ChanceSpec chance;
+};
+
+// The magnitude of the product, rounded.
+template <bool kOdd> [[gnu::always_inline]] inline std::uint32_t magnitude_of(float x, float by, const Specs& s) {
+  const auto bits = std::bit_cast<std::uint32_t>(scaled<kOdd>(x, by));
+  return round_magnitude<kAligned, false>(bits & ~SourceBits<std::uint32_t>::kSign, false, 0, s.nearest);
+}
+template <bool kExact>
+[[gnu::always_inline]] inline std::uint32_t magnitude_of(float x, float by, std::uint32_t word, const Specs& s) {
   constexpr std::uint32_t kSign = SourceBits<std::uint32_t>::kSign;
-  const auto bits = std::bit_cast<std::uint32_t>(scaled<kOdd>(x, by.forward));
-  const std::uint32_t magnitude = round_magnitude<kAligned, false>(bits & ~kSign, false, 0, spec);
-  const std::uint32_t kept = choose(magnitude > spec.max, spec.overflow, magnitude);
-  float value = std::bit_cast<float>(kept | (bits & kSign));
+  const float near = x * by;
+  const auto bits = std::bit_cast<std::uint32_t>(near);
+  float error = 0;
+  if constexpr (kExact)
+    error = std::bit_cast<float>(std::bit_cast<std::uint32_t>(__builtin_fmaf(x, by, -near)) ^ (bits & kSign));
+  return magnitude_by_chance<kExact>(bits & ~kSign, error, word, s.chance);
+}
+
+// The value of a rounded magnitude with the sign of x, scaled back.
+template <Unscaling kUnscaling>
+[[gnu::always_inline]] inline float value_of(std::uint32_t magnitude, float x, const Factors& by,
+                                             const RoundingSpec<std::uint32_t>& spec) {
+  const std::uint32_t sign = std::bit_cast<std::uint32_t>(x) & SourceBits<std::uint32_t>::kSign;
+  float value = std::bit_cast<float>(choose(magnitude > spec.max, spec.overflow, magnitude) | sign);
   if constexpr (kUnscaling != Unscaling::none) value *= by.inverse;
   if constexpr (kUnscaling == Unscaling::block_tensor) value *= by.of_tensor;
   return value;
 }
 
-template <bool kOdd, Unscaling kUnscaling>
-[[gnu::always_inline]] inline void round_run(const float* __restrict from, float* __restrict to, std::int64_t n,
-                                             const Factors& by, const RoundingSpec<std::uint32_t>& spec) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) to[i] = rounded<kOdd, kUnscaling>(from[i], by, spec);
-}
-
 struct Chunk {
   const float* from;
   float* to;
+  const std::uint32_t* words;  // of rounding by chance; else null
   std::int64_t n;
   const Grid* grid;
   const Scale* scales;
 };
 
-template <bool kOdd, Unscaling kUnscaling, std::int64_t kWidth>
-void round_chunk(const Chunk& chunk, const RoundingSpec<std::uint32_t>& rounding) {
+// kInexact: products are rounded as exact ones, and some are no numbers of f32.
+template <bool kInexact, bool kByChance, Unscaling kUnscaling>
+[[gnu::always_inline]] inline void round_run(const float* __restrict from, float* __restrict to,
+                                             const std::uint32_t* __restrict words, std::int64_t n, const Factors& by,
+                                             const Specs& s) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::uint32_t magnitude = 0;
+    if constexpr (kByChance) magnitude = magnitude_of<kInexact>(from[i], by.forward, words[i], s);
+    else magnitude = magnitude_of<kInexact>(from[i], by.forward, s);
+    to[i] = value_of<kUnscaling>(magnitude, from[i], by, s.nearest);
+  }
+}
+
+template <bool kInexact, bool kByChance, Unscaling kUnscaling, std::int64_t kWidth>
+void round_chunk(const Chunk& chunk, const Specs& rounding) {
   vectorized([=] {
-    const RoundingSpec<std::uint32_t> spec = rounding;
+    const Specs specs = rounding;
     const Chunk c = chunk;
     const float of_tensor = c.grid->spec.global_inverse;
     for_runs(c.n, *c.grid, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
       const std::int64_t width = kWidth ? kWidth : end - begin;
       const Factors by{c.scales[block].forward, c.scales[block].inverse, of_tensor};
-      round_run<kOdd, kUnscaling>(c.from + begin, c.to + begin, width, by, spec);
+      const std::uint32_t* const words = kByChance ? c.words + begin : nullptr;
+      round_run<kInexact, kByChance, kUnscaling>(c.from + begin, c.to + begin, words, width, by, specs);
     });
   });
 }
@@ -96,39 +128,52 @@ template <class F> void by_truth(bool value, const F& f) {
 
 }  // namespace
 
-OnePass::OnePass(const Rounder& rounder, bool exact) : exact_(exact) {
+OnePass::OnePass(const Rounder& rounder, bool exact)
+    : key_(rounder.key), by_chance_(rounder.rounding.mode == RoundingMode::stochastic), exact_(exact) {
   if (!rounder.format.has_zero || rounder.format.table || !rounder.format.is_signed) return;
   spec_ = rounding_spec<std::uint32_t>(rounder, false);
-  usable_ = spec_.ordinary != 0 && rounding_loop(rounder, spec_) == kAligned &&
-            std::bit_cast<float>(spec_.quantum) >= kLeastQuantum;
+  if (by_chance_) chance_ = chance_spec(spec_);
+  const bool aligned = !by_chance_ && rounding_loop(rounder, spec_) == kAligned;
+  usable_ = spec_.ordinary != 0 && (aligned || chance_) && std::bit_cast<float>(spec_.quantum) >= kLeastQuantum;
 }
 
-// Whether all scaled elements are finite and no result passes f32.
+// Whether all scaled elements are finite, as small as rounding by chance needs them, and no result passes f32.
 bool OnePass::serves(const Grid& g, std::span<const Scale> scales, std::span<const float> most,
                      Unscaling unscaling) const {
   const float largest = std::bit_cast<float>(spec_.max);
+  const float highest = by_chance_ ? std::bit_cast<float>(chance_.beyond - 1) : FLT_MAX;
   const float of_tensor = unscaling == Unscaling::block_tensor ? g.spec.global_inverse : 1;
   bool all = true;
   for (std::size_t b = 0; b < scales.size(); ++b) {
     const Scale& s = scales[b];
     const float top = exact_ ? times_to_odd(most[b], s.forward) : most[b] * s.forward;
     const float back = unscaling == Unscaling::none ? 0 : largest * s.inverse * of_tensor;
-    all = all && s.forward > 0 && s.forward <= FLT_MAX && top <= FLT_MAX && back >= 0 && back <= FLT_MAX &&
+    all = all && s.forward > 0 && s.forward <= FLT_MAX && top <= highest && back >= 0 && back <= FLT_MAX &&
           s.inverse <= FLT_MAX;
   }
   return all;
 }
 
-bool OnePass::run(const float* from, float* to, std::int64_t n, const Grid& grid, std::span<const Scale> scales,
-                  std::span<const float> most, Unscaling unscaling) const {
+bool OnePass::run(const float* from, float* to, std::int64_t n, std::int64_t first, const Grid& grid,
+                  std::span<const Scale> scales, std::span<const float> most, Unscaling unscaling) const {
   if (!usable_ || !serves(grid, scales, most, unscaling)) return false;
-  bool odd = false;
-  for (const Scale& s : scales) odd = odd || (exact_ && !is_power(s));
-  if (odd && cpu_isa() < CpuIsa::avx2) return false;  // a fused multiply-add is an instruction
-  const Chunk chunk{from, to, n, &grid, scales.data()};
-  by_truth(odd, [&](auto is_odd) {
-    by_unscaling(unscaling, [&](auto how) {
-      by_width(width_of(grid), [&](auto width) { round_chunk<is_odd, how, width>(chunk, spec_); });
+  bool inexact = false;
+  for (const Scale& s : scales) inexact = inexact || (exact_ && !is_power(s));
+  // a fused multiply-add and a floor are instructions
+  if ((inexact || by_chance_) && cpu_isa() < CpuIsa::avx2) return false;
+  std::optional<Scratch> words;
+  if (by_chance_) {
+    words.emplace(static_cast<std::size_t>(n) * sizeof(std::uint32_t));
+    philox_fill(key_.seed, key_.stream, static_cast<std::uint64_t>(first), words->as<std::uint32_t>(), n);
+  }
+  const Chunk chunk{from, to, words ? words->as<std::uint32_t>() : nullptr, n, &grid, scales.data()};
+  by_truth(inexact, [&](auto is_inexact) {
+    by_truth(by_chance_, [&](auto chance) {
+      by_unscaling(unscaling, [&](auto how) {
+        by_width(width_of(grid), [&](auto width) {
+          round_chunk<is_inexact, chance, how, width>(chunk, {spec_, chance_});
+        });
+      });
     });
   });
   return true;

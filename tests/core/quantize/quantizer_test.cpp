@@ -12,6 +12,7 @@
 
 #include "../../../core/quantize/quantize_part.h"
 #include "../../../core/quantize/quantizer_call.h"
+#include "../../../core/support/philox.h"
 #include "../formats/inputs.h"
 #include "support/files.h"
 #include "support/tensors.h"
@@ -600,7 +601,8 @@ TEST_CASE("rows without elements have the scale 1") {
 
 // Numbers that somebody counts are scaled, rounded and scaled back one after the other.
 TEST_CASE("one pass has the bits of separate ones, up to the largest and down to the smallest numbers") {
-  const Scaling scalings[] = {FixedScale{.value = 0x1p100},
+  const Scaling scalings[] = {NoScale{},
+                              FixedScale{.value = 0x1p100},
                               FixedScale{.value = 0x1p-100},
                               FixedScale{.value = 3e37},
                               FixedScale{.value = 3e-37},
@@ -610,12 +612,16 @@ TEST_CASE("one pass has the bits of separate ones, up to the largest and down to
                               FloatBlocks{.block = 16},
                               FloatBlocks{.block = 7, .product = ScaledProduct::rounded},
                               Nvfp4Blocks{.block = 16}};
+  std::vector<std::pair<Rounding, Scaling>> choices;
+  for (const Rounding& rounding : {Rounding(), Rounding{RoundingMode::stochastic},
+                                   Rounding{RoundingMode::stochastic, 6}, Rounding{RoundingMode::stochastic, 23}})
+    for (const Scaling& scaling : scalings) choices.emplace_back(rounding, scaling);
   Generator g(8);
   const Tensor digits = randn({8, 32}, {}, g);
   for (const char* target : {"e2m1", "e4m3fn", "e5m2", "fp16", "bf16", "e7m2", "e8m2"})
     for (const Overflow overflow : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite})
-      for (const Scaling& scaling : scalings) {
-        const Quantizer q{.format = format(target), .overflow = overflow, .scaling = scaling};
+      for (const auto& [rounding, scaling] : choices) {
+        const Quantizer q{.format = format(target), .rounding = rounding, .overflow = overflow, .scaling = scaling};
         if (is_any<Nvfp4Blocks>(scaling) && q.format.bits() > 8) continue;
         CAPTURE(describe(q));
         for (int exponent = -140; exponent <= 120; exponent += 10) {
@@ -624,9 +630,47 @@ TEST_CASE("one pass has the bits of separate ones, up to the largest and down to
           for (std::int64_t i = 0; i < x.numel(); ++i)
             x.data<float>()[i] = std::ldexp(x.data<float>()[i], exponent + static_cast<int>(i % 6));
           CastCounts counts;
-          const Tensor apart = fake_quantize(x, q, {.key = {}, .stats = {&counts, nullptr}});
-          CHECK(same_bits(fake_quantize(x, q), apart));
+          const Tensor apart = fake_quantize(x, q, {.key = {3, 4}, .stats = {&counts, nullptr}});
+          CHECK(same_bits(fake_quantize(x, q, {.key = {3, 4}}), apart));
         }
+      }
+}
+
+// |v| rounded to a multiple of the format's step by the random bits of a word; the definition, in f64.
+static double by_chance(double v, const Format& f, int random_bits, std::uint32_t word) {
+  const double step = std::ldexp(1.0, std::max(std::ilogb(v), std::ilogb(f.min_normal())) - f.mantissa_bits);
+  const double units = std::floor(std::fabs(v) / step * std::ldexp(1.0, random_bits));
+  const double sum = units + static_cast<double>(word >> (32 - random_bits));
+  return std::copysign(std::min(std::floor(std::ldexp(sum, -random_bits)) * step, f.max()), v);
+}
+
+TEST_CASE("products next to a number where the random word decides are rounded as exact ones") {
+  constexpr std::int64_t kCount = 4096;
+  for (const char* target : {"e2m1", "e4m3fn", "e5m2", "fp16"})
+    for (const int random_bits : {4, 6, 12, 32})
+      for (const double scale : {0.7, 3.0, 1.0 / 3, 1e10, 1.0, 5.0, 1.1, 7.0}) {
+        const Format f = format(target);
+        const Quantizer q{.format = f,
+                          .rounding = {RoundingMode::stochastic, random_bits},
+                          .overflow = Overflow::saturate,
+                          .scaling = FixedScale{.value = scale}};
+        CAPTURE(describe(q));
+        const auto by = static_cast<float>(scale);
+        Tensor x = empty({kCount});
+        for (std::int64_t i = 0; i < kCount; ++i) {
+          const double unit = std::ldexp(f.min_normal(), static_cast<int>(i % 3) - f.mantissa_bits - random_bits / 2);
+          const double power = std::ldexp(f.min_normal(), static_cast<int>(i % 3));  // a product may round up to it
+          const auto near = static_cast<float>((i < kCount / 2 ? static_cast<double>(i) * unit : power) / by);
+          x.data<float>()[i] = i % 2 == 0 ? near : -near;
+        }
+        const Tensor y = quantize_operand(x, q, {.key = {3, 4}}).values;
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < kCount; ++i) {
+          const double v = static_cast<double>(at(x, i)) * by;
+          const std::uint32_t word = philox_word(3, 4, static_cast<std::uint64_t>(i));
+          wrong += at(y, i) != by_chance(v, f, random_bits, word) ? 1 : 0;
+        }
+        CHECK(wrong == 0);
       }
 }
 
