@@ -22,6 +22,7 @@ inline constexpr std::int64_t kSide = 8;  // rows and columns, at least
 // in the L2 cache. kBlockRows is a multiple of a tile's rows.
 inline constexpr std::int64_t kBlockRows = 96;
 inline constexpr std::int64_t kBlockColumns = 2048;
+inline constexpr std::int64_t kWorthPacking = 128;  // columns for which a block of a is packed, at least
 
 bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDepth && m * n * k <= kSmall; }
 
@@ -65,8 +66,9 @@ template <class Isa> struct Kernel {
 
   // c = start + a b for the first `columns` columns of c, at most kColumns; b is a strip. If there are fewer than
   // kColumns, they are computed in `edge` and copied.
-  static void columns_of(const F32Product& p, const Panel& b, std::int64_t columns, const Panel& start, float* edge) {
-    const Strided a{p.a};
+  template <class Matrix>
+  static void columns_of(const F32Product& p, const Matrix& a, const Panel& b, std::int64_t columns, const Panel& start,
+                         float* edge) {
     if (columns == kColumns) return strip<Isa, 2>(p.m, p.k, a, b, start, p.c, p.across);
     const Panel from = start.step == 0 ? start : Panel{edge, kColumns};
     for (std::int64_t i = 0; start.step && i < p.m; ++i)
@@ -92,31 +94,34 @@ template <class Isa> struct Kernel {
         for (std::int64_t i = 0; i < columns; i += 16)
           turn16(from.data + i * from.col_stride, from.col_stride, columns - i, p.k, panel + i, kColumns);
       else if (packs) pack_columns<Isa>(from, p.k, columns, panel);
-      columns_of(part, packs ? Panel{panel, kColumns} : Panel{from.data, from.row_stride}, columns, {bias, 0}, edge);
+      columns_of(part, Strided{p.a}, packs ? Panel{panel, kColumns} : Panel{from.data, from.row_stride}, columns,
+                 {bias, 0}, edge);
     }
   }
 
   // The scratch memory of a large product, in floats: the bias of a strip, a strip of c with too few columns for a
-  // tile, and a packed block of b.
+  // tile, packed blocks of a and b.
   static std::int64_t room_of(const F32Product& p) {
     const std::int64_t columns = (std::min(p.n, kBlockColumns) + kColumns - 1) / kColumns * kColumns;
-    return (1 + kBlockRows) * kColumns + std::min(p.k, kBlockDepth) * columns;
+    return (1 + kBlockRows) * kColumns + std::min(p.k, kBlockDepth) * (kBlockRows + columns) + kBeyond;
   }
 
   // A block of c, at most kBlockRows x kBlockColumns: c = a b + bias if it `begins`, else c += a b.
-  static void block(F32Product p, const float* b, bool begins, float* edge, float* bias) {
+  template <class Matrix>
+  static void block(F32Product p, const Matrix& a, const float* b, bool begins, float* edge, float* bias) {
     for (std::int64_t j = 0; j < p.n; j += kColumns, p.c += kColumns) {
       const std::int64_t columns = std::min<std::int64_t>(kColumns, p.n - j);
       if (begins) std::fill_n(bias, kColumns, 0.0F);
       if (begins && p.bias) std::copy_n(p.bias + j, columns, bias);
-      columns_of(p, {b + j * p.k, kColumns}, columns, begins ? Panel{bias, 0} : Panel{p.c, p.across}, edge);
+      columns_of(p, a, {b + j * p.k, kColumns}, columns, begins ? Panel{bias, 0} : Panel{p.c, p.across}, edge);
     }
   }
 
   static void large(const F32Product& p, float* room) {
     float* const bias = room;
     float* const edge = bias + kColumns;
-    float* const own_b = edge + kBlockRows * kColumns;
+    float* const own_a = edge + kBlockRows * kColumns;
+    float* const own_b = own_a + kBlockRows * std::min(p.k, kBlockDepth) + kBeyond;
     std::fill_n(edge, kBlockRows * kColumns, 0.0F);
     F32Product part = p;
     for (std::int64_t j = 0; j < p.n; j += kBlockColumns)
@@ -132,7 +137,12 @@ template <class Isa> struct Kernel {
           part.m = std::min(kBlockRows, p.m - i);
           part.a.data = p.a.data + i * p.a.row_stride + q * p.a.col_stride;
           part.c = p.c + i * p.across + j;
-          block(part, own_b, q == 0, edge, bias);
+          if (part.n < kWorthPacking) {
+            block(part, Strided{part.a}, own_b, q == 0, edge, bias);
+            continue;
+          }
+          pack_rows<Isa>(part.a, part.m, part.k, own_a);
+          block(part, PackedRows{own_a, part.k}, own_b, q == 0, edge, bias);
         }
       }
   }

@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "../gemm.h"
@@ -83,6 +84,9 @@ void tile(std::int64_t k, Cursor a, const Panel& b, const Panel& start, float* c
   for (int i = 0; i < kR; ++i)
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) Isa::load(sums[i][v], start.data + i * start.step + v * Isa::kLanes);
+      // the next tile's sums: rows far apart, which no processor fetches ahead by itself
+#pragma GCC unroll 8
+  for (int i = 0; start.step != 0 && i < kR; ++i) __builtin_prefetch(start.data + (kR + i) * start.step);
   const float* from_b = b.data;
 #pragma GCC unroll 4
   for (std::int64_t p = 0; p < k; ++p) {
@@ -104,12 +108,29 @@ void tile(std::int64_t k, Cursor a, const Panel& b, const Panel& start, float* c
     for (int v = 0; v < kV; ++v) Isa::store(c + i * across + v * Isa::kLanes, sums[i][v]);
 }
 
-// All m rows of a strip of kV vectors, in tiles of nearly equal height: a tile of few rows would wait for its sums.
+// Cuts m rows into tiles of nearly equal height, since a tile of few rows would wait for its sums: f(first, rows).
+template <class Isa, class F> void for_tiles(std::int64_t m, const F& f) {
+  for (std::int64_t i = 0, count = (m + Isa::kRows - 1) / Isa::kRows; count > 0; --count) {
+    const std::int64_t rows = (m - i + count - 1) / count;
+    f(i, rows);
+    i += rows;
+  }
+}
+
+// A block of a matrix packed by pack_rows(), as an operand of strip().
+struct PackedRows {
+  const float* data;
+  std::int64_t k;
+  template <int kR, class F> void rows(std::int64_t first, const F& f) const {
+    f(Strided::Cursor<kR, true>(data + first * k, Strided{{nullptr, 1, kR}}));
+  }
+};
+
+// All m rows of a strip of kV vectors.
 template <class Isa, int kV, class Matrix>
 void strip(std::int64_t m, std::int64_t k, const Matrix& a, const Panel& b, const Panel& start, float* c,
            std::int64_t across) {
-  for (std::int64_t i = 0, count = (m + Isa::kRows - 1) / Isa::kRows; count > 0; --count) {
-    const std::int64_t rows = (m - i + count - 1) / count;
+  for_tiles<Isa>(m, [&](std::int64_t i, std::int64_t rows) {
     [&]<int... kR>(std::integer_sequence<int, kR...>) {
       const auto run = [&]<int kHigh>() {
         a.template rows<kHigh>(i, [&](const auto& cursor) {
@@ -119,17 +140,17 @@ void strip(std::int64_t m, std::int64_t k, const Matrix& a, const Panel& b, cons
       };
       static_cast<void>(((rows == kR + 1 && run.template operator()<kR + 1>()) || ...));
     }(std::make_integer_sequence<int, Isa::kRows>());
-    i += rows;
-  }
+  });
 }
 
 using Eight [[gnu::vector_size(32), gnu::aligned(4), gnu::may_alias]] = float;
 
 // to[i * across + j] = from[j * stride + i] for i and j below 8: interleaves pairs, then fours, then halves of vectors.
-inline void transpose(const float* from, std::int64_t stride, float* to, std::int64_t across) {
+// Rows after `last` repeat it. Writes in the order of i, so that later rows may overwrite the ends of earlier ones.
+inline void transpose(const float* from, std::int64_t stride, float* to, std::int64_t across, std::int64_t last = 7) {
   Eight rows[8], pairs[8], fours[8];
 #pragma GCC unroll 8
-  for (int j = 0; j < 8; ++j) rows[j] = *reinterpret_cast<const Eight*>(from + j * stride);
+  for (int j = 0; j < 8; ++j) rows[j] = *reinterpret_cast<const Eight*>(from + (j < last ? j : last) * stride);
 #pragma GCC unroll 4
   for (int j = 0; j < 8; j += 2) {
     pairs[j] = __builtin_shufflevector(rows[j], rows[j + 1], 0, 8, 1, 9, 4, 12, 5, 13);
@@ -146,6 +167,35 @@ inline void transpose(const float* from, std::int64_t stride, float* to, std::in
     *reinterpret_cast<Eight*>(to + j * across) =
         j < 4 ? __builtin_shufflevector(fours[j], fours[j + 4], 0, 1, 2, 3, 8, 9, 10, 11)
               : __builtin_shufflevector(fours[j - 4], fours[j], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+// What pack_rows() may write after the block, in floats.
+inline constexpr std::int64_t kBeyond = 8;
+
+// Packs a block of m rows and k columns for PackedRows: tile after tile of for_tiles(), in each k after k, the tile's
+// rows adjacent. So packed, the numbers lie in the order in which tile() reads them. In place, rows (or columns) that
+// are a power of two apart would want the same sets of the caches.
+template <class Isa> void pack_rows(const MatrixRef<float>& a, std::int64_t m, std::int64_t k, float* __restrict to) {
+  constexpr std::int64_t kStep = 4;  // columns read at a time, if they are not adjacent
+  const std::int64_t whole = a.col_stride == 1 ? k / 8 * 8 : 0;
+  for (std::int64_t p = 0; a.row_stride == 1 && p < k; p += kStep)
+    for_tiles<Isa>(m, [&](std::int64_t i, std::int64_t rows) {
+      const std::int64_t end = p + kStep < k ? p + kStep : k;
+      const float* from = a.data + i + p * a.col_stride;
+      float* tile = to + i * k + p * rows;
+      for (std::int64_t q = p; q < end; ++q, from += a.col_stride, tile += rows) {
+        if (rows == Isa::kRows) std::memcpy(tile, from, sizeof(float) * Isa::kRows);
+        else std::memcpy(tile, from, sizeof(float) * static_cast<std::size_t>(rows));
+      }
+    });
+  if (a.row_stride == 1) return;
+  for_tiles<Isa>(m, [&](std::int64_t i, std::int64_t rows) {
+    const float* const from = a.data + i * a.row_stride;
+    float* const tile = to + i * k;
+    for (std::int64_t p = 0; p < whole; p += 8) transpose(from + p, a.row_stride, tile + p * rows, rows, rows - 1);
+    for (std::int64_t p = whole; p < k; ++p)
+      for (std::int64_t r = 0; r < rows; ++r) tile[p * rows + r] = from[r * a.row_stride + p * a.col_stride];
+  });
 }
 
 // Packs a strip of b, `columns` columns padded with zeros to the width of two vectors, as rows without gaps.

@@ -50,7 +50,7 @@ int wrong(const Case& c) {
 
 TEST_CASE("our f32 products add in the order of k, in every layout, at the edges of tiles and blocks") {
   std::vector<Case> cases;
-  // small ones, then more than a block of rows, of depth, of columns, and too few columns for copies of rows
+  // small ones, then more than a block of rows, of depth, of columns; at least 128 columns, for which a is packed
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{8, 8, 1},
                                 {9, 15, 7},
                                 {13, 17, 8},
@@ -63,6 +63,8 @@ TEST_CASE("our f32 products add in the order of k, in every layout, at the edges
                                 {97, 70, 300},
                                 {195, 40, 513},
                                 {12, 2065, 40},
+                                {103, 131, 259},
+                                {197, 150, 300},
                                 {200, 20, 300},
                                 {30, 19, 1100}})
     for (const bool a_transposed : {false, true})
