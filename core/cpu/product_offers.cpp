@@ -84,7 +84,8 @@ bool products(const Multiplier& kernel, MatrixOperand& a, const MatrixOperand& b
   const std::int64_t n = b.cols();
   const std::int64_t k = a.cols();
   const std::int64_t work = std::max<std::int64_t>(1, m * n * k);
-  Product whole{m, n, k, n, a.matrix_strides(), b.matrix_strides(), in, out, bias != nullptr, work};
+  const DType stored = a.tensor.dtype();
+  Product whole{m, n, k, n, a.matrix_strides(), b.matrix_strides(), in, out, stored, bias != nullptr, work};
   const int threads = work < 2 * kWorthThreads ? 1 : num_threads();
   const bool cuts = count > 1 || threads > 1 || (!kernel.same_bits && deterministic());
   const bool by_columns = cuts_columns(kernel, whole, threads);
@@ -177,7 +178,7 @@ struct Blocks {
   // The product of a block of `count` lines, `step` apart, with the other operand, whose strides are `whole`.
   Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Strides& whole, bool direct,
                bool bias) const {
-    Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, bias, m * n * k};
+    Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, DType::f32, bias, m * n * k};
     if (by_columns) {
       p.n = count;
       p.b_strides = {k_step, step};
@@ -230,18 +231,20 @@ bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, 
 
 // One small product of two matrices that the kernel reads in place, on this thread, without the overhead of batches and
 // cuts. False, with nothing written, for other calls.
-bool multiply_in_place(const Multiplier& kernel, const OpCall& call, Tensor& y, DType in, bool linear,
+bool multiply_in_place(const Multiplier& kernel, const OpCall& call, Tensor& y, DType in, DType stored, bool linear,
                        const float* bias, bool relu) {
   const Tensor& a = call[0];
   const Tensor& b = call[1];
-  const auto reads = [in](const Tensor& t) { return t.dim() == 2 && t.dtype() == in && MatrixOperand::readable(t); };
+  const auto reads = [stored](const Tensor& t) {
+    return t.dim() == 2 && t.dtype() == stored && MatrixOperand::readable(t);
+  };
   if (!kernel.same_bits || rounds_to_tf32(in) || !reads(a) || !reads(b)) return false;
   const std::int64_t m = a.sizes()[0];
   const std::int64_t k = a.sizes()[1];
   const std::int64_t n = b.sizes()[linear ? 0 : 1];
   const Strides of_a{a.strides()[0], a.strides()[1]};
   const Strides of_b{b.strides()[linear ? 1 : 0], b.strides()[linear ? 0 : 1]};
-  const Product p{m, n, k, n, of_a, of_b, in, y.dtype(), bias != nullptr, m * n * k, relu};
+  const Product p{m, n, k, n, of_a, of_b, in, y.dtype(), stored, bias != nullptr, m * n * k, relu};
   if (p.work >= 2 * kWorthThreads || !kernel.suits(p)) return false;
   return kernel.run(p, static_cast<char*>(a.raw()), static_cast<char*>(b.raw()), static_cast<char*>(y.raw()), bias);
 }
@@ -255,13 +258,15 @@ bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool l
   const Loaded<float> bias(linear ? call[2] : Tensor(), Loaded<float>::As::rows);
   const bool stores =
       y.dtype() == DType::f32 || (y.dtype() == in && !counts_for(DType::f32, in));  // else sums are rounded below
-  if (stores && multiply_in_place(kernel, call, y, in, linear, bias.data(), relu)) return true;
-  if (in == DType::f32 && call[0].dtype() != DType::f32 && product_in_blocks(kernel, call, y, linear, bias.data())) {
+  const DType dtype = call[0].dtype();
+  const DType stored = kernel.reads && dtype == call[1].dtype() && kernel.reads(dtype) ? dtype : in;
+  if (stores && multiply_in_place(kernel, call, y, in, stored, linear, bias.data(), relu)) return true;
+  if (in == DType::f32 && stored != dtype && product_in_blocks(kernel, call, y, linear, bias.data())) {
     if (relu) relu_in_place(y);
     return true;
   }
-  MatrixOperand a(call[0], in);
-  MatrixOperand b(call[1], in);
+  MatrixOperand a(call[0], stored);
+  MatrixOperand b(call[1], stored);
   const Shape batch = as_matrices(a, b, linear, y.sizes());
   bool left = relu;
   if (stores) {

@@ -1,6 +1,7 @@
 #include "f32_gemm.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "../../kernels/formulas.h"
 #include "../../support/error.h"
@@ -19,8 +20,7 @@ inline constexpr std::int64_t kDepth = 1024;
 inline constexpr std::int64_t kSide = 8;  // rows and columns, at least
 
 // Block sizes of larger products (Goto and van de Geijn 2008): a block of b stays in the last-level cache, a block of a
-// in the L2 cache. kBlockRows is a multiple of a tile's rows.
-inline constexpr std::int64_t kBlockRows = 96;
+// (kBlockRows) in the L2 cache.
 inline constexpr std::int64_t kBlockColumns = 2048;
 inline constexpr std::int64_t kWorthPacking = 128;  // columns for which a block of a is packed, at least
 
@@ -101,9 +101,9 @@ template <class Isa> struct Kernel {
 
   // The scratch memory of a large product, in floats: the bias of a strip, a strip of c with too few columns for a
   // tile, packed blocks of a and b.
-  static std::int64_t room_of(const F32Product& p) {
-    const std::int64_t columns = (std::min(p.n, kBlockColumns) + kColumns - 1) / kColumns * kColumns;
-    return (1 + kBlockRows) * kColumns + std::min(p.k, kBlockDepth) * (kBlockRows + columns) + kBeyond;
+  static std::int64_t room_of(std::int64_t n, std::int64_t k) {
+    const std::int64_t columns = (std::min(n, kBlockColumns) + kColumns - 1) / kColumns * kColumns;
+    return (1 + kBlockRows) * kColumns + std::min(k, kBlockDepth) * (kBlockRows + columns) + kBeyond;
   }
 
   // A block of c, at most kBlockRows x kBlockColumns: c = a b + bias if it `begins`, else c += a b.
@@ -117,39 +117,57 @@ template <class Isa> struct Kernel {
     }
   }
 
-  static void large(const F32Product& p, float* room) {
+  // A block of b, from row q and column j, as strips; part has its sizes.
+  template <class In>
+  static void pack_strips(const MatrixRef<In>& b, std::int64_t q, std::int64_t j, const F32Product& part, float* to) {
+    for (std::int64_t i = 0; i < part.n; i += kColumns) {
+      const In* const from = b.data + q * b.row_stride + (j + i) * b.col_stride;
+      pack_columns<Isa>(MatrixRef<In>{from, b.row_stride, b.col_stride}, part.k,
+                        std::min<std::int64_t>(kColumns, part.n - i), to + i * part.k);
+    }
+  }
+
+  template <class In> static void large(const FastProduct<In, float>& p, float* room) {
+    constexpr bool kInPlace = std::is_same_v<In, float>;  // tile() could read a
     float* const bias = room;
     float* const edge = bias + kColumns;
     float* const own_a = edge + kBlockRows * kColumns;
     float* const own_b = own_a + kBlockRows * std::min(p.k, kBlockDepth) + kBeyond;
     std::fill_n(edge, kBlockRows * kColumns, 0.0F);
-    F32Product part = p;
+    F32Product part{p.m, p.n, p.k, {}, {}, nullptr, p.c, p.across};
     for (std::int64_t j = 0; j < p.n; j += kBlockColumns)
       for (std::int64_t q = 0; q < p.k; q += kBlockDepth) {
         part.n = std::min(kBlockColumns, p.n - j);
         part.k = std::min(kBlockDepth, p.k - q);
         part.bias = p.bias ? p.bias + j : nullptr;
-        const float* const b = p.b.data + q * p.b.row_stride + j * p.b.col_stride;
-        for (std::int64_t i = 0; i < part.n; i += kColumns)
-          pack_columns<Isa>({b + i * p.b.col_stride, p.b.row_stride, p.b.col_stride}, part.k,
-                            std::min<std::int64_t>(kColumns, part.n - i), own_b + i * part.k);
+        pack_strips(p.b, q, j, part, own_b);
         for (std::int64_t i = 0; i < p.m; i += kBlockRows) {
           part.m = std::min(kBlockRows, p.m - i);
-          part.a.data = p.a.data + i * p.a.row_stride + q * p.a.col_stride;
           part.c = p.c + i * p.across + j;
-          if (part.n < kWorthPacking) {
-            block(part, Strided{part.a}, own_b, q == 0, edge, bias);
-            continue;
-          }
-          pack_rows<Isa>(part.a, part.m, part.k, own_a);
+          const MatrixRef<In> a{p.a.data + i * p.a.row_stride + q * p.a.col_stride, p.a.row_stride, p.a.col_stride};
+          if constexpr (kInPlace)
+            if (part.n < kWorthPacking) {
+              block(part, Strided{a}, own_b, q == 0, edge, bias);
+              continue;
+            }
+          pack_rows<Isa>(a, part.m, part.k, own_a);
           block(part, PackedRows{own_a, part.k}, own_b, q == 0, edge, bias);
         }
       }
   }
 
-  static void run(const F32Product& p, float* room) {
-    if (is_small(p.m, p.n, p.k)) small(p, room);
-    else large(p, room);
+  template <class In> static void run(const FastProduct<In, float>& p, float* room) {
+    if constexpr (std::is_same_v<In, float>)
+      if (is_small(p.m, p.n, p.k)) {
+        small(p, room);
+        return relu(p);
+      }
+    large(p, room);
+    relu(p);
+  }
+
+ private:
+  template <class In> static void relu(const FastProduct<In, float>& p) {
     for (std::int64_t i = 0; p.relu && i < p.m; ++i)
       for (std::int64_t j = 0; j < p.n; ++j) p.c[i * p.across + j] = math::relu(p.c[i * p.across + j]);
   }
@@ -164,13 +182,25 @@ bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 void f32_product(const F32Product& p) {
   static_assert(kBlockRows % Avx2::kRows == 0 && kBlockColumns % Kernel<Avx2>::kColumns == 0);
-  const std::int64_t room =
-      is_small(p.m, p.n, p.k) ? (p.k + 1 + std::max(p.m, p.n)) * Kernel<Avx512>::kColumns : Kernel<Avx2>::room_of(p);
+  const std::int64_t room = is_small(p.m, p.n, p.k) ? (p.k + 1 + std::max(p.m, p.n)) * Kernel<Avx512>::kColumns
+                                                    : Kernel<Avx2>::room_of(p.n, p.k);
   const Scratch scratch(static_cast<std::size_t>(room) * sizeof(float));
   auto* const own = scratch.as<float>();
   if (cpu_isa() >= CpuIsa::avx512) detail::run_avx512([=] { Kernel<Avx512>::run(p, own); });
   else detail::run_avx2([=] { Kernel<Avx2>::run(p, own); });
 }
+
+bool reads_for_f32_product(DType dtype) {
+  return (dtype == DType::bf16 || dtype == DType::f16) && cpu_isa() == CpuIsa::avx2;
+}
+
+template <class In> void f32_product_of(const FastProduct<In, float>& p) {
+  const Scratch scratch(static_cast<std::size_t>(Kernel<Avx2>::room_of(p.n, p.k)) * sizeof(float));
+  auto* const own = scratch.as<float>();
+  detail::run_avx2([=] { Kernel<Avx2>::run(p, own); });
+}
+template void f32_product_of(const FastProduct<BFloat16, float>& p);
+template void f32_product_of(const FastProduct<Half, float>& p);
 
 bool f32_in_order(const Gemm<float>& g) {
   if (cpu_isa() < CpuIsa::avx2) return false;
@@ -190,7 +220,11 @@ bool f32_in_order(const Gemm<float>& g) {
 namespace gradual::cpu {
 
 bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
+bool reads_for_f32_product(DType) { return false; }
 void f32_product(const F32Product&) { throw_error("internal: this build has no kernel for f32_product"); }
+template <class In> void f32_product_of(const FastProduct<In, float>&) { f32_product({}); }
+template void f32_product_of(const FastProduct<BFloat16, float>& p);
+template void f32_product_of(const FastProduct<Half, float>& p);
 bool f32_in_order(const Gemm<float>&) { return false; }
 
 }  // namespace gradual::cpu
