@@ -128,21 +128,19 @@ struct LongSide {
   std::int64_t side, step, k, k_step;
 
   bool readable() const { return k_step == 1 || step == 1; }
-  // Converts lines [first, first + n) in their memory order. Returns step and k_step of the result.
-  std::pair<std::int64_t, std::int64_t> load(std::int64_t first, std::int64_t n, float* to) const {
-    const auto at = [&](std::int64_t i) { return data + i * static_cast<std::int64_t>(size_of(dtype)); };
-    if (k_step == 1) {
-      for (std::int64_t i = 0; i < n; ++i) gradual::fetch_and_cast(dtype, at((first + i) * step), 1, to + i * k, k);
-      return {k, 1};
-    }
-    for (std::int64_t i = 0; i < k; ++i) gradual::fetch_and_cast(dtype, at(first + i * k_step), 1, to + i * n, n);
-    return {1, n};
+  const char* at(std::int64_t i) const { return data + i * static_cast<std::int64_t>(size_of(dtype)); }
+  // Converts lines [first, first + n) in their memory order: adjacent lines of k, or k lines of n.
+  void load(std::int64_t first, std::int64_t n, float* to) const {
+    for (std::int64_t i = 0; k_step == 1 && i < n; ++i)
+      gradual::fetch_and_cast(dtype, at((first + i) * step), 1, to + i * k, k);
+    for (std::int64_t i = 0; k_step != 1 && i < k; ++i)
+      gradual::fetch_and_cast(dtype, at(first + i * k_step), 1, to + i * n, n);
   }
 };
 
 // A large f32 product of two matrices of a narrower dtype, cut along its longer side into blocks. Only the operand of
 // the shorter side is converted to f32 as a whole. Each thread has memory for a block of the other operand and for a
-// block of the result.
+// block of the result. A kernel that reads the dtype needs the latter alone.
 struct Blocks {
   std::int64_t m, n, k, size, blocks;  // size: lines per block; the last may have fewer
   bool by_columns;
@@ -176,9 +174,9 @@ struct Blocks {
   }
   std::int64_t lines(std::int64_t block) const { return std::min(size, wide.side - block * size); }
   // The product of a block of `count` lines, `step` apart, with the other operand, whose strides are `whole`.
-  Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Strides& whole, bool direct,
-               bool bias) const {
-    Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, DType::f32, bias, m * n * k};
+  Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Strides& whole, DType stored,
+               bool direct, bool bias) const {
+    Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, stored, bias, m * n * k};
     if (by_columns) {
       p.n = count;
       p.b_strides = {k_step, step};
@@ -192,29 +190,37 @@ struct Blocks {
   }
 };
 
-bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, bool linear, const float* bias) {
+// `stored` is f32, or the operands' dtype if the kernel reads it; then nothing is converted here.
+bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, DType stored, bool linear,
+                       const float* bias) {
   const std::optional<Blocks> found = Blocks::of(call, linear);
   if (!found) return false;
   const Blocks& b = *found;
   const bool direct = y.dtype() == DType::f32;
-  MatrixOperand whole(call[b.by_columns ? 0 : 1], DType::f32);
+  const bool converts = stored == DType::f32;
+  MatrixOperand whole(call[b.by_columns ? 0 : 1], stored);
   if (linear && !b.by_columns) whole.transpose();
   const Strides strides = whole.matrix_strides();
+  const auto lines_apart = [&](std::int64_t count) {  // step and k_step of a block
+    if (!converts) return std::pair{b.wide.step, b.wide.k_step};
+    return b.wide.k_step == 1 ? std::pair{b.k, std::int64_t{1}} : std::pair{std::int64_t{1}, count};
+  };
   for (const std::int64_t count : {b.lines(0), b.lines(b.blocks - 1)}) {
-    const bool rows = b.wide.k_step == 1;
-    if (!kernel.suits(b.part(count, rows ? b.k : 1, rows ? 1 : count, strides, direct, bias))) return false;
+    const auto [step, k_step] = lines_apart(count);
+    if (!kernel.suits(b.part(count, step, k_step, strides, stored, direct, bias))) return false;
   }
   const auto width = static_cast<std::int64_t>(size_of(y.dtype()));
   parallel_counted(b.blocks, 1, DType::f32, y.dtype(), [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
-    const Scratch memory(static_cast<std::size_t>(b.size * b.k) * sizeof(float));
+    const Scratch memory(static_cast<std::size_t>(converts ? b.size * b.k : 0) * sizeof(float));
     const Scratch sums(static_cast<std::size_t>(direct ? 0 : b.size * (b.by_columns ? b.m : b.n)) * sizeof(float));
     for (; i < end; ++i) {
       const std::int64_t first = i * b.size;
       const std::int64_t count = b.lines(i);
-      const auto [step, k_step] = b.wide.load(first, count, memory.as<float>());
-      const Product part = b.part(count, step, k_step, strides, direct, bias);
+      if (converts) b.wide.load(first, count, memory.as<float>());
+      const auto [step, k_step] = lines_apart(count);
+      const Product part = b.part(count, step, k_step, strides, stored, direct, bias);
       char* const to = static_cast<char*>(y.raw()) + (b.by_columns ? first : first * b.n) * width;
-      const char* const block = memory.as<char>();
+      const char* const block = converts ? memory.as<char>() : b.wide.at(first * step);
       const char* const other = whole.at(0);
       if (!kernel.run(part, b.by_columns ? other : block, b.by_columns ? block : other, direct ? to : sums.as<char>(),
                       bias && b.by_columns ? bias + first : bias))
@@ -261,7 +267,7 @@ bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool l
   const DType dtype = call[0].dtype();
   const DType stored = kernel.reads && dtype == call[1].dtype() && kernel.reads(dtype) ? dtype : in;
   if (stores && multiply_in_place(kernel, call, y, in, stored, linear, bias.data(), relu)) return true;
-  if (in == DType::f32 && stored != dtype && product_in_blocks(kernel, call, y, linear, bias.data())) {
+  if (in == DType::f32 && dtype != in && product_in_blocks(kernel, call, y, stored, linear, bias.data())) {
     if (relu) relu_in_place(y);
     return true;
   }
