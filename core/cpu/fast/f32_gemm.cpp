@@ -22,7 +22,20 @@ inline constexpr std::int64_t kSide = 8;  // rows and columns, at least
 // Block sizes of larger products (Goto and van de Geijn 2008): a block of b stays in the last-level cache, a block of a
 // (kBlockRows) in the L2 cache.
 inline constexpr std::int64_t kBlockColumns = 2048;
-inline constexpr std::int64_t kWorthPacking = 128;  // columns for which a block of a is packed, at least
+// Columns for which a block of a is packed, at least: at any strides, and if its lines crowd().
+inline constexpr std::int64_t kWorthPacking = 1024;
+inline constexpr std::int64_t kWorthSpreading = 128;
+
+// True if lines of a block of a crowd into few sets of an L2 cache: more than 6 of them into one. Its sets repeat every
+// 64 KiB (512 KiB in 8 ways, 1 MiB in 16), so this is so if the lines lie a multiple of a large power of two apart.
+bool crowds(const MatrixRef<float>& a, std::int64_t m, std::int64_t k) {
+  constexpr std::int64_t kPeriod = 64 << 10;
+  constexpr std::int64_t kWays = 6;
+  const bool by_columns = a.row_stride == 1;
+  const std::int64_t apart = static_cast<std::int64_t>(sizeof(float)) * (by_columns ? a.col_stride : a.row_stride);
+  const std::int64_t power = std::min(apart & -apart, kPeriod);
+  return (by_columns ? k : m) * power > kWays * kPeriod;
+}
 
 bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDepth && m * n * k <= kSmall; }
 
@@ -146,7 +159,7 @@ template <class Isa> struct Kernel {
           part.c = p.c + i * p.across + j;
           const MatrixRef<In> a{p.a.data + i * p.a.row_stride + q * p.a.col_stride, p.a.row_stride, p.a.col_stride};
           if constexpr (kInPlace)
-            if (part.n < kWorthPacking) {
+            if (part.n < kWorthPacking && (part.n < kWorthSpreading || !crowds(a, part.m, part.k))) {
               block(part, Strided{a}, own_b, q == 0, edge, bias);
               continue;
             }
