@@ -84,7 +84,8 @@ bool products(const Multiplier& kernel, MatrixOperand& a, const MatrixOperand& b
   const std::int64_t n = b.cols();
   const std::int64_t k = a.cols();
   const std::int64_t work = std::max<std::int64_t>(1, m * n * k);
-  Product whole{m, n, k, n, a.matrix_strides(), b.matrix_strides(), in, out, bias != nullptr, work};
+  const DType stored = a.tensor.dtype();
+  Product whole{m, n, k, n, a.matrix_strides(), b.matrix_strides(), in, out, stored, bias != nullptr, work};
   const int threads = work < 2 * kWorthThreads ? 1 : num_threads();
   const bool cuts = count > 1 || threads > 1 || (!kernel.same_bits && deterministic());
   const bool by_columns = cuts_columns(kernel, whole, threads);
@@ -127,21 +128,19 @@ struct LongSide {
   std::int64_t side, step, k, k_step;
 
   bool readable() const { return k_step == 1 || step == 1; }
-  // Converts lines [first, first + n) in their memory order. Returns step and k_step of the result.
-  std::pair<std::int64_t, std::int64_t> load(std::int64_t first, std::int64_t n, float* to) const {
-    const auto at = [&](std::int64_t i) { return data + i * static_cast<std::int64_t>(size_of(dtype)); };
-    if (k_step == 1) {
-      for (std::int64_t i = 0; i < n; ++i) gradual::fetch_and_cast(dtype, at((first + i) * step), 1, to + i * k, k);
-      return {k, 1};
-    }
-    for (std::int64_t i = 0; i < k; ++i) gradual::fetch_and_cast(dtype, at(first + i * k_step), 1, to + i * n, n);
-    return {1, n};
+  const char* at(std::int64_t i) const { return data + i * static_cast<std::int64_t>(size_of(dtype)); }
+  // Converts lines [first, first + n) in their memory order: adjacent lines of k, or k lines of n.
+  void load(std::int64_t first, std::int64_t n, float* to) const {
+    for (std::int64_t i = 0; k_step == 1 && i < n; ++i)
+      gradual::fetch_and_cast(dtype, at((first + i) * step), 1, to + i * k, k);
+    for (std::int64_t i = 0; k_step != 1 && i < k; ++i)
+      gradual::fetch_and_cast(dtype, at(first + i * k_step), 1, to + i * n, n);
   }
 };
 
 // A large f32 product of two matrices of a narrower dtype, cut along its longer side into blocks. Only the operand of
 // the shorter side is converted to f32 as a whole. Each thread has memory for a block of the other operand and for a
-// block of the result.
+// block of the result. A kernel that reads the dtype needs the latter alone.
 struct Blocks {
   std::int64_t m, n, k, size, blocks;  // size: lines per block; the last may have fewer
   bool by_columns;
@@ -175,9 +174,9 @@ struct Blocks {
   }
   std::int64_t lines(std::int64_t block) const { return std::min(size, wide.side - block * size); }
   // The product of a block of `count` lines, `step` apart, with the other operand, whose strides are `whole`.
-  Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Strides& whole, bool direct,
-               bool bias) const {
-    Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, bias, m * n * k};
+  Product part(std::int64_t count, std::int64_t step, std::int64_t k_step, const Strides& whole, DType stored,
+               bool direct, bool bias) const {
+    Product p{m, n, k, n, whole, whole, DType::f32, DType::f32, stored, bias, m * n * k};
     if (by_columns) {
       p.n = count;
       p.b_strides = {k_step, step};
@@ -191,29 +190,37 @@ struct Blocks {
   }
 };
 
-bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, bool linear, const float* bias) {
+// `stored` is f32, or the operands' dtype if the kernel reads it; then nothing is converted here.
+bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, DType stored, bool linear,
+                       const float* bias) {
   const std::optional<Blocks> found = Blocks::of(call, linear);
   if (!found) return false;
   const Blocks& b = *found;
   const bool direct = y.dtype() == DType::f32;
-  MatrixOperand whole(call[b.by_columns ? 0 : 1], DType::f32);
+  const bool converts = stored == DType::f32;
+  MatrixOperand whole(call[b.by_columns ? 0 : 1], stored);
   if (linear && !b.by_columns) whole.transpose();
   const Strides strides = whole.matrix_strides();
+  const auto lines_apart = [&](std::int64_t count) {  // step and k_step of a block
+    if (!converts) return std::pair{b.wide.step, b.wide.k_step};
+    return b.wide.k_step == 1 ? std::pair{b.k, std::int64_t{1}} : std::pair{std::int64_t{1}, count};
+  };
   for (const std::int64_t count : {b.lines(0), b.lines(b.blocks - 1)}) {
-    const bool rows = b.wide.k_step == 1;
-    if (!kernel.suits(b.part(count, rows ? b.k : 1, rows ? 1 : count, strides, direct, bias))) return false;
+    const auto [step, k_step] = lines_apart(count);
+    if (!kernel.suits(b.part(count, step, k_step, strides, stored, direct, bias))) return false;
   }
   const auto width = static_cast<std::int64_t>(size_of(y.dtype()));
   parallel_counted(b.blocks, 1, DType::f32, y.dtype(), [&](std::int64_t i, std::int64_t end, CastCounts* counts) {
-    const Scratch memory(static_cast<std::size_t>(b.size * b.k) * sizeof(float));
+    const Scratch memory(static_cast<std::size_t>(converts ? b.size * b.k : 0) * sizeof(float));
     const Scratch sums(static_cast<std::size_t>(direct ? 0 : b.size * (b.by_columns ? b.m : b.n)) * sizeof(float));
     for (; i < end; ++i) {
       const std::int64_t first = i * b.size;
       const std::int64_t count = b.lines(i);
-      const auto [step, k_step] = b.wide.load(first, count, memory.as<float>());
-      const Product part = b.part(count, step, k_step, strides, direct, bias);
+      if (converts) b.wide.load(first, count, memory.as<float>());
+      const auto [step, k_step] = lines_apart(count);
+      const Product part = b.part(count, step, k_step, strides, stored, direct, bias);
       char* const to = static_cast<char*>(y.raw()) + (b.by_columns ? first : first * b.n) * width;
-      const char* const block = memory.as<char>();
+      const char* const block = converts ? memory.as<char>() : b.wide.at(first * step);
       const char* const other = whole.at(0);
       if (!kernel.run(part, b.by_columns ? other : block, b.by_columns ? block : other, direct ? to : sums.as<char>(),
                       bias && b.by_columns ? bias + first : bias))
@@ -230,18 +237,20 @@ bool product_in_blocks(const Multiplier& kernel, const OpCall& call, Tensor& y, 
 
 // One small product of two matrices that the kernel reads in place, on this thread, without the overhead of batches and
 // cuts. False, with nothing written, for other calls.
-bool multiply_in_place(const Multiplier& kernel, const OpCall& call, Tensor& y, DType in, bool linear,
+bool multiply_in_place(const Multiplier& kernel, const OpCall& call, Tensor& y, DType in, DType stored, bool linear,
                        const float* bias, bool relu) {
   const Tensor& a = call[0];
   const Tensor& b = call[1];
-  const auto reads = [in](const Tensor& t) { return t.dim() == 2 && t.dtype() == in && MatrixOperand::readable(t); };
+  const auto reads = [stored](const Tensor& t) {
+    return t.dim() == 2 && t.dtype() == stored && MatrixOperand::readable(t);
+  };
   if (!kernel.same_bits || rounds_to_tf32(in) || !reads(a) || !reads(b)) return false;
   const std::int64_t m = a.sizes()[0];
   const std::int64_t k = a.sizes()[1];
   const std::int64_t n = b.sizes()[linear ? 0 : 1];
   const Strides of_a{a.strides()[0], a.strides()[1]};
   const Strides of_b{b.strides()[linear ? 1 : 0], b.strides()[linear ? 0 : 1]};
-  const Product p{m, n, k, n, of_a, of_b, in, y.dtype(), bias != nullptr, m * n * k, relu};
+  const Product p{m, n, k, n, of_a, of_b, in, y.dtype(), stored, bias != nullptr, m * n * k, relu};
   if (p.work >= 2 * kWorthThreads || !kernel.suits(p)) return false;
   return kernel.run(p, static_cast<char*>(a.raw()), static_cast<char*>(b.raw()), static_cast<char*>(y.raw()), bias);
 }
@@ -255,13 +264,15 @@ bool multiply(const Multiplier& kernel, const OpCall& call, Outputs& out, bool l
   const Loaded<float> bias(linear ? call[2] : Tensor(), Loaded<float>::As::rows);
   const bool stores =
       y.dtype() == DType::f32 || (y.dtype() == in && !counts_for(DType::f32, in));  // else sums are rounded below
-  if (stores && multiply_in_place(kernel, call, y, in, linear, bias.data(), relu)) return true;
-  if (in == DType::f32 && call[0].dtype() != DType::f32 && product_in_blocks(kernel, call, y, linear, bias.data())) {
+  const DType dtype = call[0].dtype();
+  const DType stored = kernel.reads && dtype == call[1].dtype() && kernel.reads(dtype) ? dtype : in;
+  if (stores && multiply_in_place(kernel, call, y, in, stored, linear, bias.data(), relu)) return true;
+  if (in == DType::f32 && dtype != in && product_in_blocks(kernel, call, y, stored, linear, bias.data())) {
     if (relu) relu_in_place(y);
     return true;
   }
-  MatrixOperand a(call[0], in);
-  MatrixOperand b(call[1], in);
+  MatrixOperand a(call[0], stored);
+  MatrixOperand b(call[1], stored);
   const Shape batch = as_matrices(a, b, linear, y.sizes());
   bool left = relu;
   if (stores) {

@@ -16,7 +16,8 @@ using Strides = std::array<std::int64_t, 2>;  // row stride and column stride; o
 struct Product {
   std::int64_t m, n, k, across;
   Strides a_strides, b_strides;
-  DType in, out;  // f32 or bf16
+  DType in, out;  // f32 or bf16: of the multiplication and of c
+  DType stored;   // of a and b in memory: `in`, or one that the kernel reads
   bool bias;
   std::int64_t work;  // multiplications of the product that this is a part of
   bool relu = false;  // negative results become 0
@@ -28,6 +29,7 @@ struct Product {
 struct Multiplier {
   bool same_bits;
   DType (*dtype)(DType operands);  // the dtype in which operands are multiplied
+  bool (*reads)(DType operands);   // whether operands of a dtype stay as they are; null: only those of dtype()
   bool (*suits)(const Product& p);
   bool (*run)(const Product& p, const char* a, const char* b, char* c, const float* bias);
 };

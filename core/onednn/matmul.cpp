@@ -74,7 +74,8 @@ bool run(const Product& p, const char* a, const char* b, char* c, const float* b
 }
 
 bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
-  static constexpr cpu::Multiplier kKernel{.same_bits = false, .dtype = product_dtype, .suits = suits, .run = run};
+  static constexpr cpu::Multiplier kKernel{
+      .same_bits = false, .dtype = product_dtype, .reads = nullptr, .suits = suits, .run = run};
   return cpu::multiply(kKernel, call, out, linear, relu);
 }
 

@@ -229,7 +229,7 @@ void add_task(const ConvSums& p, const Partition& all, std::int64_t task, const 
       const std::int64_t columns = std::min(p.outputs - j * kColumns, std::int64_t{kColumns});
       copy_outputs(p, block, group * p.outputs + j * kColumns, columns, memory.rows);
       detail::run_avx2([=, rows = memory.rows, b = memory.columns] {
-        pack_columns<Avx2>({rows, 1, k}, k, columns, b);
+        pack_columns<Avx2>(MatrixRef<float>{rows, 1, k}, k, columns, b);
         add_product(m, k, x, b, columns, sums + j * strip);
       });
     }

@@ -1,6 +1,7 @@
 #include "f32_gemm.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "../../kernels/formulas.h"
 #include "../../support/error.h"
@@ -19,9 +20,22 @@ inline constexpr std::int64_t kDepth = 1024;
 inline constexpr std::int64_t kSide = 8;  // rows and columns, at least
 
 // Block sizes of larger products (Goto and van de Geijn 2008): a block of b stays in the last-level cache, a block of a
-// in the L2 cache. kBlockRows is a multiple of a tile's rows.
-inline constexpr std::int64_t kBlockRows = 96;
+// (kBlockRows) in the L2 cache.
 inline constexpr std::int64_t kBlockColumns = 2048;
+// Columns for which a block of a is packed, at least: at any strides, and if its lines crowd().
+inline constexpr std::int64_t kWorthPacking = 1024;
+inline constexpr std::int64_t kWorthSpreading = 128;
+
+// True if lines of a block of a crowd into few sets of an L2 cache: more than 6 of them into one. Its sets repeat every
+// 64 KiB (512 KiB in 8 ways, 1 MiB in 16), so this is so if the lines lie a multiple of a large power of two apart.
+bool crowds(const MatrixRef<float>& a, std::int64_t m, std::int64_t k) {
+  constexpr std::int64_t kPeriod = 64 << 10;
+  constexpr std::int64_t kWays = 6;
+  const bool by_columns = a.row_stride == 1;
+  const std::int64_t apart = static_cast<std::int64_t>(sizeof(float)) * (by_columns ? a.col_stride : a.row_stride);
+  const std::int64_t power = std::min(apart & -apart, kPeriod);
+  return (by_columns ? k : m) * power > kWays * kPeriod;
+}
 
 bool is_small(std::int64_t m, std::int64_t n, std::int64_t k) { return k <= kDepth && m * n * k <= kSmall; }
 
@@ -65,8 +79,9 @@ template <class Isa> struct Kernel {
 
   // c = start + a b for the first `columns` columns of c, at most kColumns; b is a strip. If there are fewer than
   // kColumns, they are computed in `edge` and copied.
-  static void columns_of(const F32Product& p, const Panel& b, std::int64_t columns, const Panel& start, float* edge) {
-    const Strided a{p.a};
+  template <class Matrix>
+  static void columns_of(const F32Product& p, const Matrix& a, const Panel& b, std::int64_t columns, const Panel& start,
+                         float* edge) {
     if (columns == kColumns) return strip<Isa, 2>(p.m, p.k, a, b, start, p.c, p.across);
     const Panel from = start.step == 0 ? start : Panel{edge, kColumns};
     for (std::int64_t i = 0; start.step && i < p.m; ++i)
@@ -92,54 +107,80 @@ template <class Isa> struct Kernel {
         for (std::int64_t i = 0; i < columns; i += 16)
           turn16(from.data + i * from.col_stride, from.col_stride, columns - i, p.k, panel + i, kColumns);
       else if (packs) pack_columns<Isa>(from, p.k, columns, panel);
-      columns_of(part, packs ? Panel{panel, kColumns} : Panel{from.data, from.row_stride}, columns, {bias, 0}, edge);
+      columns_of(part, Strided{p.a}, packs ? Panel{panel, kColumns} : Panel{from.data, from.row_stride}, columns,
+                 {bias, 0}, edge);
     }
   }
 
   // The scratch memory of a large product, in floats: the bias of a strip, a strip of c with too few columns for a
-  // tile, and a packed block of b.
-  static std::int64_t room_of(const F32Product& p) {
-    const std::int64_t columns = (std::min(p.n, kBlockColumns) + kColumns - 1) / kColumns * kColumns;
-    return (1 + kBlockRows) * kColumns + std::min(p.k, kBlockDepth) * columns;
+  // tile, packed blocks of a and b.
+  static std::int64_t room_of(std::int64_t n, std::int64_t k) {
+    const std::int64_t columns = (std::min(n, kBlockColumns) + kColumns - 1) / kColumns * kColumns;
+    return (1 + kBlockRows) * kColumns + std::min(k, kBlockDepth) * (kBlockRows + columns) + kBeyond;
   }
 
   // A block of c, at most kBlockRows x kBlockColumns: c = a b + bias if it `begins`, else c += a b.
-  static void block(F32Product p, const float* b, bool begins, float* edge, float* bias) {
+  template <class Matrix>
+  static void block(F32Product p, const Matrix& a, const float* b, bool begins, float* edge, float* bias) {
     for (std::int64_t j = 0; j < p.n; j += kColumns, p.c += kColumns) {
       const std::int64_t columns = std::min<std::int64_t>(kColumns, p.n - j);
       if (begins) std::fill_n(bias, kColumns, 0.0F);
       if (begins && p.bias) std::copy_n(p.bias + j, columns, bias);
-      columns_of(p, {b + j * p.k, kColumns}, columns, begins ? Panel{bias, 0} : Panel{p.c, p.across}, edge);
+      columns_of(p, a, {b + j * p.k, kColumns}, columns, begins ? Panel{bias, 0} : Panel{p.c, p.across}, edge);
     }
   }
 
-  static void large(const F32Product& p, float* room) {
+  // A block of b, from row q and column j, as strips; part has its sizes.
+  template <class In>
+  static void pack_strips(const MatrixRef<In>& b, std::int64_t q, std::int64_t j, const F32Product& part, float* to) {
+    for (std::int64_t i = 0; i < part.n; i += kColumns) {
+      const In* const from = b.data + q * b.row_stride + (j + i) * b.col_stride;
+      pack_columns<Isa>(MatrixRef<In>{from, b.row_stride, b.col_stride}, part.k,
+                        std::min<std::int64_t>(kColumns, part.n - i), to + i * part.k);
+    }
+  }
+
+  template <class In> static void large(const FastProduct<In, float>& p, float* room) {
+    constexpr bool kInPlace = std::is_same_v<In, float>;  // tile() could read a
     float* const bias = room;
     float* const edge = bias + kColumns;
-    float* const own_b = edge + kBlockRows * kColumns;
+    float* const own_a = edge + kBlockRows * kColumns;
+    float* const own_b = own_a + kBlockRows * std::min(p.k, kBlockDepth) + kBeyond;
     std::fill_n(edge, kBlockRows * kColumns, 0.0F);
-    F32Product part = p;
+    F32Product part{p.m, p.n, p.k, {}, {}, nullptr, p.c, p.across};
     for (std::int64_t j = 0; j < p.n; j += kBlockColumns)
       for (std::int64_t q = 0; q < p.k; q += kBlockDepth) {
         part.n = std::min(kBlockColumns, p.n - j);
         part.k = std::min(kBlockDepth, p.k - q);
         part.bias = p.bias ? p.bias + j : nullptr;
-        const float* const b = p.b.data + q * p.b.row_stride + j * p.b.col_stride;
-        for (std::int64_t i = 0; i < part.n; i += kColumns)
-          pack_columns<Isa>({b + i * p.b.col_stride, p.b.row_stride, p.b.col_stride}, part.k,
-                            std::min<std::int64_t>(kColumns, part.n - i), own_b + i * part.k);
+        pack_strips(p.b, q, j, part, own_b);
         for (std::int64_t i = 0; i < p.m; i += kBlockRows) {
           part.m = std::min(kBlockRows, p.m - i);
-          part.a.data = p.a.data + i * p.a.row_stride + q * p.a.col_stride;
           part.c = p.c + i * p.across + j;
-          block(part, own_b, q == 0, edge, bias);
+          const MatrixRef<In> a{p.a.data + i * p.a.row_stride + q * p.a.col_stride, p.a.row_stride, p.a.col_stride};
+          if constexpr (kInPlace)
+            if (part.n < kWorthPacking && (part.n < kWorthSpreading || !crowds(a, part.m, part.k))) {
+              block(part, Strided{a}, own_b, q == 0, edge, bias);
+              continue;
+            }
+          pack_rows<Isa>(a, part.m, part.k, own_a);
+          block(part, PackedRows{own_a, part.k}, own_b, q == 0, edge, bias);
         }
       }
   }
 
-  static void run(const F32Product& p, float* room) {
-    if (is_small(p.m, p.n, p.k)) small(p, room);
-    else large(p, room);
+  template <class In> static void run(const FastProduct<In, float>& p, float* room) {
+    if constexpr (std::is_same_v<In, float>)
+      if (is_small(p.m, p.n, p.k)) {
+        small(p, room);
+        return relu(p);
+      }
+    large(p, room);
+    relu(p);
+  }
+
+ private:
+  template <class In> static void relu(const FastProduct<In, float>& p) {
     for (std::int64_t i = 0; p.relu && i < p.m; ++i)
       for (std::int64_t j = 0; j < p.n; ++j) p.c[i * p.across + j] = math::relu(p.c[i * p.across + j]);
   }
@@ -154,13 +195,25 @@ bool suits_f32_product(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 void f32_product(const F32Product& p) {
   static_assert(kBlockRows % Avx2::kRows == 0 && kBlockColumns % Kernel<Avx2>::kColumns == 0);
-  const std::int64_t room =
-      is_small(p.m, p.n, p.k) ? (p.k + 1 + std::max(p.m, p.n)) * Kernel<Avx512>::kColumns : Kernel<Avx2>::room_of(p);
+  const std::int64_t room = is_small(p.m, p.n, p.k) ? (p.k + 1 + std::max(p.m, p.n)) * Kernel<Avx512>::kColumns
+                                                    : Kernel<Avx2>::room_of(p.n, p.k);
   const Scratch scratch(static_cast<std::size_t>(room) * sizeof(float));
   auto* const own = scratch.as<float>();
   if (cpu_isa() >= CpuIsa::avx512) detail::run_avx512([=] { Kernel<Avx512>::run(p, own); });
   else detail::run_avx2([=] { Kernel<Avx2>::run(p, own); });
 }
+
+bool reads_for_f32_product(DType dtype) {
+  return (dtype == DType::bf16 || dtype == DType::f16) && cpu_isa() == CpuIsa::avx2;
+}
+
+template <class In> void f32_product_of(const FastProduct<In, float>& p) {
+  const Scratch scratch(static_cast<std::size_t>(Kernel<Avx2>::room_of(p.n, p.k)) * sizeof(float));
+  auto* const own = scratch.as<float>();
+  detail::run_avx2([=] { Kernel<Avx2>::run(p, own); });
+}
+template void f32_product_of(const FastProduct<BFloat16, float>& p);
+template void f32_product_of(const FastProduct<Half, float>& p);
 
 bool f32_in_order(const Gemm<float>& g) {
   if (cpu_isa() < CpuIsa::avx2) return false;
@@ -180,7 +233,11 @@ bool f32_in_order(const Gemm<float>& g) {
 namespace gradual::cpu {
 
 bool suits_f32_product(std::int64_t, std::int64_t, std::int64_t) { return false; }
+bool reads_for_f32_product(DType) { return false; }
 void f32_product(const F32Product&) { throw_error("internal: this build has no kernel for f32_product"); }
+template <class In> void f32_product_of(const FastProduct<In, float>&) { f32_product({}); }
+template void f32_product_of(const FastProduct<BFloat16, float>& p);
+template void f32_product_of(const FastProduct<Half, float>& p);
 bool f32_in_order(const Gemm<float>&) { return false; }
 
 }  // namespace gradual::cpu

@@ -38,7 +38,9 @@ cpu::FastProduct<In, Out> typed(const Product& p, const char* a, const char* b, 
 }
 
 bool run(const Product& p, const char* a, const char* b, char* c, const float* bias) {
-  if (p.in == DType::f32) cpu::f32_product(typed<float, float>(p, a, b, c, bias));
+  if (p.stored == DType::f16) cpu::f32_product_of(typed<Half, float>(p, a, b, c, bias));
+  else if (p.in == DType::f32 && p.stored == DType::bf16) cpu::f32_product_of(typed<BFloat16, float>(p, a, b, c, bias));
+  else if (p.in == DType::f32) cpu::f32_product(typed<float, float>(p, a, b, c, bias));
   else if (p.out == DType::bf16) cpu::bf16_product(typed<BFloat16, BFloat16>(p, a, b, c, bias));
   else cpu::bf16_product(typed<BFloat16, float>(p, a, b, c, bias));
   return true;
@@ -57,7 +59,8 @@ bool may_suit(const OpCall& call, bool linear) {
 }
 
 bool product(const OpCall& call, Outputs& out, bool linear, bool relu) {
-  static constexpr cpu::Multiplier kKernel{.same_bits = true, .dtype = dtype_for, .suits = suits, .run = run};
+  static constexpr cpu::Multiplier kKernel{
+      .same_bits = true, .dtype = dtype_for, .reads = cpu::reads_for_f32_product, .suits = suits, .run = run};
   return may_suit(call, linear) && cpu::multiply(kKernel, call, out, linear, relu);
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "../../../../core/cpu/fast/f32_gemm.h"
@@ -26,20 +27,24 @@ namespace {
 using Case = ProductCase;
 
 // How many elements of the result are not what they should be, and of the gaps are not what they were.
-int wrong(const Case& c) {
-  std::vector<float> a, b;
+template <class In> int wrong(const Case& c) {
+  std::vector<In> a, b;
   const std::vector<float> bias = falling_bias(c.n);
-  const cpu::MatrixRef<float> x = random_matrix(a, c.m, c.k, c.gap, c.a_transposed);
-  const cpu::MatrixRef<float> y = random_matrix(b, c.k, c.n, c.gap, c.b_transposed);
+  const cpu::MatrixRef<In> x = random_matrix(a, c.m, c.k, c.gap, c.a_transposed);
+  const cpu::MatrixRef<In> y = random_matrix(b, c.k, c.n, c.gap, c.b_transposed);
   const std::int64_t across = c.n + c.gap;
   std::vector<float> out(static_cast<std::size_t>(c.m * across), kUntouched);
-  cpu::f32_product({c.m, c.n, c.k, x, y, c.bias ? bias.data() : nullptr, out.data(), across});
+  const cpu::FastProduct<In, float> p{c.m, c.n, c.k, x, y, c.bias ? bias.data() : nullptr, out.data(), across};
+  if constexpr (std::is_same_v<In, float>) cpu::f32_product(p);
+  else cpu::f32_product_of(p);
+  const auto at = [](const cpu::MatrixRef<In>& matrix, std::int64_t i, std::int64_t j) {
+    return static_cast<float>(matrix.data[i * matrix.row_stride + j * matrix.col_stride]);
+  };
   int count = 0;
   for (std::int64_t i = 0; i < c.m; ++i)
     for (std::int64_t j = 0; j < across; ++j) {
       float sum = j >= c.n ? kUntouched : c.bias ? bias[static_cast<std::size_t>(j)] : 0;
-      for (std::int64_t p = 0; j < c.n && p < c.k; ++p)
-        sum = std::fma(x.data[i * x.row_stride + p * x.col_stride], y.data[p * y.row_stride + j * y.col_stride], sum);
+      for (std::int64_t q = 0; j < c.n && q < c.k; ++q) sum = std::fma(at(x, i, q), at(y, q, j), sum);
       const float got = out[static_cast<std::size_t>(i * across + j)];
       count += std::bit_cast<std::uint32_t>(got) != std::bit_cast<std::uint32_t>(sum);
     }
@@ -50,7 +55,7 @@ int wrong(const Case& c) {
 
 TEST_CASE("our f32 products add in the order of k, in every layout, at the edges of tiles and blocks") {
   std::vector<Case> cases;
-  // small ones, then more than a block of rows, of depth, of columns, and too few columns for copies of rows
+  // small ones, then more than a block of rows, of depth, of columns; at least 128 columns, for which a is packed
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{8, 8, 1},
                                 {9, 15, 7},
                                 {13, 17, 8},
@@ -63,6 +68,8 @@ TEST_CASE("our f32 products add in the order of k, in every layout, at the edges
                                 {97, 70, 300},
                                 {195, 40, 513},
                                 {12, 2065, 40},
+                                {103, 131, 259},
+                                {197, 150, 300},
                                 {200, 20, 300},
                                 {30, 19, 1100}})
     for (const bool a_transposed : {false, true})
@@ -80,11 +87,39 @@ TEST_CASE("our f32 products add in the order of k, in every layout, at the edges
       CAPTURE(c.k);
       CAPTURE(c.a_transposed);
       CAPTURE(c.b_transposed);
-      CHECK(wrong(c) == 0);
+      CHECK(wrong<float>(c) == 0);
+      if (cpu::reads_for_f32_product(DType::bf16)) CHECK(wrong<BFloat16>(c) == 0);
+      if (cpu::reads_for_f32_product(DType::f16)) CHECK(wrong<Half>(c) == 0);
     }
   });
   if (taken == 0) MESSAGE("skipped: no instruction set here has kernels");
   else CHECK(taken >= 40);
+}
+
+TEST_CASE("products of bf16 and f16 by f32 kernels have the bits of products of operands that were converted before") {
+  reference::for_each_isa([](CpuIsa isa) {
+    CAPTURE(to_string(isa));
+    Generator g(7);
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      if (!cpu::reads_for_f32_product(dtype)) continue;
+      for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{9, 17, 23}, {130, 200, 300}, {1100, 40, 1030}}) {
+        CAPTURE(to_string(dtype));
+        CAPTURE(m);
+        const Tensor x = randn({m, k}, {}, g).to(dtype);
+        const Tensor w = randn({n, k}, {}, g).to(dtype);
+        const Tensor turned = x.transpose(0, 1).contiguous().transpose(0, 1);
+        const Tensor bias = randn({n}, {}, g).to(dtype);
+        const auto same = [&](const Tensor& got, const Tensor& wanted) {
+          const Tensor rounded = wanted.to(dtype);
+          CHECK(std::memcmp(got.raw(), rounded.raw(), got.nbytes()) == 0);
+        };
+        same(linear(x, w, bias), linear(x.to(DType::f32), w.to(DType::f32), bias.to(DType::f32)));
+        same(matmul(turned, w.transpose(0, 1)), matmul(x.to(DType::f32), w.to(DType::f32).transpose(0, 1)));
+        const Tensor batch = randn({3, m, k}, {}, g).to(dtype);
+        same(matmul(batch, w.transpose(0, 1)), matmul(batch.to(DType::f32), w.to(DType::f32).transpose(0, 1)));
+      }
+    }
+  });
 }
 
 TEST_CASE("our f32 products keep NaN, Inf and -0 as multiply-adds do") {
