@@ -1066,8 +1066,13 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
   if (at == known.end()) at = known.insert(known.end(), weight.raw());
   Site& found = find(at == known.begin() ? module : fmt::format("{}#{}", module, at - known.begin() + 1));
   found.weight = storage_id(weight);
+  const auto has = [&](const Tensor& parameter) {
+    const auto* const first = static_cast<const char*>(parameter.raw());
+    const auto* const here = static_cast<const char*>(weight.raw());
+    return storage_id(parameter) == storage_id(weight) && here >= first && here < first + parameter.nbytes();
+  };
   for (const Steps& steps : steps_)
-    if (!found.x_step.defined() && !found.w_step.defined() && steps.weight.raw() == weight.raw()) {
+    if (!found.x_step.defined() && !found.w_step.defined() && has(steps.weight)) {
       found.x_step = steps.x;
       found.w_step = steps.w;
     }
