@@ -48,6 +48,10 @@ LargeChannels large_channels(const ActivationRow& row) {
   return {static_cast<std::size_t>(squares.end() - first), std::sqrt(squares.back() / median)};
 }
 
+std::string layer_text(const Evidence& e, const std::string& path) {
+  return path.empty() ? "the model" : "layer " + e.names(path);
+}
+
 Finding finding_of(const Evidence& e, Cause cause, const std::string& site) {
   Finding f{.cause = cause, .site = site};
   f.step = e.late->step;
@@ -74,9 +78,9 @@ Found of_outlier_channels(const Evidence& e, const amp::QuantizationState& state
   Finding f = finding_of(e, Cause::outlier_channels, worst->layer);
   f.operands = {"forward_x"};
   f.sentence = fmt::format(
-      "layer {}: {} of the {} channels of x {} up to {:.3g} times as large as the median one, and "
+      "{}: {} of the {} channels of x {} up to {:.3g} times as large as the median one, and "
       "share scales with the others",
-      e.names(worst->layer), most.count, channels, most.count == 1 ? "is" : "are", most.ratio);
+      layer_text(e, worst->layer), most.count, channels, most.count == 1 ? "is" : "are", most.ratio);
   f.cures = {cures::outlier_channels(*e.recipe, static_cast<double>(most.count) / static_cast<double>(channels))};
   return f;
 }
@@ -91,7 +95,7 @@ Found of_routes(const Evidence& e, const amp::QuantizationState& state) {
   if (!worst) return {};
   const std::string router = worst->path.empty() ? "router" : worst->path + ".router";
   Finding f = finding_of(e, Cause::changed_routes, router);
-  f.sentence = fmt::format("layer {}: {} of the tokens go to other experts than in f64", e.names(router),
+  f.sentence = fmt::format("{}: {} of the tokens go to other experts than in f64", layer_text(e, router),
                            percent(worst->changed.changed_share()));
   f.cures = {cures::router_in_f32(*e.recipe, router, e.names)};
   return f;
@@ -117,9 +121,9 @@ Found of_logits(const Evidence& e, const amp::QuantizationState& state) {
   if (!worst) return {};
   Finding f = finding_of(e, Cause::attention_logits, worst->layer);
   f.sentence = fmt::format(
-      "layer {}: its largest logit is {:.3g}, and rounding q and k moves it by up to {:.2g}; the "
+      "{}: its largest logit is {:.3g}, and rounding q and k moves it by up to {:.2g}; the "
       "entropy of its probabilities is {:.2g}",
-      e.names(worst->layer), worst->largest_logit, most, worst->entropy());
+      layer_text(e, worst->layer), worst->largest_logit, most, worst->entropy());
   for (const char* operand : {"q", "k"}) {
     const std::string site = worst->layer.empty() ? operand : worst->layer + "." + operand;
     f.exact.push_back({.part = ExactPart::operand, .site = site});
