@@ -1,5 +1,7 @@
 #include "oscillation_reset.h"
 
+#include <algorithm>
+
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "bookkeeping.h"
@@ -27,6 +29,21 @@ std::optional<Quantizer> rounding_of(const QuantizationState& state, const std::
   const bool across = weight.dim() > 2 && (has_tiles(w.scaling) || unit_of(w.scaling) == ScaleUnit::row ||
                                            (together > 0 && weight.size(axis) % together != 0));
   return across ? std::nullopt : std::optional(w);
+}
+
+// A weight rounded as forward does it. Outlier channels have another quantizer, and are not watched: they stay as they
+// are.
+Tensor rounded_weight(const QuantizationState& state, const Tensor& weight, const Tensor& value, const Quantizer& q,
+                      int axis) {
+  const auto site = std::ranges::find(state.sites(), storage_id(weight), [](const auto& s) { return s->weight; });
+  if (site == state.sites().end() || !(*site)->channels.outliers().defined())
+    return fake_quantize(value, q, {.axis = axis});
+  const Tensor mask = (*site)->channels.outliers().to(value.device());
+  if (mask.numel() != value.size(axis)) return value;  // a convolution in groups
+  Shape sizes = Shape::filled(value.dim(), 1);
+  sizes[axis] = mask.numel();
+  const Tensor outliers = mask.reshape(sizes);
+  return where(outliers, value, fake_quantize(where(outliers, 0, value), q, {.axis = axis}));
 }
 
 }  // namespace
@@ -57,7 +74,7 @@ void OscillationWatch::begin(const Layer& layer, const QuantizationState& state,
   const CategoryScope category(Category::optimizer);
   const Tensor value = optimizer.master(layer.weight).detach().to(DType::f32).clone();
   const Tensor none = zeros(value.sizes(), {.device = value.device()});
-  watched_[layer.path] = {value, fake_quantize(value, *q, {.axis = layer.axis}), none, none.clone()};
+  watched_[layer.path] = {value, rounded_weight(state, layer.weight, value, *q, layer.axis), none, none.clone()};
 }
 
 void OscillationWatch::follow(const Layer& layer, const QuantizationState& state, optim::Optimizer& optimizer) {
@@ -71,7 +88,7 @@ void OscillationWatch::follow(const Layer& layer, const QuantizationState& state
   const CategoryScope category(Category::optimizer);
   Watched& w = found->second;
   const Tensor value = optimizer.master(layer.weight).detach().to(DType::f32).clone();
-  const Tensor rounded = fake_quantize(value, *q, {.axis = layer.axis});
+  const Tensor rounded = rounded_weight(state, layer.weight, value, *q, layer.axis);
   w.distance.add_(abs(value - w.value));
   w.rounded_distance.add_(abs(rounded - w.rounded));
   w.value = value;

@@ -34,7 +34,8 @@ void check_valid(const OscillationReset& options);
 
 // Watches the weights of a model's Linear layers along their inputs and of its Conv2d layers along their input channels
 // (where blocks of scales divide them), as far as a quantizer of forward_w rounds them. Rounded is the weight with its
-// full precision: the master if there is one. It costs four numbers of f32 for each weight in a window. Nothing is
+// full precision: the master if there is one. Outlier channels are left alone, as are convolutions in groups that have
+// some. It costs four numbers of f32 for each weight in a window. Nothing is
 // observed or recorded but the write of a weight that is reset.
 class OscillationWatch : Pinned {
  public:

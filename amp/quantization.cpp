@@ -36,6 +36,7 @@ struct ProductOperand {
   const Quantizer* quantizer = nullptr;  // null: high precision
   std::optional<Tensor> saved = {};      // the scale of what forward saved as codes
   std::optional<int> channel = {};       // the dim of the channels that are scaled (Quantization::smooth)
+  bool is_part = false;                  // outlier channels, or the others
 };
 
 // The roles determine which of the three products it is; other combinations occur only in gradients of gradients.
@@ -177,11 +178,21 @@ void note_gradient(const ProductOperand& o, const Tensor& t, const Quantizer& pl
   set_gradient(o.input, std::move(gradient));
 }
 
+// Keeps an operand for backward as numbers that are not rounded.
+void keep_unrounded(const ProductOperand& o, const Tensor& t) {
+  const Quantizer f32{.format = Format::ieee(8, 23), .overflow = Overflow::ieee};
+  save_as_codes(o.input, quantize(t.to(DType::f32), f32), true);
+}
+
 // Rounds an operand along `axis`, unless it was saved as codes.
 QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Site& site, const PartOf& layout = {}) {
   if (o.saved) return {t, *o.saved};
-  if (stays(o)) return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
   const RewriteContext& context = rewrite_context();
+  const bool requantized = site.quantization->requantize && !context.gradient && context.recorded;
+  if (stays(o)) {
+    if (o.is_part && requantized) keep_unrounded(o, t);
+    return {t.dtype() == DType::f64 ? t : t.to(DType::f32), {}};
+  }
   QuantizeOptions options = rounding_of(o, axis, site);
   const Quantizer plain = plain_quantizer(*o.quantizer, *site.quantization);
   look_at(o, t, plain, options.use, site);
@@ -196,7 +207,7 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
   find_step(o, t, options, site);
   QuantizedOperand result = quantize_part(t, plain, options, layout);
   note_gradient(o, t, plain, options, layout, result);
-  if (!site.quantization->requantize || context.gradient || !context.recorded) return result;
+  if (!requantized) return result;
   // the same codes
   options.use = QuantizeFor::later_use;
   options.stats = {};
@@ -207,7 +218,7 @@ QuantizedOperand rounded(const ProductOperand& o, const Tensor& t, int axis, Sit
 // Saves forward's operands with one scale per tensor as codes, if backward uses the same quantizer.
 // Not where noise is measured, which needs the operands themselves, unless these would be drawn again.
 void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedOperand& v, bool measures) {
-  if (!q.save_codes || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
+  if (!q.save_codes || o.is_part || !o.quantizer || rewrite_context().gradient || !rewrite_context().recorded) return;
   if (measures && !is_random(*o.quantizer)) return;
   if (!rounds_alike(q.*kOperandQuantizers[static_cast<int>(o.role)][1], *o.quantizer) || is_identity(*o.quantizer))
     return;
@@ -676,11 +687,91 @@ void measure_noise(const OpCall& call, const ProductOperand& a, const ProductOpe
   site.state->add_noise(site.weight, {.squares = squares(given - wanted), .excess = squares(given) - squares(wanted)});
 }
 
+// The product by the quantizers of its operands.
+Tensor product_of(const Quantization& q, const OpCall& call, const ProductOperand& a, const ProductOperand& b,
+                  Site& site) {
+  switch (call.op) {
+    case OpId::matmul: return product(q, a, b, site);
+    case OpId::linear: return linear_product(q, a, b, call.inputs.size() > 2 ? call[2] : Tensor(), site);
+    default:
+      return centers(a) || centers(b) ? convolution_centered(q, call, a, b, site) : convolution(q, call, a, b, site);
+  }
+}
+
 // The dim of x that holds its channels: in forward the contracted one.
 int channel_dim(OpId op, int input, bool wgrad) {
   if (op != OpId::matmul && op != OpId::linear) return 1;
   const bool contracts_last = input == 0 || op == OpId::linear;
   return contracts_last != wgrad ? -1 : -2;
+}
+
+// The mask of outlier channels of x, shaped to the dims of x or of the weight that forward multiplies with it.
+Tensor mask_for(const OpCall& call, const ProductOperand& o, const Tensor& outliers, bool wgrad) {
+  const Tensor mask = outliers.to(o.tensor->device());
+  const int dims = o.tensor->dim();
+  int dim = channel_dim(call.op, o.input, wgrad);
+  if (o.role == Role::weight && call.op == OpId::conv2d_backward_input) dim = 0;
+  if (o.role == Role::weight && call.op == OpId::conv2d && call.get<ConvAttrs>().groups > 1) {
+    const std::int64_t groups = call.get<ConvAttrs>().groups;
+    const std::int64_t in = o.tensor->size(1);
+    const std::int64_t out = o.tensor->size(0) / groups;
+    return mask.reshape({groups, 1, in}).expand({groups, out, in}).reshape({groups * out, in, 1, 1});
+  }
+  if (dims == 1) return mask;
+  Shape sizes = Shape::filled(dims, 1);
+  sizes[wrap_dim(dim, dims, "outliers")] = mask.numel();
+  return mask.reshape(sizes);
+}
+
+// Whether the product contracts the channels of x, or its result has them: forward and wgrad.
+bool has_channels(const ProductOperand& a, const ProductOperand& b) {
+  const bool forward = a.role == Role::activation && b.role == Role::weight;
+  const bool wgrad =
+      (a.role == Role::activation && b.role == Role::error) || (a.role == Role::error && b.role == Role::activation);
+  return forward || wgrad;
+}
+
+// The sum of the product of the outlier channels and of that of the others.
+Tensor product_of_parts(const Quantization& q, const OpCall& call, const ProductOperand& a, const ProductOperand& b,
+                        Site& site) {
+  const bool wgrad = a.role == Role::error || b.role == Role::error;
+  const std::optional<Quantizer>& wider = q.outliers->quantizer;
+  Tensor numbers[2][2];  // [outliers][operand]
+  ProductOperand parts[2][2] = {{a, b}, {a, b}};
+  for (const int k : {0, 1}) {
+    const ProductOperand& whole = k == 0 ? a : b;
+    Tensor mask;
+    if (whole.role != Role::error) mask = mask_for(call, whole, site.channels.outliers(), wgrad);
+    for (const int outliers : {0, 1}) {
+      ProductOperand& part = parts[outliers][k];
+      part.is_part = true;
+      if (outliers == 1) {
+        part.channel.reset();
+        part.quantizer = whole.quantizer && wider ? &*wider : nullptr;
+      }
+      if (!mask.defined()) continue;
+      numbers[outliers][k] = where(outliers == 1 ? mask : logical_not(mask), *whole.tensor, 0);
+      part.tensor = &numbers[outliers][k];
+    }
+  }
+  const Tensor none;
+  const Tensor* const unbiased[] = {&call[0], &call[1], &none};
+  const OpCall second{call.op, TensorRefs(unbiased, call.inputs.size()), call.attrs, call.where};
+  const Tensor others = product_of(q, call, parts[0][0], parts[0][1], site);
+  return gradual::add(others, product_of(q, second, parts[1][0], parts[1][1], site));
+}
+
+// The product of a weight's site, by parts if it has outlier channels. Measures the channels of x.
+Tensor product_at(const Quantization& q, const OpCall& call, const ProductOperand& a, const ProductOperand& b,
+                  Site& site) {
+  if (!q.outliers || site.weight == 0 || !has_channels(a, b)) return product_of(q, call, a, b, site);
+  const bool forward = b.role == Role::weight;
+  if (forward && stages_amax(a.use) && site.state->measures_channels(q))
+    site.channels.stage(*a.tensor, channel_dim(call.op, 0, false));
+  if (!site.channels.outliers().defined() || (!a.quantizer && !b.quantizer)) return product_of(q, call, a, b, site);
+  if (whole_operands())
+    throw_error("outliers: parts of an operand do not agree on channels; leave the module out by `modules`");
+  return product_of_parts(q, call, a, b, site);
 }
 
 // Operand 0 or 1 of the product that a rewritten call computes.
@@ -719,7 +810,8 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   // Evaluation draws nothing for backward; a checkpointed segment does, although it is not recorded at first.
   RewriteContext& context = rewrite_context();
   if (context.recorded || in_checkpoint())
-    if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy))
+    if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy) ||
+        (q.outliers && by_chance(q.outliers->quantizer)))
       context.backward_key = rewrite_key();
   std::optional<Accumulator> how = q.accumulator ? q.accumulator : current_accumulator();
   if (q.accumulator && how->rounding.mode == RoundingMode::stochastic) how->key = rewrite_key();
@@ -727,12 +819,7 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   const ProductOperand a = operand_of(call, 0, q, use_of(operand_role(0), state, unrecorded));
   const ProductOperand b = operand_of(call, 1, q, use_of(operand_role(1), state, unrecorded));
   Outputs out;
-  switch (call.op) {
-    case OpId::matmul: out[0] = product(q, a, b, site); break;
-    case OpId::linear: out[0] = linear_product(q, a, b, call[2], site); break;
-    default:
-      out[0] = centers(a) || centers(b) ? convolution_centered(q, call, a, b, site) : convolution(q, call, a, b, site);
-  }
+  out[0] = product_at(q, call, a, b, site);
   if (state.measures) measure_noise(call, a, b, out[0], site);
   DType high = promote(call[0].dtype(), call[1].dtype());
   if (is_f8(high)) high = DType::f32;

@@ -26,6 +26,7 @@
 #include "../core/quantize/quantizer.h"
 #include "attention.h"
 #include "autocast.h"
+#include "outlier_channels.h"
 #include "rewrite.h"
 #include "site_name.h"
 
@@ -64,6 +65,10 @@ struct Quantization {
   // Fishman et al. 2024, arXiv 2409.12517, for the input of the layer after a SwiGLU; here for all layers). Not with a
   // Hadamard transform of x, requantize, or a convolution that rounds windows.
   bool smooth = false;
+  // The channels of x with the largest numbers, and the columns of W that they meet, have another quantizer, in forward
+  // and in the gradient of W. Of products with a parameter. A RecipeRun counts the steps; without one none is chosen.
+  // Not with learned scales and gradients that are not straight.
+  std::optional<OutlierChannels> outliers = {};
   // Backward rounds x and W again from forward's codes instead of from the originals, as on hardware that keeps 8 bits.
   // Not for convolutions that round windows (blocks that do not divide the channels): these have no codes of x.
   bool requantize = false;
@@ -139,6 +144,7 @@ class QuantizationState : Pinned {
     // The steps of learned scales of x and w, f32 []; undefined: not learned. 0: its first value is not yet known.
     Tensor x_step = {};
     Tensor w_step = {};
+    ChannelSizes channels = {};  // of x, for Quantization::outliers
 
     // Takes in what the calls of a step have staged of an operand: amaxes into the history, a step's first value.
     void take_staged(Role role);
@@ -165,6 +171,12 @@ class QuantizationState : Pinned {
   void take_steps(const QuantizationState& other) { steps_ = other.steps_; }
   // Takes over the histories of sites that have the same quantisation here and there, and the steps.
   void take_histories(const QuantizationState& other);
+  // True if this quantisation, or that of a module, has outlier channels.
+  bool has_outliers() const;
+  // Whether the running step measures the channels of a product.
+  bool measures_channels(const Quantization& of_product) const;
+  // After the update of a step: outlier channels that its numbers decide are chosen.
+  void end_step();
 
   // What the calls that come are for. It decides what they do to the histories.
   enum class Purpose : std::uint8_t {
@@ -215,6 +227,7 @@ class QuantizationState : Pinned {
   std::vector<std::pair<Quantizer, bool>> hides_;  // what hides_nonfinite() said
   Tensor hidden_;
   NoiseOfGradients noise_;
+  std::int64_t ended_steps_ = 0;
 };
 
 // The products that a recipe quantises. conv2d_backward_input is here as conv_transpose2d.

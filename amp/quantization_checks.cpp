@@ -31,6 +31,11 @@ static void check_gradients(const Quantization& q) {
   }
   for (const auto* dy : {&q.dgrad_dy, &q.wgrad_dy})
     if (learned(*dy)) throw_error("quantization: scales of x and W can be learned; those of dy have no gradient");
+  if (q.outliers && (learned(q.forward_x) || learned(q.forward_w)))
+    throw_error("quantization: outliers go with scales that are not learned");
+  for (const auto* forward : {&q.forward_x, &q.forward_w})
+    if (q.outliers && *forward && (*forward)->gradient != QuantizerGradient::straight)
+      throwf("quantization: outliers go with straight gradients, not with a {} one", to_string((*forward)->gradient));
   if (q.smooth && learned(q.forward_x)) throw_error("quantization: smooth goes with an x whose scale is not learned");
 }
 
@@ -82,6 +87,7 @@ void check_valid(const Quantization& q) {
           "quantization: gradients, weights, masters, moments and results take scales from their own "
           "values: no delayed nor learned scaling, no transform, no mean subtracted");
   if (q.accumulator) check_valid(*q.accumulator);
+  if (q.outliers) in_context("quantization", [&] { check_valid(*q.outliers); });
   if (q.attention) in_context("quantization, attention", [&] { check_valid(*q.attention); });
   for (const auto& module : q.modules)
     in_context("quantization, modules, " + module.first, [&] {
@@ -121,6 +127,7 @@ std::vector<OperandGroup> describe(const Quantization& q) {
   for (const auto& [field, quantizer] : kQuantizerFields)
     if (q.*quantizer) add(field, describe(*(q.*quantizer)), 0);
   if (q.smooth) groups.push_back({{"smooth"}, "channels of x scaled by powers of two"});
+  if (q.outliers) groups.push_back({{"outliers"}, describe(*q.outliers)});
   if (!q.attention) return groups;
   const AttentionPrecision& a = *q.attention;
   const std::size_t of_products = groups.size();

@@ -104,8 +104,11 @@ void QuantizationState::Site::take_staged(Role role) {
 
 void QuantizationState::take_histories(const QuantizationState& other) {
   take_steps(other);
+  ended_steps_ = other.ended_steps_;
   for (const auto& theirs : other.sites_) {
     Site& mine = find(theirs->name);
+    const auto outliers = [](const Site& s) { return s.quantization ? s.quantization->outliers : std::nullopt; };
+    if (outliers(mine) == outliers(*theirs)) mine.channels = theirs->channels;
     if (!mine.quantization || !theirs->quantization || alone(*mine.quantization) != alone(*theirs->quantization))
       continue;
     for (const auto& [name, history] : kHistories) mine.*history = (*theirs).*history;
@@ -120,18 +123,40 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
   if (at == known.end()) at = known.insert(known.end(), weight.raw());
   Site& found = find({.layer = module, .weight = static_cast<int>(at - known.begin()) + 1});
   found.weight = storage_id(weight);
+  const auto has = [&](const Tensor& parameter) {
+    const auto* const first = static_cast<const char*>(parameter.raw());
+    const auto* const here = static_cast<const char*>(weight.raw());
+    return storage_id(parameter) == storage_id(weight) && here >= first && here < first + parameter.nbytes();
+  };
   for (const Steps& steps : steps_)
-    if (!found.x_step.defined() && !found.w_step.defined() && steps.weight.raw() == weight.raw()) {
+    if (!found.x_step.defined() && !found.w_step.defined() && has(steps.weight)) {
       found.x_step = steps.x;
       found.w_step = steps.w;
     }
   return found;
 }
 
+bool QuantizationState::has_outliers() const {
+  return quantization_.outliers ||
+         std::ranges::any_of(overrides_, [](const auto& other) { return other && other->outliers; });
+}
+
+bool QuantizationState::measures_channels(const Quantization& of_product) const {
+  return of_product.outliers && measures_in(*of_product.outliers, ended_steps_);
+}
+
+void QuantizationState::end_step() {
+  for (const auto& s : sites_)
+    if (s->quantization && s->quantization->outliers && chooses_after(*s->quantization->outliers, ended_steps_))
+      s->channels.choose(*s->quantization->outliers);
+  ++ended_steps_;
+}
+
 void QuantizationState::end_forward() {
   if (purpose == Purpose::part_of_step) return;
   for (const auto& s : sites_)
     if (s->quantization) {
+      s->channels.take_staged();
       s->take_staged(Role::activation);
       s->take_staged(Role::weight);
     }
@@ -144,8 +169,10 @@ void QuantizationState::end_backward() {
 }
 
 void QuantizationState::forget_staged() {
-  for (const auto& s : sites_)
+  for (const auto& s : sites_) {
+    s->channels.forget_staged();
     for (const auto& [name, member] : kHistories) ((*s).*member).forget_staged();
+  }
 }
 
 bool QuantizationState::hides(const Quantizer& quantizer) {
@@ -171,21 +198,27 @@ StateDict QuantizationState::state_dict() const {
     names += to_string(s->name) + "\n";
     StateDict one;
     for (const auto& [name, member] : kHistories) store(one, name, (*s).*member);
+    s->channels.add_to(one);
     state.add(std::to_string(number++), one);
   }
   state.set("sites", names);
+  if (has_outliers()) state.set("steps", ended_steps_);  // as in files of earlier versions without them
   return state;
 }
 
 void QuantizationState::load_state_dict(const StateDict& state) {
   std::istringstream names(state.text("sites"));
-  for (const auto& s : sites_)
+  ended_steps_ = state.contains("steps") ? state.integer("steps") : 0;
+  for (const auto& s : sites_) {
+    s->channels = {};
     for (const auto& [name, history] : kHistories) (*s).*history = {};
+  }
   int number = 0;
   for (std::string name; std::getline(names, name);) {
     Site& site = find(site_name(name));
     const StateDict one = state.sub(std::to_string(number++));
     for (const auto& [part, member] : kHistories) restore(one, part, site.*member);
+    site.channels = ChannelSizes::from(one);
   }
 }
 

@@ -136,14 +136,17 @@ Quantization quartet2() {
   return forward_and_backward(forward, backward);
 }
 
-// TetraJet-v2 (Chen et al. 2025), without OutControl: forward to nearest, backward at random after a random rotation of
-// 16. Theirs rounds x and W again from forward's codes (`requantize`), which convolutions that round windows lack.
+// TetraJet-v2 (Chen et al. 2025): forward to nearest, backward at random after a random rotation of 16; a tenth of the
+// channels of x in MXFP8. Theirs rounds x and W again from forward's codes (`requantize`), which convolutions that round
+// windows lack, and gathers the channels by size, so that blocks have others.
 Quantization tetrajet_v2() {
   const Quantizer forward = to_format("e2m1", DoubleBlocks{});
   Quantizer backward = to_format("e2m1", DoubleBlocks{}, {.mode = RoundingMode::stochastic});
   backward.hadamard = true;
   backward.signs = HadamardSigns::drawn;
-  return forward_and_backward(forward, backward);
+  Quantization q = forward_and_backward(forward, backward);
+  q.outliers.emplace().quantizer = to_format("e4m3fn", mx_scales(32));
+  return q;
 }
 
 // "Scaling FP8 training to trillion-token LLMs" (Fishman et al. 2024): theirs scales the input of the layer after a
@@ -212,8 +215,8 @@ Recipe with_oscillation_reset() {
   Recipe r =
       full("tetrajet-v2",
            "matmul operands in e2m1; blocks of 16 with e4m3 scales under f32 scales of 128; in backward rounded at "
-           "random after a Hadamard transform with drawn signs; weights that oscillate are set to the centre of their "
-           "bin (TetraJet-v2, arXiv 2510.27527)",
+           "random after a Hadamard transform with drawn signs; a tenth of the channels of x in MXFP8; weights that "
+           "oscillate are set to the centre of their bin (TetraJet-v2, arXiv 2510.27527)",
            tetrajet_v2());
   r.oscillation_reset.emplace();
   return r;

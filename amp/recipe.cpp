@@ -202,6 +202,7 @@ static void enter(Quantization& q, const Phase& phase) {
   q.overflow = other.overflow;
   q.requantize = other.requantize;
   q.smooth = other.smooth;
+  q.outliers = other.outliers;
 }
 
 Recipe recipe_in_step(const Recipe& r, std::int64_t step, std::int64_t steps, const std::vector<PhaseStart>& begun) {
@@ -489,6 +490,10 @@ optim::StepResult RecipeRun::update() {
   if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
   optimizer_->zero_grad();
   ++steps_;
+  if (quantization_ && quantization_->has_outliers()) {
+    device::need_no_capture("the update of a recipe with outliers");
+    quantization_->end_step();
+  }
   if (oscillation_) {
     device::need_no_capture("the update of a recipe with oscillation_reset");
     oscillation_->after_update(steps_, *quantization_, *optimizer_);

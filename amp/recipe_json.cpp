@@ -225,6 +225,7 @@ Json json_of(const Recipe& r) {
   if (!r.oscillation_reset) json.erase("oscillation_reset");
   if (r.quantization && !r.quantization->attention) json["quantization"].erase("attention");
   if (r.quantization && !r.quantization->smooth) json["quantization"].erase("smooth");
+  if (r.quantization && !r.quantization->outliers) json["quantization"].erase("outliers");
   return json;
 }
 

@@ -50,6 +50,8 @@ std::uint64_t mixed(std::uint64_t z) {
   return z ^ z >> 31;
 }
 
+constexpr int kKinds = 3;  // of saved tensors that each input may have: itself or codes, slopes, a direction
+
 // While its backward runs, it intercepts the calls of the op's rule.
 struct Rewritten final : Function, Interceptor {
   // parameters: the number of inputs after those of the call.
@@ -110,6 +112,7 @@ struct Rewritten final : Function, Interceptor {
         operand = again_[i] ? codes.dequantize() : codes.decode();
         if (!again_[i])
           scale = codes.scales.defined() ? as_strided(codes.scales, {}, {}, codes.scales.offset()) : Tensor();
+        operand = with_more_codes(static_cast<int>(i), operand);
       }
       node_->save_input(static_cast<int>(i), operand);
       if (operand.defined()) here.know(operand, roles_[i], scale);
@@ -146,8 +149,19 @@ struct Rewritten final : Function, Interceptor {
   static inline thread_local Rewritten* running = nullptr;
 
   bool has_gradients() const {
-    return std::any_of(saved().begin() + std::ssize(roles_), saved().end(),
+    return std::any_of(saved().begin() + std::ssize(roles_), saved().begin() + kKinds * std::ssize(roles_),
                        [](const Tensor& t) { return t.defined(); });
+  }
+
+  // The operand plus what its further codes stand for.
+  Tensor with_more_codes(int input, Tensor operand) const {
+    for (std::size_t i = 0; i < more_.size(); ++i) {
+      if (more_[i].first != input) continue;
+      QuantizedTensor codes = more_[i].second;
+      codes.codes = saved()[kKinds * roles_.size() + i];
+      operand = operand + codes.dequantize();
+    }
+    return operand;
   }
 
   // A parameter needs the gradient of its operand, whether or not that needs one.
@@ -174,7 +188,7 @@ struct Rewritten final : Function, Interceptor {
   }
 
   // The tensors that the op's rule reads; codes replace operands that were saved as codes. After them those of the
-  // gradients of operands: slopes, then directions.
+  // gradients of operands: slopes, then directions. After these further codes.
   void save(const OpCall& call) {
     const int saves = saves_of(backward_rules()[static_cast<int>(call.op)], needed());
     std::vector<Tensor> kept(codes_.size());
@@ -186,6 +200,8 @@ struct Rewritten final : Function, Interceptor {
     }
     for (OperandGradient& g : gradients_) kept.push_back(std::exchange(g.slopes, Tensor()));
     for (OperandGradient& g : gradients_) kept.push_back(std::exchange(g.direction, Tensor()));
+    std::erase_if(more_, [&](const auto& more) { return !codes_[static_cast<std::size_t>(more.first)]; });
+    for (auto& [input, codes] : more_) kept.push_back(std::exchange(codes.codes, Tensor()));
     save_for_backward(std::move(kept));
   }
 
@@ -199,7 +215,8 @@ struct Rewritten final : Function, Interceptor {
   std::vector<Role> roles_;
   std::vector<std::optional<QuantizedTensor>> codes_;
   std::vector<bool> again_;
-  std::vector<OperandGradient> gradients_;  // their tensors are among the saved ones
+  std::vector<std::pair<int, QuantizedTensor>> more_;  // further codes of inputs
+  std::vector<OperandGradient> gradients_;             // their tensors are among the saved ones
   int parameters_ = 0;
 };
 
@@ -225,6 +242,10 @@ RandomKey rewrite_key() {
 }
 void save_as_codes(int input, QuantizedTensor codes, bool again) {
   Rewritten& r = running("save_as_codes");
+  if (again && r.codes_.at(static_cast<std::size_t>(input))) {
+    r.more_.emplace_back(input, std::move(codes));
+    return;
+  }
   r.codes_.at(static_cast<std::size_t>(input)) = std::move(codes);
   r.again_.at(static_cast<std::size_t>(input)) = again;
 }

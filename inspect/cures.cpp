@@ -242,6 +242,25 @@ Cure layer_in_f32(Recipe r, const std::string& layer, const LayerNames& names) {
   return {.recipe = r, .remedy = "layer " + names(path) + " in high precision", .generic = true};
 }
 
+Cure outlier_channels(Recipe r, double share) {
+  if (r.quantization) r.quantization->outliers = amp::OutlierChannels{.share = share, .window = 1};
+  return {r, fmt::format("the largest {:.3g}% of the channels of x in f32", 100 * share)};
+}
+
+Cure router_in_f32(Recipe r, const std::string& router, const LayerNames& names) {
+  Cure cure = layer_in_f32(std::move(r), router, names);
+  cure.generic = false;
+  return cure;
+}
+
+Cure attention_scores_in_f32(Recipe r) {
+  if (r.quantization && r.quantization->attention) {
+    r.quantization->attention->q.reset();
+    r.quantization->attention->k.reset();
+  }
+  return {r, "attention's q and k in high precision"};
+}
+
 Cure fp8(Recipe r) {
   const amp::Quantization wide = amp::recipe("fp8-current").quantization.value();
   for (const auto& field : amp::kQuantizerFields)

@@ -509,6 +509,8 @@ std::vector<Finding> diagnose(const Evidence& e) {
     add({rules::of_statistics(e), rules::of_rates(e)});
     const std::vector<Finding> casts = rules::of_casts(e);
     all.insert(all.end(), casts.begin(), casts.end());
+    const std::vector<Finding> monitors = rules::of_monitors(e);
+    all.insert(all.end(), monitors.begin(), monitors.end());
   }
   std::ranges::stable_sort(all, std::greater(), &Finding::severity);
   for (Finding& f : all) {

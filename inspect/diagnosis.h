@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../amp/precision_observer.h"
+#include "activation_monitor.h"
 #include "bad_tensor.h"
 #include "cause.h"
 #include "cures.h"
@@ -17,6 +18,7 @@
 #include "layer_names.h"
 #include "ledger.h"
 #include "number_role.h"
+#include "routes.h"
 #include "update_meter.h"
 
 namespace gradual::inspect {
@@ -30,6 +32,10 @@ struct ObservedStep {
   bool nonfinite = false;                    // the loss, or a parameter after the step, is not finite
   bool finite_batch = true;                  // the inputs are finite
   std::optional<BadTensor> bad_tensor = {};  // the first one that was not finite before the step
+  // What monitors saw: activations, attention, the routes of mixtures.
+  std::vector<ActivationRow> activations = {};
+  std::vector<ProbabilityRow> probabilities = {};
+  std::vector<RouteRow> routes = {};
 };
 
 // A part of the local error of an op in the last observed step, with its share of the error in the loss.

@@ -113,12 +113,18 @@ amp::RunStep observed_step(Collector::Impl& pass, amp::RecipeRun& run, const std
   ObservedStep seen{.step = pass.steps(), .ledger = Ledger(run.model())};
   seen.bad_tensor = first_nonfinite(run.model());
   BatchWatch batch(run.model());
+  ActivationMonitor activations;
+  const RouteObserver routes(run.model(), RouteObserver::Exact::yes);
   std::optional<amp::RunStep> done;
   {
     const ObserverScope one(seen.ledger);
     const ObserverScope two(batch);
+    const ObserverScope three(activations);
     done = run.step(loss);
   }
+  seen.activations = activations.activations();
+  seen.probabilities = activations.probabilities();
+  seen.routes = routes.rows();
   seen.finite_batch = batch.finite;
   seen.skipped = done->result.skipped();
   seen.nonfinite = !std::isfinite(done->loss.item()) || first_nonfinite(run.model()).has_value();

@@ -21,6 +21,9 @@ Found of_overflow(const Evidence& e);  // an Inf that makes later results 0
 Found of_moments(const Evidence& e);   // Adam's moments
 Found of_sums(const Evidence& e);
 
+// findings_monitors.cpp: weak ones, which a trial decides.
+std::vector<Finding> of_monitors(const Evidence& e);
+
 // diagnosis.cpp
 Update all_updates(const Evidence& e);  // the sum of all updates of weights
 std::string percent(double share);      // 0.125: "12.5%"

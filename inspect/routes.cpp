@@ -65,6 +65,13 @@ RouteObserver::~RouteObserver() {
   for (const Layer& layer : layers_) layer.mixture->router.remove_forward_hook(layer.hook);
 }
 
+std::vector<RouteRow> RouteObserver::rows() const {
+  std::vector<RouteRow> rows;
+  for (const Layer& layer : layers_)
+    if (!layer.chosen.empty()) rows.push_back({layer.path, layer.changed_by_rounding(), layer.busiest_share()});
+  return rows;
+}
+
 void RouteObserver::clear() {
   for (Layer& layer : layers_) {
     layer.chosen.clear();

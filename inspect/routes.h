@@ -24,6 +24,13 @@ struct RouteChange {
 // Of experts i64 [.., k], on any device. Error for different sizes.
 RouteChange compare_routes(const Tensor& first, const Tensor& second);
 
+// The routes of a mixture in one sum.
+struct RouteRow {
+  std::string path = {};     // of the mixture
+  RouteChange changed = {};  // by rounding
+  double busiest = 0;        // share of all choices that the busiest expert gets
+};
+
 // Watches the routers of a model while it lives. No bit of the model depends on it.
 class RouteObserver : Pinned {
  public:
@@ -45,6 +52,8 @@ class RouteObserver : Pinned {
     double busiest_share() const;
   };
   const std::vector<Layer>& layers() const { return layers_; }
+  // Of Exact::yes: of each mixture that was called.
+  std::vector<RouteRow> rows() const;
   void clear();
 
  private:

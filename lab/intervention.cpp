@@ -209,17 +209,21 @@ int order_of(const inspect::Finding& f) {
   return 9 - static_cast<int>(std::lround(8 * std::max(0.0, *f.undone - (generic ? kGeneric : 0))));
 }
 
-// Two findings of one loss: where other scales undo half of what exact numbers do, the scales are its cause and come
-// before it.
-void put_scales_first(std::vector<inspect::Finding>& findings) {
+// Two findings of one loss: where other scales undo half of what exact numbers do, or outlier channels in f32 nearly all
+// of it, these are its cause and come before it.
+void put_causes_first(std::vector<inspect::Finding>& findings) {
+  constexpr double kNearlyAll = 0.9;
   for (auto f = findings.begin(); f != findings.end(); ++f) {
-    const auto is_loss = [&f](const inspect::Finding& g) {
-      return !g.exact.empty() && g.site == f->site && g.phase == f->phase && g.severity == f->severity && g.undone;
-    };
+    const bool outliers = f->cause == inspect::Cause::outlier_channels;
     const bool scales = f->cause == inspect::Cause::delayed_scale || f->cause == inspect::Cause::scale_range;
-    if (!scales || !f->undone || !f->exact.empty()) continue;
+    const auto is_loss = [&](const inspect::Finding& g) {
+      const bool same = outliers ? g.role == f->role : g.severity == f->severity;
+      return same && !g.exact.empty() && g.site == f->site && g.phase == f->phase && g.undone;
+    };
+    if (!(scales || outliers) || !f->undone || !f->exact.empty()) continue;
     const auto lost = std::find_if(findings.begin(), f, is_loss);
-    if (lost != f && *f->undone >= kCures * *lost->undone) std::rotate(lost, f, f + 1);
+    const double least = outliers ? kNearlyAll : kCures;
+    if (lost != f && *f->undone >= least * *lost->undone) std::rotate(lost, f, f + 1);
   }
 }
 
@@ -317,7 +321,7 @@ void weigh(std::vector<inspect::Finding>& findings, const MakeModel& make_model,
   }
   weigh_together(findings, recipe, trials);
   std::ranges::stable_sort(findings, std::less(), order_of);
-  put_scales_first(findings);
+  put_causes_first(findings);
   drop_unproven();
   for (inspect::Finding& f : findings)
     if (f.precision) weigh_cures(f, recipe, trials);

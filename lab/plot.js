@@ -1,5 +1,5 @@
 "use strict";
-// Draws charts as SVG, and exports them. No library, no network.
+// Draws charts as SVG, exports them, and sorts tables. No library, no network.
 const byId = id => document.getElementById(id);
 const finite = x => typeof x === "number" && isFinite(x);
 
@@ -30,6 +30,28 @@ function hover(e, text) {
   });
   e.addEventListener("pointerleave", hideTip);
   return e;
+}
+
+// The order of two cells of a column: texts come before numbers.
+function ascending(a, b) {
+  if (typeof a !== typeof b) return typeof a === "number" ? 1 : -1;
+  if (a === b) return 0;
+  return a < b ? -1 : 1;
+}
+// A click on a column's title sorts by it: by numbers where there are some.
+function sortable(table) {
+  const value = (row, i) => {
+    const t = row.cells[i].textContent;
+    const n = parseFloat(t.replace(/^[<‹] ?/, ""));
+    return isNaN(n) ? t : n;
+  };
+  [...table.rows[0].cells].forEach((th, i) => th.addEventListener("click", () => {
+    const down = th.getAttribute("aria-sort") !== "descending";
+    for (const other of table.rows[0].cells) other.removeAttribute("aria-sort");
+    th.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const sign = down ? -1 : 1;
+    table.append(...[...table.rows].slice(1).sort((a, b) => sign * ascending(value(a, i), value(b, i))));
+  }));
 }
 
 // About n round numbers from low to high.

@@ -55,28 +55,6 @@ const layerText = layer => {
   return text.length <= 26 ? text : layer;
 };
 
-// The order of two cells of a column: texts come before numbers.
-function ascending(a, b) {
-  if (typeof a !== typeof b) return typeof a === "number" ? 1 : -1;
-  if (a === b) return 0;
-  return a < b ? -1 : 1;
-}
-// A click on a column's title sorts by it: by numbers where there are some.
-function sortable(table) {
-  const value = (row, i) => {
-    const t = row.cells[i].textContent;
-    const n = parseFloat(t.replace(/^[<‹] ?/, ""));
-    return isNaN(n) ? t : n;
-  };
-  [...table.rows[0].cells].forEach((th, i) => th.addEventListener("click", () => {
-    const down = th.getAttribute("aria-sort") !== "descending";
-    for (const other of table.rows[0].cells) other.removeAttribute("aria-sort");
-    th.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const sign = down ? -1 : 1;
-    table.append(...[...table.rows].slice(1).sort((a, b) => sign * ascending(value(a, i), value(b, i))));
-  }));
-}
-
 // What rounding did to the elements of several rows of "casts" together, in percent.
 function share(rows) {
   const elements = rows.reduce((a, c) => a + c.elements, 0);

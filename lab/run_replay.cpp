@@ -145,9 +145,15 @@ inspect::Evidence Run::evidence() {
     data::Batch batch;
     inspect::UpdateMeter meter(*model_);
     const ObserverScope metering(meter);
+    inspect::ActivationMonitor activations;
+    const ObserverScope monitoring(activations);
+    const inspect::RouteObserver routes(*model_, inspect::RouteObserver::Exact::yes);
     for (int i = 0; i < 2 && (loader_->next(batch) || loader_->next(batch)); ++i)
       observed_step([&] { return run_->step([&] { return loss_of(batch); }); }, batch, *e.late);
     e.scalars = meter.scalars();
+    e.late->activations = activations.activations();
+    e.late->probabilities = activations.probabilities();
+    e.late->routes = routes.rows();
   }
   e.casts = casts_;
   e.shares = shares_;

@@ -91,5 +91,9 @@ std::string to_string(const SweepResult& result);
 std::vector<TextTable> tables_of(const SweepResult& result);
 // The same as an object: {"factors": .., "terms": .., "combinations": ..}.
 std::string to_json(const SweepResult& result);
+// The same as a page of its own, which needs no network. parts: of the sweep, for links to their reports in PART/.
+std::string sweep_html(const SweepResult& result, const std::vector<SweepPart>& parts);
+// " --lr 0.1 --model mlp"
+std::string options_text(const SweepPart& part);
 
 }  // namespace gradual::lab

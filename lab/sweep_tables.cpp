@@ -6,9 +6,18 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "student_t.h"
 #include "sweep.h"
+
+namespace gradual::embedded {
+extern const unsigned char sweep_html_in[];
+extern const unsigned char report_css[];
+extern const unsigned char plot_js[];
+extern const unsigned char sweep_js[];
+}  // namespace gradual::embedded
 
 namespace gradual::lab {
 namespace {
@@ -213,7 +222,7 @@ std::vector<TextTable> tables_of(const SweepResult& r) {
   return {terms_table(r), effects_table(r), combinations_table(r)};
 }
 
-std::string to_json(const SweepResult& r) {
+static Json document_of(const SweepResult& r) {
   Json json = {
       {"measure", {{"name", r.metric.name}, {"better", r.metric.better == Direction::higher ? "higher" : "lower"}}},
       {"diverged", r.diverged},
@@ -232,7 +241,47 @@ std::string to_json(const SweepResult& r) {
     for (std::size_t f = 0; f < levels.size(); ++f) names.push_back(r.levels[f][static_cast<std::size_t>(levels[f])]);
     json["combinations"].push_back({{"levels", names}, {"values", r.values[c]}});
   }
-  return json.dump(2) + "\n";
+  return json;
+}
+
+std::string to_json(const SweepResult& r) { return document_of(r).dump(2) + "\n"; }
+
+std::string options_text(const SweepPart& part) {
+  std::string text;
+  for (const auto& [name, value] : part.options)
+    text += fmt::format(" --{}{}{}", name, value.empty() ? "" : " ", value);
+  return text;
+}
+
+// Half the 95% interval of a combination's mean over the seeds; NaN without an estimate of chance.
+static double half_of_combination(const SweepResult& r) {
+  constexpr double kTail = 0.025;
+  const Factorial& e = r.effects;
+  if (e.error_degrees == 0 || std::isnan(e.error_variance)) return std::nan("");
+  return student_quantile(kTail, e.error_degrees) *
+         std::sqrt(e.error_variance / static_cast<double>(r.values[0].size()));
+}
+
+std::string sweep_html(const SweepResult& r, const std::vector<SweepPart>& parts) {
+  const auto text_of = [](const unsigned char* bytes) { return std::string(reinterpret_cast<const char*>(bytes)); };
+  Json json = document_of(r);
+  json["measure"]["share"] = r.metric.is_share();
+  json["combination_half"] = finite(half_of_combination(r));
+  for (std::size_t t = 0; t < r.effects.terms.size(); ++t) json["terms"][t]["holds"] = holds(r, r.effects.terms[t]);
+  json["parts"] = Json::array();
+  for (const SweepPart& part : parts)
+    json["parts"].push_back(
+        {{"name", part.name}, {"report", part.name + "/report.html"}, {"options", options_text(part)}});
+  std::string data = json.dump();
+  // "<" occurs only in strings, where HTML would interpret "</script" and "<!--"
+  for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6) data.replace(at, 1, "\\u003c");
+  std::string html = text_of(embedded::sweep_html_in);
+  const std::pair<const char*, std::string> fields[] = {
+      {"@CSS@", text_of(embedded::report_css)},
+      {"@JS@", text_of(embedded::plot_js) + text_of(embedded::sweep_js)},
+      {"@DATA@", data}};
+  for (const auto& [field, value] : fields) html.replace(html.find(field), std::string(field).size(), value);
+  return html;
 }
 
 }  // namespace gradual::lab

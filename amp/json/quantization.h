@@ -68,6 +68,16 @@ template <> struct Fields<Quantizer> {
   }
 };
 
+template <> struct Fields<OutlierChannels> {
+  template <class F> static void of(OutlierChannels& o, F field) {
+    field("share", o.share);
+    field("from", o.from);
+    field("window", o.window);
+    field("period", o.period);
+    field("quantizer", o.quantizer);
+  }
+};
+
 template <> struct Fields<AttentionPrecision> {
   template <class F> static void of(AttentionPrecision& a, F field) {
     for (const auto& [name, quantizer] : kAttentionFields) field(name, a.*quantizer);
@@ -106,6 +116,7 @@ template <> struct Fields<Quantization> {
     field("save_codes", q.save_codes);
     field("requantize", q.requantize);
     field("smooth", q.smooth);
+    field("outliers", q.outliers);
   }
 };
 

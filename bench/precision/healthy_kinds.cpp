@@ -8,6 +8,8 @@
 namespace gradual::precision_bench {
 namespace {
 
+using enum Family;
+
 const std::vector<Family>& kEach = all_families();
 
 void half_precision(Instance& i, Draw& draw) {
@@ -44,6 +46,15 @@ void other_range(Instance& i, Draw& draw) {
   draw_range(i, draw, large ? 1e2 : 1e-4, large ? 1e4 : 1e-2);
 }
 
+// Large channels under formats whose exponents reach them, or in high precision.
+void large_channels(Instance& i, Draw& draw) {
+  i.model.width = 32;
+  draw_outlier(i, draw);
+  i.model.outlier_every = draw.one_of<std::int64_t>({0, 4, 8});
+  i.model.outlier_size = draw.scale(10, 100);
+  i.recipe = amp::recipe(draw.one_of<std::string>({"fp8-current", "fp8-rowwise", "mxfp8", "e5m2", "amp-bf16"}));
+}
+
 constexpr Group h = Group::healthy;
 
 const std::vector<Kind> kKinds = {
@@ -53,6 +64,13 @@ const std::vector<Kind> kKinds = {
     {"some-skips", h, "a loss scale that starts too high skips a few steps", kProgram, kEach, 3, some_skips},
     {"some-underflow", h, "a static loss scale loses some gradients", kProgram, kEach, 2, some_underflow},
     {"short-sums", h, "narrow accumulators for short sums", kProgram, kEach, 2, short_sums},
+    {"large-channels",
+     h,
+     "channels that are far larger, under 8 bits and bf16",
+     kProgram,
+     {mlp, mlp_norm, transformer},
+     3,
+     large_channels},
     {"other-range", h, "a layer whose inputs are large or small, under scales", kProgram, kEach, 2, other_range},
 };
 

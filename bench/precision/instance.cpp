@@ -36,11 +36,14 @@ class ChangedInput {
     if (model.outlier != number) return;
     const Shape sizes = image ? Shape{in, 1, 1} : Shape{in};
     kept_ = ones(sizes);
-    kept_.narrow(0, 0, 1).fill_(0);
     constant_ = zeros(sizes);
-    constant_.narrow(0, 0, 1).fill_(model.outlier_size);
-    for (const auto& [name, parameter] : layer.named_parameters())
-      if (parameter.dim() >= 2 && parameter.size(1) == in) parameter.detach().narrow(1, 0, 1).fill_(0);
+    const std::int64_t step = model.outlier_every > 0 ? model.outlier_every : in;
+    for (std::int64_t channel = 0; channel < in; channel += step) {
+      kept_.narrow(0, channel, 1).fill_(0);
+      constant_.narrow(0, channel, 1).fill_(model.outlier_size);
+      for (const auto& [name, parameter] : layer.named_parameters())
+        if (parameter.dim() >= 2 && parameter.size(1) == in) parameter.detach().narrow(1, channel, 1).fill_(0);
+    }
   }
   Tensor operator()(nn::Module& layer, const Tensor& x) const {
     Tensor h = x;
@@ -263,6 +266,7 @@ std::string describe(const Instance& i) {
   if (i.model.outlier >= 0) {
     model["outlier"] = i.model.outlier;
     model["outlier_size"] = i.model.outlier_size;
+    if (i.model.outlier_every > 0) model["outlier_every"] = i.model.outlier_every;
   }
   const Model usual;
   if (i.model.initial != usual.initial) model["initial"] = i.model.initial;

@@ -58,11 +58,12 @@ struct Model {
   double range = 1;
   std::int64_t outlier = -1;  // the block whose layer reads a constant channel of this size; `depth`: the head
   double outlier_size = 0;
-  double initial = 1;       // factor of all initial weights
-  double initial_bias = 0;  // added to the biases of the blocks' layers
-  bool tanh = false;        // instead of ReLU
-  double momentum = 0.1;    // of batch norms
-  double offset = 0;        // added to the input of batch norms
+  std::int64_t outlier_every = 0;  // not 0: each so many channels have a constant one
+  double initial = 1;              // factor of all initial weights
+  double initial_bias = 0;         // added to the biases of the blocks' layers
+  bool tanh = false;               // instead of ReLU
+  double momentum = 0.1;           // of batch norms
+  double offset = 0;               // added to the input of batch norms
 };
 
 struct Data {

@@ -217,8 +217,10 @@ void outlier_channel(Instance& i, Draw& draw, int block, double low, double high
   small.block = 4;
   quantise(i.recipe, Role::activation, scaled(name, large));
   of_operand(i, Cause::format_range, Role::activation, scaled(name, small), {"scaling/block"});
+  i.truth.causes.push_back(Cause::outlier_channels);
+  i.truth.specific.emplace_back("/quantization/outliers");
   i.truth.sites = {outlier_path(i)};
-  i.truth.cure = "smaller blocks";
+  i.truth.cure = "smaller blocks, or the channel in high precision";
   i.truth.does_not_help = "RCEIL instead of FLOOR";
 }
 void outlier_in_block(Instance& i, Draw& draw) {
@@ -238,9 +240,27 @@ void outlier_in_tensor(Instance& i, Draw& draw) {
   quantise(i.recipe, Role::activation, scaled(name, TensorScale{}));
   const FloatBlocks small{.block = 4};
   of_operand(i, Cause::format_range, Role::activation, scaled(name, small), {"scaling"});
+  i.truth.causes.push_back(Cause::outlier_channels);
+  i.truth.specific.emplace_back("/quantization/outliers");
   i.truth.sites = {outlier_path(i)};
-  i.truth.cure = "scales of blocks";
+  i.truth.cure = "scales of blocks, or the channel in high precision";
   i.truth.does_not_help = "the tensor's own amax, which it has";
+}
+// Every fourth channel, so that each small block has a large number too.
+void outlier_channels(Instance& i, Draw& draw) {
+  i.model.width = draw.one_of<std::int64_t>({32, 64});
+  const std::string name = draw.one_of<std::string>({"e2m1", "int4", "e2m3"});
+  draw_outlier(i, draw);
+  i.model.outlier_every = 4;
+  i.model.outlier_size = draw.scale(100, 300) * (name == "e2m3" ? 4 : 1);
+  quantise(i.recipe, Role::activation, scaled(name, PowerBlocks{.block = 32, .rule = ScaleRule::rceil}));
+  of_operand(i, Cause::outlier_channels, Role::activation, *i.recipe.quantization->forward_x, {"scaling"});
+  i.truth.causes.push_back(Cause::format_range);
+  i.truth.cured.quantization->outliers = amp::OutlierChannels{.share = 0.25, .window = 1};
+  i.truth.specific.emplace_back("/quantization/outliers");
+  i.truth.sites = {outlier_path(i)};
+  i.truth.cure = "the largest channels in high precision";
+  i.truth.does_not_help = "smaller blocks, RCEIL instead of FLOOR";
 }
 // Scales of blocks in a format that ends too early.
 void coded_scales(Instance& i, Draw& draw) {
@@ -384,6 +404,13 @@ const std::vector<Kind> kKinds = {
      {mlp, cnn, transformer},
      1,
      outlier_in_tensor},
+    {"outlier-channels",
+     f,
+     "every fourth channel is large, so that no block is without one",
+     kFp4,
+     {mlp, mlp_norm, transformer},
+     2,
+     outlier_channels},
     {"coded-scales",
      f,
      "the format of the scales of blocks ends too early",

@@ -90,7 +90,8 @@ std::vector<std::string> words_of(const Arguments& a, const SweepPart& part) {
   return words;
 }
 
-void write_tables(const Arguments& a, const SweepResult& result) {
+void write_tables(const Arguments& a, const SweepResult& result, const std::vector<SweepPart>& parts) {
+  write_file_atomically((fs::path(a.out) / "sweep.html").string(), sweep_html(result, parts));
   write_file_atomically((fs::path(a.out) / "effects.json").string(), to_json(result));
   for (const TextTable& t : tables_of(result)) {
     write_file_atomically((fs::path(a.out) / (t.name + ".csv")).string(), to_csv(t));
@@ -103,14 +104,6 @@ void write_tables(const Arguments& a, const SweepResult& result) {
 std::string resuming(const Arguments& a) {
   return fmt::format("{} sweep {} --out {} --jobs {} --resume", shell_word(program_called()), shell_word(a.file),
                      shell_word(a.out), a.jobs);
-}
-
-// A part's options for people.
-std::string options_text(const SweepPart& part) {
-  std::string text;
-  for (const auto& [name, value] : part.options)
-    text += fmt::format(" --{}{}{}", name, value.empty() ? "" : " ", value);
-  return text;
 }
 
 // Error naming the file for options that gradual-lab refuses.
@@ -159,9 +152,9 @@ int sweep(const Arguments& a, dist::Communicator& ranks) {
   }
   const SweepMeasure by = a.by == "loss" ? SweepMeasure::loss : SweepMeasure::metric;
   const SweepResult result = sweep_result(sweep, *results, by);
-  write_tables(a, result);
+  write_tables(a, result, parts);
   say_text(to_string(result), a.wide);
-  say(stdout, "\nresults: {} (effects.json, *.csv, part-N/report.html)\n", a.out);
+  say(stdout, "\nresults: {} (sweep.html, effects.json, *.csv, part-N/report.html)\n", a.out);
   return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "../../autograd/activation_checkpoint.h"
 #include "../../autograd/autograd.h"
 #include "../../nn/activation.h"
+#include "../../nn/attention.h"
 #include "../../nn/conv.h"
 #include "../../nn/linear.h"
 #include "../../nn/sequential.h"
@@ -295,16 +296,114 @@ TEST_CASE("a checkpointed segment gives learned scales the same gradients") {
   for (std::size_t i = 0; i < plain.size(); ++i) CHECK(same_bits(plain[i], again[i]));
 }
 
+TEST_CASE("learned scales: save_codes off changes no bit, in the first step too") {
+  const Tensor x = random({16, 16}, 5);
+  const auto trained = [&](bool save_codes) {
+    Recipe r = amp::recipe("int4-lsq");
+    r.name = "mine";
+    r.quantization->save_codes = save_codes;
+    const auto net = small_net();
+    RecipeRun run(r, *net, optim::SGDOptions{.lr = 1e-2});
+    std::vector<Tensor> all;
+    for (int k = 0; k < 3; ++k) {
+      run.backward(run.forward([&] { return square((*net)(x)).mean(); }));
+      for (const auto& [name, p] : net->named_parameters()) all.push_back(p.grad().clone());
+      run.update();
+    }
+    CHECK(parameter(*net, "0.weight_step").item() > 0);
+    return all;
+  };
+  const std::vector<Tensor> with_codes = trained(true);
+  const std::vector<Tensor> without = trained(false);
+  REQUIRE(with_codes.size() == without.size());
+  for (std::size_t i = 0; i < without.size(); ++i) CHECK(same_bits(with_codes[i], without[i]));
+}
+
+TEST_CASE("learned scales: slices of one parameter, as cross-attention has them, share its steps") {
+  constexpr double kMost = 7;
+  // Two layers in one parameter, each with an input of its own.
+  struct Packed final : nn::Module {
+    Tensor& weight = register_parameter("weight", random({24, 16}, 1) * 0.2);
+    Tensor both(const Tensor& a, const Tensor& b, const Tensor& by_a, const Tensor& by_b) const {
+      return (linear(a, weight.narrow(0, 0, 8)) * by_a).sum() + (linear(b, weight.narrow(0, 8, 16)) * by_b).sum();
+    }
+  };
+  Packed net;
+  RecipeRun run(amp::recipe("int4-lsq"), net, optim::SGDOptions{.lr = 0});
+  const Tensor a = random({10, 16}, 2);
+  const Tensor b = random({6, 16}, 3);
+  const Tensor by_a = random({10, 8}, 4);
+  const Tensor by_b = random({6, 16}, 5);
+  run.step([&] { return net.both(a, b, by_a, by_b); });
+  const Tensor w_step = parameter(net, "weight_step");
+  const Tensor x_step = parameter(net, "weight_input_step");
+  CHECK(w_step.item() > 0);
+  CHECK(x_step.item() > 0);
+  {
+    const NoGrad off;
+    w_step.fill_(0.03);
+    x_step.fill_(0.25);
+  }
+  run.backward(run.forward([&] { return net.both(a, b, by_a, by_b); }));
+  const auto rounded = [&](const Tensor& v, double step) {
+    return fake_quantize(v, {.format = format("int4"), .scaling = FixedScale{.value = 1 / step}});
+  };
+  // LSQ's definition, of each slice with its own number of elements.
+  const auto gradient = [&](const Tensor& v, double step, const Tensor& of_rounded, double elements) {
+    const std::vector<float> numbers = v.contiguous().to_vector<float>();
+    const std::vector<float> g = of_rounded.contiguous().to_vector<float>();
+    double sum = 0;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const double u = numbers[i] / step;
+      sum += g[i] * (std::fabs(u) > kMost ? std::copysign(kMost, u) : std::nearbyint(u) - u);
+    }
+    return sum / std::sqrt(elements * kMost);
+  };
+  const Tensor w = net.weight.detach();
+  const Tensor first = w.narrow(0, 0, 8);
+  const Tensor second = w.narrow(0, 8, 16);
+  const double of_weight = gradient(first, 0.03, matmul(by_a.t(), rounded(a, 0.25)), 8 * 16) +
+                           gradient(second, 0.03, matmul(by_b.t(), rounded(b, 0.25)), 16 * 16);
+  const double of_input = gradient(a, 0.25, matmul(by_a, rounded(first, 0.03)), 16) +
+                          gradient(b, 0.25, matmul(by_b, rounded(second, 0.03)), 16);
+  CHECK(w_step.grad().item() == doctest::Approx(of_weight).epsilon(1e-4));
+  CHECK(x_step.grad().item() == doctest::Approx(of_input).epsilon(1e-4));
+  // Cross-attention itself.
+  manual_seed(6);
+  nn::MultiheadAttention attention(16, 2);
+  RecipeRun trained(amp::recipe("int4-lsq"), attention, optim::SGDOptions{.lr = 0.01});
+  for (int k = 0; k < 2; ++k)
+    trained.step([&] {
+      return square(attention(random({2, 5, 16}, 7), random({2, 3, 16}, 8), random({2, 3, 16}, 8))).mean();
+    });
+  CHECK(parameter(attention, "in_proj_weight_step").item() > 0);
+}
+
 TEST_CASE("learned scales lower the loss of a layer that they round") {
   const auto net = small_net();
-  RecipeRun run(amp::recipe("int4-lsq"), *net, optim::AdamWOptions{.lr = 3e-3});
+  RecipeRun run(amp::recipe("int4-lsq"), *net, optim::AdamOptions{.lr = 3e-3});
   const Tensor x = random({64, 16}, 6);
-  const Tensor y = random({64, 8}, 7);
-  double first = 0;
-  double last = 0;
-  for (int k = 0; k < 100; ++k) {
-    last = run.step([&] { return square((*net)(x)-y).mean(); }).loss.item();
-    if (k == 0) first = last;
+  const Tensor y = run.evaluate([&] { return (*net)(x); });  // before any scale is learned
+  const auto step = [&] { return run.step([&] { return square((*net)(x)-y).mean(); }).loss.item(); };
+  step();
+  // Weights and biases stay as they are: the scales alone, which begin four times too large, lower the loss.
+  std::vector<std::pair<Tensor, Tensor>> kept;
+  {
+    const NoGrad off;
+    for (const auto& [name, p] : net->named_parameters())
+      if (p.dim() == 0) Tensor(p).mul_(4.0);
+      else kept.emplace_back(p, p.clone());
   }
-  CHECK(last < 0.8 * first);
+  const double first = step();
+  double last = first;
+  for (int k = 0; k < 150; ++k) {
+    {
+      const NoGrad off;
+      for (const auto& [p, value] : kept) Tensor(p).copy_(value);
+    }
+    last = step();
+  }
+  CAPTURE(first);
+  CAPTURE(last);
+  CHECK(last < 0.5 * first);
 }

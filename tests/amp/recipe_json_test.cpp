@@ -193,7 +193,7 @@ TEST_CASE("what earlier versions did not write is left out where it says what th
 
 TEST_CASE("what an exchange refuses") {
   CHECK(message_of([] {
-          amp::check_valid({.quantizer = Quantizer{.format = format("e2m1"), .scaling = EdenBlocks{}}});
+          amp::check_valid(amp::Exchange{.quantizer = Quantizer{.format = format("e2m1"), .scaling = EdenBlocks{}}});
         }) == "exchange: a scaling of kind ms-eden is not exchanged; allowed are none, fixed, tensor, block, nvfp4");
 }
 

@@ -356,6 +356,55 @@ TEST_CASE("measured phases: a resumed run has the bits of an unbroken one, and b
   }
 }
 
+TEST_CASE("measured phases: operands that are kept as random codes count as exact") {
+  // x is rounded at random and saved as codes; dy to nearest. W is the identity, so that y is the rounded x.
+  nn::Linear net(16, 16, {.bias = false});
+  {
+    const NoGrad off;
+    net.weight.copy_(eye(16));
+  }
+  Recipe r = amp::recipe("fp32");
+  r.name = "random codes";
+  const Quantizer random_x{.format = format("e2m1"), .rounding = {RoundingMode::stochastic}, .scaling = TensorScale{}};
+  const Quantizer dy{.format = format("e2m1"), .scaling = TensorScale{}};
+  r.quantization = amp::Quantization{.forward_x = random_x, .wgrad_x = random_x, .wgrad_dy = dy};
+  r.schedule = {{.recipe = "fp32",
+                 .when = amp::PhaseCondition{.quantity = MeasuredQuantity::gradient_to_noise, .below = kAlways}}};
+  RecipeRun run(r, net, optim::SGDOptions{.lr = 0});
+  const Tensor x = random({24, 16}, 1);
+  const Tensor by = random({24, 16}, 2);
+  Tensor codes;
+  run.step([&] {
+    const Tensor y = net(x);
+    codes = y.detach().clone();
+    return (y * by).sum();
+  });
+  CHECK_FALSE(same_bits(codes, x));
+  REQUIRE(run.phase_starts().size() == 1);
+  const auto product = [&](const Tensor& errors) { return matmul(errors.to(DType::f64).t(), codes.to(DType::f64)); };
+  const Tensor exact = product(by);
+  const Tensor given = product(fake_quantize(by, dy));
+  CHECK(run.phase_starts()[0].value ==
+        doctest::Approx(std::sqrt(squares(exact) / squares(given - exact))).epsilon(1e-4));
+}
+
+TEST_CASE("measured phases: a state in which another phase began by its `when` is refused, and nothing is taken") {
+  const Trained measured(when("gradient_norm", kAlways));
+  measured.steps(0, 2);
+  StateDict state = measured.run->state_dict();
+  CHECK(state.integer("phases.begun") == 1);
+  for (const std::int64_t phase : {1, 7}) {
+    CAPTURE(phase);
+    state.set("phases.0.phase", static_cast<std::uint64_t>(phase));
+    const Trained other(when("gradient_norm", kAlways, 1, R"(, {"last": 0.2, "recipe": "mxfp8"})"));
+    CHECK(message_of([&] {
+            other.run->load_state_dict(state);
+          }).find(fmt::format("phase {} began by its `when`; the recipe 'mine' has none there", phase)) !=
+          std::string::npos);
+    CHECK(other.run->phase_starts().empty());
+  }
+}
+
 TEST_CASE("measured phases: in files") {
   const Recipe r = when("gradient_to_noise", 1.732, 5);
   CHECK(r.schedule[0].when ==

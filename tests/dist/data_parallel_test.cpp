@@ -165,7 +165,8 @@ TEST_CASE("every number of ranks trains to the same bits with synchronised batch
   set_deterministic(false);
 }
 
-TEST_CASE("measured phases and resets of oscillating weights have the same bits on every number of ranks") {
+TEST_CASE(
+    "measured phases, resets of oscillating weights and outlier channels have the same bits on every number of ranks") {
   set_deterministic(true);
   amp::Recipe measured = amp::recipe("mxfp4");
   measured.name = "measured";
@@ -175,6 +176,9 @@ TEST_CASE("measured phases and resets of oscillating weights have the same bits 
   amp::Recipe resets = amp::recipe("tetrajet-v2");
   resets.name = "resets";
   resets.oscillation_reset = amp::OscillationReset{.period = 3, .window = 2, .ratio = 1.5};
+  // every second step, from the first one on
+  resets.quantization->outliers->window = 1;
+  resets.quantization->outliers->period = 2;
   amp::register_recipe(resets);
   for (const char* recipe : {"measured", "resets"})
     for (const bool synchronized : {false, true}) {
@@ -189,6 +193,8 @@ TEST_CASE("measured phases and resets of oscillating weights have the same bits 
       } else {
         CHECK(one.state.integer("oscillation.windows") == 1);
         CHECK(one.state.integer("oscillation.resets") > 0);
+        const double chosen = one.state.tensor("quantization.0.channels.outliers").to(DType::f64).sum().item();
+        CHECK(chosen == std::max(1.0, std::round(0.1 * one.state.tensor("quantization.0.channels.outliers").numel())));
       }
       for (const int ranks : {2, 3, 8})
         check_same_bits(train({.recipe = recipe, .ranks = ranks, .synchronized = synchronized}), one);

@@ -403,6 +403,49 @@ TEST_CASE("planted: vanishing updates, and a mask that overflows and does no har
 // One seed never matches; it is not worse, and the trained models do not look so.
 bool healthy(const lab::Verdict& v) { return v.kind == lab::VerdictKind::undecided && !v.looks_worse; }
 
+namespace {
+
+// An attention over the 8 rows of an image, whose scores are multiplied.
+struct Attending : nn::Module {
+  nn::Linear& embed = register_module("embed", nn::Linear(8, 32));
+  nn::Linear& q = register_module("q", nn::Linear(32, 32, {.bias = false}));
+  nn::Linear& k = register_module("k", nn::Linear(32, 32, {.bias = false}));
+  nn::Linear& out = register_module("out", nn::Linear(256, 10));
+  double sharp;
+  explicit Attending(double sharpness) : sharp(sharpness) {}
+  Tensor forward(const Tensor& x) override {
+    const Tensor h = embed(x.reshape({x.size(0), 8, 8}));
+    const Tensor a = scaled_dot_product_attention(q(h) * sharp, k(h) * sharp, h);
+    return out(a.reshape({x.size(0), 256}));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("planted: large channels that leave no block of FP4 without one") {
+  const auto large = between([](const Tensor& x) {
+    const Tensor kept = from_data(std::vector<float>{0, 1, 1, 1}, {1, 4}).expand({16, 4}).reshape({64});
+    return relu(x) * kept + (1.0 - kept) * 200.0;
+  });
+  const amp::Recipe r = named("fp32", "few bits", [](amp::Recipe& to) {
+    const Quantizer x{.format = format("e2m1"), .scaling = PowerBlocks{.block = 32, .rule = ScaleRule::rceil}};
+    to.quantization = amp::Quantization{.forward_x = x, .wgrad_x = x};
+    to.quantization->modules = {{"in", "fp32"}};
+  });
+  check({r, large, adam(1e-3)}, {.cause = Cause::outlier_channels, .phase = Phase::forward, .site = "out"});
+}
+
+TEST_CASE("planted: attention's scores are larger than the digits of q and k") {
+  const amp::Recipe coarse = named("fp32", "coarse scores", [](amp::Recipe& to) {
+    const Quantizer q{
+        .format = format("e5m0"), .rounding = {RoundingMode::stochastic}, .scaling = TensorScale{.power_of_two = true}};
+    to.quantization = amp::Quantization{.attention = amp::AttentionPrecision{.q = q, .k = q}};
+  });
+  check({coarse, [] { return std::make_shared<Attending>(5); }, adam(2e-3)}, {.cause = Cause::attention_logits});
+  const Outcome flat = outcome({coarse, [] { return std::make_shared<Attending>(0.2); }, adam(2e-3)});
+  CHECK(flat.run.findings.empty());
+}
+
 TEST_CASE("control: healthy recipes are not worse than fp32 and have no findings") {
   for (const char* recipe : {"tf32", "amp-fp16", "amp-bf16", "fp16-master", "bf16-master", "fp8-current", "mxfp8"}) {
     const Outcome o = outcome({amp::recipe(recipe)});

@@ -43,4 +43,5 @@ for ((i = 0; i < 100; ++i)); do
 done
 cmp whole/effects.json killed/effects.json
 cmp whole/combinations.csv killed/combinations.csv
+cmp whole/sweep.html killed/sweep.html
 cmp <(grep -v '^results:' whole.txt) <(grep -v '^results:' resumed.txt)

@@ -4,6 +4,7 @@
 #include <gradual/lab/sweep.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 using namespace gradual;
 using namespace gradual::lab;
@@ -103,6 +104,35 @@ TEST_CASE("values are the metric or the loss by seed; the worst finite one stand
   CHECK(to_string(loss).find("0.3750  1\n") != std::string::npos);
   CHECK(tables_of(metric).size() == 3);
   CHECK(to_json(metric).find("\"diverged\": 1") != std::string::npos);
+}
+
+TEST_CASE("the page of a sweep has its numbers, the intervals of combinations, and links to the parts") {
+  const Sweep sweep =
+      sweep_from_json(R"({"factors": {"lr": [1, 2], "</script>": {"a": {}, "b": {"recipe": "bf16-pure"}}}})", "s.json");
+  std::vector<std::vector<Result>> results;
+  for (const SweepPart& part : parts_of(sweep)) {
+    std::vector<Result>& of_part = results.emplace_back();
+    for (const amp::Recipe& recipe : part.recipes)
+      for (const int seed : {0, 1, 2})
+        of_part.push_back(run(recipe.name, seed, 0.5 + 0.01 * seed * seed + 0.1 * static_cast<double>(results.size())));
+  }
+  // One training departs: chance.
+  results[0][0].test_accuracy += 0.03;
+  const SweepResult result = sweep_result(sweep, results, SweepMeasure::metric);
+  const std::string page = sweep_html(result, parts_of(sweep));
+  for (const char* field : {"@CSS@", "@JS@", "@DATA@"}) CHECK(page.find(field) == std::string::npos);
+  const std::string begin = "id=\"data\">";
+  const std::size_t from = page.find(begin) + begin.size();
+  const std::string text = page.substr(from, page.find("</script>", from) - from);
+  const auto data = nlohmann::json::parse(text);  // no name ends the element
+  CHECK(data["factors"][1]["name"] == "</script>");
+  CHECK(data["terms"].size() == 3);
+  CHECK(data["terms"][0]["holds"] == true);
+  CHECK(data["parts"][1]["report"] == "part-2/report.html");
+  CHECK(data["parts"][1]["options"] == " --lr 2");
+  // Residuals: 0.03 in one of 12 cells, blocks and combinations taken out: 0.03^2 (1 - 1/4) (1 - 1/3) over 6 degrees.
+  const double variance = 0.03 * 0.03 * 0.75 * (2.0 / 3) / 6;
+  CHECK(data["combination_half"].get<double>() == doctest::Approx(2.4469 * std::sqrt(variance / 3)).epsilon(1e-4));
 }
 
 TEST_CASE("results that cannot be compared are an error; those that are alike have no effects") {

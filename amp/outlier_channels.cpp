@@ -1,0 +1,101 @@
+#include "outlier_channels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "../core/ops/ops.h"
+#include "../core/support/throwf.h"
+#include "bookkeeping.h"
+
+namespace gradual::amp {
+
+void check_valid(const OutlierChannels& o) {
+  if (!(o.share > 0 && o.share < 1)) throwf("outliers: share is {}; allowed is above 0 and below 1", o.share);
+  if (o.from < 0) throwf("outliers: from is {}; allowed is at least 0", o.from);
+  if (o.window < 1) throwf("outliers: window is {}; allowed is at least 1", o.window);
+  if (o.period != 0 && o.period < o.window)
+    throwf("outliers: period is {} and window {}; allowed is 0 (chosen once) or at least the window", o.period,
+           o.window);
+  if (!o.quantizer) return;
+  in_context("outliers, quantizer", [&] { check_valid(*o.quantizer); });
+  const Quantizer& q = *o.quantizer;
+  if (has_kept_scale(q.scaling) || q.hadamard || q.center || q.gradient != QuantizerGradient::straight)
+    throwf(
+        "outliers: the quantizer is {}; allowed are scales from the operand's own numbers, without a transform, "
+        "centering and a gradient that is not straight",
+        describe(q));
+}
+
+std::string describe(const OutlierChannels& o) {
+  const std::string again = o.period > 0 ? fmt::format(" and again every {}", o.period) : "";
+  return fmt::format("{:g}% of the channels of x, chosen by steps {} to {}{}: {}", 100 * o.share, o.from,
+                     o.from + o.window - 1, again, o.quantizer ? describe(*o.quantizer) : "fp32");
+}
+
+bool measures_in(const OutlierChannels& o, std::int64_t step) {
+  const std::int64_t since = step - o.from;
+  return since >= 0 && (o.period > 0 ? since % o.period : since) < o.window;
+}
+
+bool chooses_after(const OutlierChannels& o, std::int64_t step) {
+  return measures_in(o, step) && (o.period > 0 ? (step - o.from) % o.period : step - o.from) == o.window - 1;
+}
+
+void ChannelSizes::stage(const Tensor& x, int channel) {
+  const Bookkeeping unseen;
+  const Tensor channels_last = x.detach().transpose(channel, -1);
+  const Tensor rows = channels_last.reshape({-1, x.size(channel)}).to(DType::f64);
+  stage(cast(cast(sqrt(sum(square(rows), {0})), DType::f32), DType::f64).to(Device::cpu()));
+}
+
+void ChannelSizes::stage(const Tensor& sizes) {
+  const Bookkeeping unseen;
+  const Tensor& known = staged_.defined() ? staged_ : sizes_;
+  if (known.defined() && known.sizes() != sizes.sizes())
+    throwf("outliers: a product's x has {} channels now and had {} before; leave the module out by `modules`",
+           sizes.numel(), known.numel());
+  staged_ = staged_.defined() ? staged_ + sizes : sizes;
+}
+
+void ChannelSizes::take_staged() {
+  if (!staged_.defined()) return;
+  const Bookkeeping unseen;
+  sizes_ = sizes_.defined() ? sizes_ + staged_ : staged_;
+  staged_ = Tensor();
+}
+
+void ChannelSizes::choose(const OutlierChannels& options) {
+  if (!sizes_.defined()) return;
+  const Bookkeeping unseen;
+  std::vector<double> sizes = sizes_.to_vector<double>();
+  for (double& size : sizes)
+    if (std::isnan(size)) size = std::numeric_limits<double>::infinity();
+  std::vector<std::int64_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater(), [&](std::int64_t c) { return sizes[static_cast<std::size_t>(c)]; });
+  const std::int64_t wanted = std::llround(options.share * static_cast<double>(sizes.size()));
+  outliers_ = zeros({std::ssize(sizes)}, {.dtype = DType::bool_});
+  for (std::int64_t i = 0; i < std::max<std::int64_t>(1, wanted); ++i)
+    outliers_.narrow(0, order[static_cast<std::size_t>(i)], 1).fill_(1);
+  sizes_ = Tensor();
+}
+
+void ChannelSizes::add_to(StateDict& state) const {
+  if (sizes_.defined()) state.set("channels.sizes", sizes_);
+  if (outliers_.defined()) state.set("channels.outliers", outliers_);
+}
+
+ChannelSizes ChannelSizes::from(const StateDict& state) {
+  ChannelSizes channels;
+  if (state.contains("channels.sizes")) channels.sizes_ = state.tensor("channels.sizes").clone();
+  if (state.contains("channels.outliers")) channels.outliers_ = state.tensor("channels.outliers").clone();
+  return channels;
+}
+
+}  // namespace gradual::amp
