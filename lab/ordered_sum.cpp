@@ -19,7 +19,10 @@ struct Tile {
   const float* a = nullptr;
   const float* b = nullptr;
   float* y = nullptr;
-  std::int64_t rows = 0, terms = 0, columns = 0, width = 0;
+  std::int64_t rows = 0;
+  std::int64_t terms = 0;
+  std::int64_t columns = 0;
+  std::int64_t width = 0;
   bool fused = false;
 };
 
