@@ -57,6 +57,7 @@ class StepReplay {
   void find_local(const RecordedOp& op);
   std::array<Tensor, kMaxOutputs> losses(const ExactOp& here, const gradual::Outputs& y);
   Errors simulated(const ExactOp& exact);
+  Errors likely_of(const ExactOp& exact);
   std::vector<Tensor> simulated_in_place(const RecordedOp& op, const std::vector<Tensor>& exact_after);
   Tensor likely(const Tensor& squares) const;
   double random_sign() { return (random_() & 1) != 0 ? 1 : -1; }

@@ -7,6 +7,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -240,7 +242,20 @@ class Analysis {
   std::vector<Tolerated> rows_;
 };
 
-// Records a step under a split as if it were whole: of ops in parts the whole results, no casts, nothing of backward.
+// The op that gives the gradient of the first input; none: it is made of several.
+std::optional<OpId> gradient_op(OpId op) {
+  switch (op) {
+    case OpId::linear:
+    case OpId::matmul: return OpId::matmul;
+    case OpId::conv2d: return OpId::conv2d_backward_input;
+    case OpId::layer_norm: return OpId::layer_norm_backward;
+    case OpId::rms_norm: return OpId::rms_norm_backward;
+    default: return {};
+  }
+}
+
+// Records a step under a split as if it were whole: of ops in parts the whole results, and of their backward the
+// gradient of the input; no casts. Of a module with an op in parts that is made of several ops, nothing of backward.
 class SplitStep final : public Observer, public SplitWatcher {
  public:
   explicit SplitStep(RecordedOps& ops) : ops_(ops) {}
@@ -257,21 +272,35 @@ class SplitStep final : public Observer, public SplitWatcher {
   void begins() override { ++inside_; }
   void ends(const OpCall& call, const gradual::Outputs& whole) override {
     --inside_;
-    if (op_info(call.op).kind == OpKind::Composite) return;
-    CallRecord record;
-    record.context = context();
-    record.op = call.op;
-    ops_.before(call, record);
-    ops_.after(call, whole, record);
+    if (op_info(call.op).kind == OpKind::Composite) hidden_.insert(context().module);
+    else record(call, whole);
+  }
+  void backward_begins() override { in_backward_ = true; }
+  void backward_ends(OpId op, const Tensor& gradient) override {
+    in_backward_ = false;
+    const std::optional<OpId> of = gradient_op(op);
+    if (!of || !gradient.defined() || hidden_.contains(context().module)) return;
+    const Attrs none = {};
+    record({*of, TensorRefs(nullptr, 0), &none, {}}, {{gradient}});
   }
 
  private:
   bool counts(const OpCall& call) const {
-    return inside_ == 0 && context().phase != Phase::backward && call.op != OpId::cast;
+    if (inside_ > 0 || call.op == OpId::cast || call.op == OpId::custom) return false;
+    return context().phase != Phase::backward || (!in_backward_ && !hidden_.contains(context().module));
+  }
+  void record(const OpCall& call, const gradual::Outputs& out) {
+    CallRecord record;
+    record.context = context();
+    record.op = call.op;
+    ops_.before(call, record);
+    ops_.after(call, out, record);
   }
 
   RecordedOps& ops_;
   int inside_ = 0;
+  bool in_backward_ = false;
+  std::set<std::string, std::less<>> hidden_;  // modules
 };
 
 Tensor in_f32_rounded_up(const Tensor& t) {
