@@ -55,10 +55,15 @@ Results matmul_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& 
   return {{as_output(stack(products, 0), op, 0)}};
 }
 
+// Rows of factors [m, n] times columns [n, k], and a bias [k] if there is one: a term among the others, wherever it comes.
+Tensor with_bias(const Tensor& rows, const Tensor& columns, const Inputs& in, const SumDraws& draws) {
+  if (in.size() < 3 || !in[2].defined()) return draws.product(rows, columns);
+  const Tensor factor = ones({rows.size(0), 1});
+  return draws.product(cat({rows, factor}, 1), cat({columns, reshape(contiguous(in[2]), {1, -1})}, 0));
+}
+
 Results linear_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
-  Tensor y = draws.product(rows_of(in[0]), in[1].transpose(0, 1));
-  if (in.size() > 2 && in[2].defined()) y = add(y, in[2]);
-  return {{as_output(y, op, 0)}};
+  return {{as_output(with_bias(rows_of(in[0]), in[1].transpose(0, 1), in, draws), op, 0)}};
 }
 
 Results linear_backward_weight_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
@@ -126,8 +131,7 @@ Results conv2d_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& 
   const Tensor& w = in[1];
   const Size2 out = plane_of(op.outputs[0]);
   const Tensor windows = windows_of(in[0], out, plane_of(w), a);
-  Tensor y = draws.product(windows, reshape(contiguous(w), {w.size(0), -1}).transpose(0, 1));
-  if (in.size() > 2 && in[2].defined()) y = add(y, in[2]);
+  const Tensor y = with_bias(windows, reshape(contiguous(w), {w.size(0), -1}).transpose(0, 1), in, draws);
   return {{as_output(as_images(y, in[0].size(0), out), op, 0)}};
 }
 

@@ -94,7 +94,8 @@ std::string to_json(const Tolerances& t) {
                        {"tolerance", one.tolerance},
                        {"bound", one.bound},
                        {"alone", one.local},
-                       {"sampled", one.sampled}});
+                       {"sampled", one.sampled},
+                       {"own", one.own}});
     if (one.split) tensors.back()["split"] = *one.split;
   }
   Json all{{"recipe", t.recipe}, {"data", t.data},     {"step", t.step},
