@@ -540,7 +540,8 @@ QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const Pr
   const OpId op = c.call.op;
   if (within) {
     const bool plain = stays(o) || (per_tensor(o.quantizer->scaling) && !o.quantizer->hadamard);
-    QuantizedOperand r = rounded(o, t, plain ? 1 : c.axis.dims[o.input], c.site, {.same_layout = !plain});
+    QuantizedOperand r = rounded(o, t, plain ? 1 : c.axis.dims[o.input], c.site,
+                                 {.same_layout = !plain, .amax = amax_of_whole(o, o, {})});
     save_codes(q, o, r, c.site.state->measures);
     return r;
   }
@@ -575,8 +576,18 @@ void check_rounded_by_rows(const ConvSite& c, const Quantization& q, const Produ
         "channels; leave it out by `modules`");
 }
 
+// Error for an operand of a part of a convolution whose scale follows from more than the amax of the whole.
+void check_part_of_convolution(const ProductOperand& o) {
+  if (!whole_operands() || stays(o) || (!o.quantizer->hadamard && !has_two_levels(o.quantizer->scaling))) return;
+  throw_error(
+      "parts of a convolution agree on the amax of a tensor: not on that of a transformed one, and not on the scale of "
+      "scales; let each part have its own scales");
+}
+
 Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
   const ConvSite c{call, call.get<ConvAttrs>(), conv_axis(call.op), site};
+  check_part_of_convolution(a);
+  check_part_of_convolution(b);
   const bool transforms = !stays(a) && !stays(b) && a.quantizer->hadamard && b.quantizer->hadamard;
   const std::vector<bool> signs = transforms ? negated(*a.quantizer) : std::vector<bool>();
   Tensor turned[2];

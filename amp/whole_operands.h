@@ -3,7 +3,7 @@
 // agree on more: ranges with a zero point, means, and scales of channels (Quantization::smooth).
 // Hadamard transforms: the amax is that of the whole, transformed in groups of its own. Groups of a part are others
 // where its contracted dim is no multiple of the group, and signs that are drawn are drawn by each part: its numbers
-// may then exceed the amax, and saturate.
+// may then exceed the amax, and saturate. Convolutions: Error for transforms, and for a scale of scales.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,9 @@
 namespace gradual::amp {
 
 struct WholeOperands {
-  Tensor x;       // [.., in]
-  Tensor weight;  // [out, in], a view of the parameter
-  Tensor dy;      // [.., out], from the time that backward has it
+  Tensor x;       // [.., in]; of a convolution images
+  Tensor weight;  // [out, in ..], a view of the parameter
+  Tensor dy;      // [.., out], from the time that backward has it; of a convolution images
 };
 
 // While it lives, rewritten ops of this thread (rewrite.h), and the contractions of their backward, are parts of these

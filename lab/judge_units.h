@@ -10,7 +10,6 @@ struct Units {
   double sum = 0;
   double store = 0;
   double least = 0;
-  double lambda = 0;  // not 0: errors of sums are those that are probable (Higham and Mary 2019), not the largest ones
 };
 Units units_of(DType dtype);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,8 +11,11 @@
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
 #include "../inspect/numbers.h"
+#include "ordered_kernels.h"
 #include "quantizer_bounds.h"
 #include "random_order.h"
+#include "step_replay.h"
+#include "tolerance_bounds.h"
 
 namespace gradual::lab {
 namespace {
@@ -27,15 +31,14 @@ struct Exchange {
   OpId op;
   Place inputs[4];
   Place outputs[3];
-  bool of_products = false;
 };
 constexpr Exchange kExchanges[] = {
-    {OpId::matmul, {{0, -1}, {1, -2}}, {}, true},
-    {OpId::linear, {{0, -1}, {1, -1}}, {}, true},
-    {OpId::linear_backward_weight, {{0, 0}, {1, 0}}, {}, true},
-    {OpId::conv2d, {{0, 1}, {1, 1}}, {}, true},
-    {OpId::conv2d_backward_input, {{0, 1}, {1, 0}}, {}, true},
-    {OpId::conv2d_backward_weight, {{0, 0}, {1, 0}}, {}, true},
+    {OpId::matmul, {{0, -1}, {1, -2}}, {}},
+    {OpId::linear, {{0, -1}, {1, -1}}, {}},
+    {OpId::linear_backward_weight, {{0, 0}, {1, 0}}, {}},
+    {OpId::conv2d, {{0, 1}, {1, 1}}, {}},
+    {OpId::conv2d_backward_input, {{0, 1}, {1, 0}}, {}},
+    {OpId::conv2d_backward_weight, {{0, 0}, {1, 0}}, {}},
     {OpId::softmax, {{0, -1}}, {{0, -1}}},
     {OpId::softmax_backward, {{0, -1}, {1, -1}}, {{0, -1}}},
     {OpId::log_softmax, {{0, -1}}, {{0, -1}}},
@@ -105,64 +108,43 @@ Outputs run_as_is(const RecordedOp& op, const std::vector<Tensor>& inputs) {
   return dispatch(op.op, TensorRefs(refs.data(), static_cast<int>(refs.size())), op.attrs, {});
 }
 
-const Exchange* products_of(OpId op) {
-  const auto found = std::ranges::find_if(kExchanges, [op](const Exchange& e) { return e.op == op && e.of_products; });
-  return found == std::end(kExchanges) ? nullptr : &*found;
-}
-
-Tensor in_f32(const Tensor& t) {
-  const bool narrow = t.defined() && t.is_floating() && size_of(t.dtype()) < size_of(DType::f32);
-  return narrow ? cast(t, DType::f32) : t;
-}
-
-Tensor part_of(const Tensor& t, int dim, std::int64_t start, std::int64_t stop) {
-  return contiguous(narrow(t, counted(dim, t.dim()), start, stop - start));
-}
-
-}  // namespace
-
-// Products of narrow numbers are exact in f32, in which they add up.
-Outputs OrderedStep::run_products(const RecordedOp& op, std::vector<Tensor> inputs) {
-  const Exchange& e = *products_of(op.op);
-  const std::int64_t length = allows(op, e) ? length_of(e, inputs) : 0;
-  if (length < 2) return run_as_is(op, inputs);
-  const DType dtype = op.outputs[0].dtype;
-  exchange(inputs, e, random_order(length, random_));
-  if (op.accumulator) return run_as_is(op, inputs);
-  for (Tensor& t : inputs) t = in_f32(t);
-  const std::int64_t wanted = parts_ > 0 ? parts_ : std::int64_t{1} << random_() % 4;
-  const std::int64_t parts = std::min(wanted, length);
-  Tensor bias;
-  if (inputs.size() > 2) bias = std::exchange(inputs[2], Tensor());
-  Outputs all;
-  for (std::int64_t p = 0; p < parts; ++p) {
-    std::vector<Tensor> part = inputs;
-    for (const Place& place : e.inputs) {
-      if (place.tensor < 0) continue;
-      Tensor& t = part[static_cast<std::size_t>(place.tensor)];
-      t = part_of(t, place.dim, length * p / parts, length * (p + 1) / parts);
-    }
-    const Outputs sums = run_as_is(op, part);
-    for (int k = 0; k < kMaxOutputs; ++k)
-      if (sums[k].defined()) all[k] = all[k].defined() ? add(all[k], sums[k]) : sums[k];
+// Operands of products in TF32 have 10 bits behind the point.
+std::vector<Tensor> in_f32(const RecordedOp& op, const std::vector<Tensor>& inputs) {
+  const bool tf32 = op.tf32 && roundings_of(op) > 0 && op.inputs[0].dtype == DType::f32;
+  std::vector<Tensor> wide;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& t = inputs[i];
+    const bool floating = t.defined() && t.is_floating();
+    wide.push_back(floating ? cast(tf32 && i < 2 ? rounded_to_tf32(cast(t, DType::f64)) : t, DType::f32) : t);
   }
-  if (bias.defined()) {
-    const bool images = op.op == OpId::conv2d;
-    all[0] = add(all[0], images ? reshape(bias, {1, bias.numel(), 1, 1}) : bias);
-  }
-  for (int k = 0; k < kMaxOutputs; ++k)
-    if (all[k].defined())
-      all[k] =
-          cast(all[k], op.outputs[static_cast<std::size_t>(k)].defined() ? op.outputs[static_cast<std::size_t>(k)].dtype
-                                                                         : dtype);
+  return wide;
+}
+
+bool is_f64(const RecordedTensor& t) { return t.defined() && t.dtype == DType::f64; }
+
+// Whether its sums are in f32.
+bool adds_in_f32(const RecordedOp& op) { return !op.accumulator && std::ranges::none_of(op.inputs, is_f64); }
+
+std::vector<Tensor> in_dtypes(const RecordedOp& op, const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> all;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    all.push_back(op.inputs[i].is_floating() ? cast(inputs[i], op.inputs[i].dtype).clone() : inputs[i]);
   return all;
 }
 
-Outputs OrderedStep::run_exchanged(const RecordedOp& op, std::vector<Tensor> inputs) {
+Tensor in_f64(const Tensor& t) { return t.defined() && t.is_floating() ? cast(t, DType::f64) : t; }
+
+Outputs in_f64(Outputs out) {
+  for (Tensor& t : out.values) t = in_f64(t);
+  return out;
+}
+
+// The terms exchanged, and added up by Gradual's own kernel.
+Outputs run_exchanged(const RecordedOp& op, std::vector<Tensor> inputs, std::mt19937_64& random) {
   if (op.op == OpId::sum || op.op == OpId::mean) {
     const auto& a = op.attrs.get<ReduceAttrs>();
     for (int d = 0; d < inputs[0].dim(); ++d)
-      if (a.dims >> d & 1) inputs[0] = index_select(inputs[0], d, random_order(inputs[0].size(d), random_));
+      if (a.dims >> d & 1) inputs[0] = index_select(inputs[0], d, random_order(inputs[0].size(d), random));
     return run_as_is(op, inputs);
   }
   std::vector<std::pair<const Exchange*, Tensor>> back;
@@ -170,7 +152,7 @@ Outputs OrderedStep::run_exchanged(const RecordedOp& op, std::vector<Tensor> inp
     if (e.op != op.op || !allows(op, e)) continue;
     const std::int64_t length = length_of(e, inputs);
     if (length < 2) continue;
-    const Tensor order = random_order(length, random_);
+    const Tensor order = random_order(length, random);
     exchange(inputs, e, order);
     back.emplace_back(&e, inverse_order(order));
   }
@@ -182,6 +164,35 @@ Outputs OrderedStep::run_exchanged(const RecordedOp& op, std::vector<Tensor> inp
   return out;
 }
 
+// Ops that only move numbers, or compare them, round nothing.
+bool is_exact(const RecordedOp& op) {
+  const OpKind kind = op_info(op.op).kind;
+  return kind == OpKind::Movement || kind == OpKind::Comparison;
+}
+
+}  // namespace
+
+std::optional<Outputs> run_unrounded(const RecordedOp& op, const std::vector<Tensor>& inputs, const SumDraws& draws) {
+  if (!adds_in_f32(op)) return in_f64(run_exchanged(op, in_dtypes(op, inputs), draws.random));
+  const std::vector<Tensor> wide = in_f32(op, inputs);
+  if (const std::optional<Outputs> out = run_in_order(op, wide, draws)) return in_f64(*out);
+  if (is_exact(op)) return {};
+  return in_f64(run_exchanged(op, wide, draws.random));
+}
+
+std::vector<Tensor> run_in_place(const RecordedOp& op, const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> all = in_dtypes(op, inputs);
+  run_as_is(op, all);
+  for (Tensor& t : all) t = in_f64(t);
+  return all;
+}
+
+Outputs OrderedStep::run_op(const RecordedOp& op, const std::vector<Tensor>& inputs) {
+  if (adds_in_f32(op))
+    if (const std::optional<Outputs> out = run_in_order(op, in_f32(op, inputs), {random_, options_})) return *out;
+  return run_exchanged(op, in_dtypes(op, inputs), random_);
+}
+
 void OrderedStep::run(const RecordedOp& op) {
   const inspect::Unseen unseen;
   values_.start(op);
@@ -191,19 +202,19 @@ void OrderedStep::run(const RecordedOp& op) {
   }
   if (op.kind != Recorded::op) return;
   std::vector<Tensor> inputs;
-  for (const RecordedTensor& t : op.inputs) {
-    const Tensor numbers = values_.read(t);
-    inputs.push_back(t.is_floating() ? cast(numbers, t.dtype) : numbers);
-  }
-  const Outputs out = products_of(op.op) ? run_products(op, inputs) : run_exchanged(op, inputs);
-  const auto in_f64 = [](const Tensor& t) { return t.is_floating() ? cast(t, DType::f64) : t; };
+  for (const RecordedTensor& t : op.inputs) inputs.push_back(values_.read(t));
   if (op_info(op.op).kind == OpKind::InPlace) {
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-      if (inputs[i].defined()) values_.write(op.inputs[i], in_f64(inputs[i]));
+    const std::vector<Tensor> after = run_in_place(op, inputs);
+    for (std::size_t i = 0; i < after.size(); ++i)
+      if (after[i].defined()) values_.write(op.inputs[i], after[i]);
     return;
   }
-  for (std::size_t k = 0; k < kMaxOutputs; ++k)
-    if (op.outputs[k].defined()) values_.write(op.outputs[k], in_f64(out[static_cast<int>(k)]));
+  const Outputs out = run_op(op, inputs);
+  for (std::size_t k = 0; k < kMaxOutputs; ++k) {
+    const Tensor& t = out[static_cast<int>(k)];
+    if (!op.outputs[k].defined()) continue;
+    values_.write(op.outputs[k], t.is_floating() ? cast(cast(t, op.outputs[k].dtype), DType::f64) : t);
+  }
 }
 
 }  // namespace gradual::lab

@@ -3,30 +3,37 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <vector>
 
+#include "ordered_kernels.h"
 #include "recorded_ops.h"
 
 namespace gradual::lab {
 
-// Runs a step's ops in its dtypes, their sums in random orders. The terms of products are also split into 1, 2, 4 or 8
-// parts, each a sum of its own, which are added in order, as ranks and blocked kernels do. Sums in an accumulator are
-// not split.
+// The results of an op before they are rounded to its dtypes, in f64, on inputs in f64. Sums in f32 are added up in
+// drawn trees (ordered_sum.h); sums in an accumulator or in f64, and those that ordered_kernels.h leaves out, have their
+// terms in random orders, and the first ones' results are rounded. None for an op that rounds nothing else. No op in
+// place.
+std::optional<gradual::Outputs> run_unrounded(const RecordedOp& op, const std::vector<Tensor>& inputs,
+                                              const SumDraws& draws);
+// The inputs after an op in place, which runs in its dtypes; f64.
+std::vector<Tensor> run_in_place(const RecordedOp& op, const std::vector<Tensor>& inputs);
+
+// Runs a step's ops in their dtypes with sums in drawn orders.
 class OrderedStep {
  public:
-  // parts: of every product; 0: at random.
-  explicit OrderedStep(std::uint64_t seed, int parts = 0) : random_(seed), parts_(parts) {}
+  explicit OrderedStep(std::uint64_t seed, const OrderedSumOptions& options = {}) : random_(seed), options_(options) {}
 
   void run(const RecordedOp& op);
   Tensor value(const RecordedTensor& t) const { return values_.read(t); }
 
  private:
-  gradual::Outputs run_products(const RecordedOp& op, std::vector<Tensor> inputs);
-  gradual::Outputs run_exchanged(const RecordedOp& op, std::vector<Tensor> inputs);
+  gradual::Outputs run_op(const RecordedOp& op, const std::vector<Tensor>& inputs);
 
   std::mt19937_64 random_;
-  int parts_;
+  OrderedSumOptions options_;
   RecordedNumbers values_;
 };
 

@@ -27,13 +27,16 @@ struct Product {
   OpId op = OpId::linear;
   Tensor x, weight;
   Tensor bias = {};
+  Conv2dOptions conv = {};
   DType result = DType::f32;
   bool below_amp = false;  // operands have been cast as Amp does
   SourceLocation where;
 
-  // The dims of the weight: [out, in] of linear, [in, out] of matmul.
-  int out_dim() const { return op == OpId::linear ? 0 : 1; }
+  // The dims of the weight: [out, in ..] of linear and conv2d, [in, out] of matmul.
+  int out_dim() const { return op == OpId::matmul ? 1 : 0; }
   int in_dim() const { return 1 - out_dim(); }
+  // That of x and of the result which has the features, or channels.
+  int feature_dim() const { return op == OpId::conv2d ? 1 : -1; }
 };
 
 // Passes a tensor on, and gives its gradient to the operands of which parts are made.
@@ -57,6 +60,34 @@ struct WholeResult final : Function {
   std::string name() const override { return "result of all parts"; }
 };
 
+// Tells a watcher where an op's backward begins: the gradient of its result is there.
+struct ResultOfParts final : Function {
+  explicit ResultOfParts(SplitWatcher* w) : watcher(w) {}
+  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override { return {inputs.front()}; }
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
+    if (watcher) watcher->backward_begins();
+    return grads;
+  }
+  std::string name() const override { return "result of a split op"; }
+
+  SplitWatcher* watcher;
+};
+
+// And where it ends: the gradient of its first input is there. The tape is read backwards, so that all nodes of the op
+// lie between.
+struct InputOfParts final : Function {
+  InputOfParts(SplitWatcher* w, OpId o) : watcher(w), op(o) {}
+  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override { return {inputs.front()}; }
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
+    if (watcher) watcher->backward_ends(op, grads.front());
+    return grads;
+  }
+  std::string name() const override { return "input of a split op"; }
+
+  SplitWatcher* watcher;
+  OpId op;
+};
+
 bool is_or_is_within(std::string_view path, const std::string& module) {
   return path == module || path.starts_with(module + ".");
 }
@@ -72,6 +103,7 @@ bool keeps_histories(const amp::Quantization& q) {
 Product product_of(const OpCall& call, const amp::OutsideAmp& outside) {
   Product p{.op = call.op, .x = call[0], .weight = call[1], .where = call.where};
   if (call.inputs.size() > 2) p.bias = call[2];
+  if (call.op == OpId::conv2d) p.conv = call.get<ConvAttrs>();
   p.result = promote(outside.operand_dtype(call.op, p.x), outside.operand_dtype(call.op, p.weight));
   if (!is_half(p.result)) return p;
   for (Tensor* t : {&p.x, &p.weight, &p.bias})
@@ -83,7 +115,13 @@ Product product_of(const OpCall& call, const amp::OutsideAmp& outside) {
 Tensor multiply(const Product& p, const amp::OutsideAmp& outside, const Tensor& x, const Tensor& weight,
                 const Tensor& bias) {
   const StageScope stage(chain().amp, p.below_amp ? nullptr : outside.amp.get());
+  if (p.op == OpId::conv2d) return conv2d(x, weight, bias, p.conv, p.where);
   return p.op == OpId::linear ? linear(x, weight, bias, p.where) : matmul(x, weight, p.where);
+}
+
+Tensor with_bias(const Product& p, const Tensor& y) {
+  if (!p.bias.defined()) return y;
+  return add(y, p.op == OpId::conv2d ? p.bias.reshape({-1, 1, 1}) : p.bias);
 }
 
 // One for each part; undefined tensors for an undefined one.
@@ -101,6 +139,7 @@ class Parts {
   Outputs in_columns(const OpCall& call) const {
     const StageScope inside(chain().amp, outside_.amp.get());
     const Product p = product_of(call, outside_);
+    check_ungrouped(call, p);
     const std::int64_t in = p.weight.size(p.in_dim());
     const std::int64_t out = p.weight.size(p.out_dim());
     // q, k and v of a packed projection are split each.
@@ -120,7 +159,7 @@ class Parts {
       for (int i = 0; i < split_.parts; ++i)
         ys.push_back(multiply(p, outside_, x[static_cast<std::size_t>(i)], features(p.weight, p.out_dim(), i),
                               features(p.bias, 0, i)));
-      if (groups == 1) return cat(ys, -1);
+      if (groups == 1) return cat(ys, p.feature_dim());
       std::vector<Tensor> ordered;
       const std::int64_t each = out / groups / split_.parts;
       for (int g = 0; g < groups; ++g)
@@ -132,52 +171,31 @@ class Parts {
   Outputs in_rows(const OpCall& call) const {
     const StageScope inside(chain().amp, outside_.amp.get());
     const Product p = product_of(call, outside_);
+    check_ungrouped(call, p);
     check_divides(call, p.weight.size(p.in_dim()), "input features");
     return multiplied(call, p, [&] {
       std::vector<Tensor> sums;
       for (int i = 0; i < split_.parts; ++i)
-        sums.push_back(multiply(p, outside_, part(p.x, -1, i), part(p.weight, p.in_dim(), i), {}));
-      const Tensor y = summed(sums, split_.exchange);
-      return p.bias.defined() ? add(y, p.bias) : y;
+        sums.push_back(multiply(p, outside_, part(p.x, p.feature_dim(), i), part(p.weight, p.in_dim(), i), {}));
+      return with_bias(p, summed(sums, split_.exchange));
     });
   }
 
   Outputs product_of_tokens(const OpCall& call) const {
-    const StageScope inside(chain().amp, outside_.amp.get());
-    const Product p = product_of(call, outside_);
     check_tokens(call);
-    return multiplied(call, p, [&] {
-      const std::vector<Tensor> weights = copies_of(p.weight, split_.parts, split_.exchange);
-      const std::vector<Tensor> biases = copies_or_none(p.bias, split_);
-      std::vector<Tensor> ys;
-      for (int i = 0; i < split_.parts; ++i) {
-        const auto k = static_cast<std::size_t>(i);
-        ys.push_back(multiply(p, outside_, part(p.x, -2, i), weights[k], biases[k]));
-      }
-      return cat(ys, -2);
-    });
+    return product_along(call, -2);
   }
-
   Outputs norm_of_tokens(const OpCall& call) const {
-    const StageScope inside(chain().amp, outside_.amp.get());
     check_tokens(call);
-    if (call.get<NormAttrs>().dims != 1) throwf("{}: it is over more than the last dim", name_of(call));
-    const int tokens = call[0].dim() - 2;
-    std::vector<std::vector<Tensor>> parameters;
-    for (int i = 1; i < call.inputs.size(); ++i) parameters.push_back(copies_or_none(call[i], split_));
-    std::vector<Tensor> results[kMaxOutputs];
-    for (int i = 0; i < split_.parts; ++i) {
-      std::vector<Tensor> inputs{part(call[0], tokens, i)};
-      for (const std::vector<Tensor>& copies : parameters) inputs.push_back(copies[static_cast<std::size_t>(i)]);
-      const std::vector<const Tensor*> refs = pointers_to(inputs);
-      const Outputs out = dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
-      for (int k = 0; k < kMaxOutputs; ++k)
-        if (out[k].defined()) results[k].push_back(out[k]);
-    }
-    Outputs all;
-    for (int k = 0; k < kMaxOutputs; ++k)
-      if (!results[k].empty()) all[k] = cat(results[k], tokens);
-    return all;
+    return norm_along(call, call[0].dim() - 2);
+  }
+  Outputs product_of_samples(const OpCall& call) const {
+    check_samples(call);
+    return product_along(call, 0);
+  }
+  Outputs norm_of_samples(const OpCall& call) const {
+    check_samples(call);
+    return norm_along(call, 0);
   }
 
   Outputs in_heads(const OpCall& call) const {
@@ -199,12 +217,56 @@ class Parts {
   }
 
  private:
+  // Each part has some rows of x along this dim, which is none of features.
+  Outputs product_along(const OpCall& call, int dim) const {
+    const StageScope inside(chain().amp, outside_.amp.get());
+    const Product p = product_of(call, outside_);
+    return multiplied(call, p, [&] {
+      const std::vector<Tensor> weights = copies_of(p.weight, split_.parts, split_.exchange);
+      const std::vector<Tensor> biases = copies_or_none(p.bias, split_);
+      std::vector<Tensor> ys;
+      for (int i = 0; i < split_.parts; ++i) {
+        const auto k = static_cast<std::size_t>(i);
+        ys.push_back(multiply(p, outside_, part(p.x, dim, i), weights[k], biases[k]));
+      }
+      return cat(ys, dim);
+    });
+  }
+
+  Outputs norm_along(const OpCall& call, int dim) const {
+    const StageScope inside(chain().amp, outside_.amp.get());
+    if (call.get<NormAttrs>().dims != 1) throwf("{}: it is over more than the last dim", name_of(call));
+    std::vector<std::vector<Tensor>> parameters;
+    for (int i = 1; i < call.inputs.size(); ++i) parameters.push_back(copies_or_none(call[i], split_));
+    std::vector<Tensor> results[kMaxOutputs];
+    for (int i = 0; i < split_.parts; ++i) {
+      std::vector<Tensor> inputs{part(call[0], dim, i)};
+      for (const std::vector<Tensor>& copies : parameters) inputs.push_back(copies[static_cast<std::size_t>(i)]);
+      const std::vector<const Tensor*> refs = pointers_to(inputs);
+      const Outputs out = dispatch(call.op, TensorRefs(refs.data(), call.inputs.size()), *call.attrs, call.where);
+      for (int k = 0; k < kMaxOutputs; ++k)
+        if (out[k].defined()) results[k].push_back(out[k]);
+    }
+    Outputs all;
+    for (int k = 0; k < kMaxOutputs; ++k)
+      if (!results[k].empty()) all[k] = cat(results[k], dim);
+    return all;
+  }
+
   std::string name_of(const OpCall& call) const {
     return fmt::format("split {}={}: layer '{}' ({})", to_string(split_.kind), split_.parts, context().module,
                        to_string(call.op));
   }
   void check_divides(const OpCall& call, std::int64_t size, const char* what) const {
     if (size % split_.parts != 0) throwf("{}: {} {} are not a multiple of {}", name_of(call), size, what, split_.parts);
+  }
+  void check_ungrouped(const OpCall& call, const Product& p) const {
+    if (p.conv.groups != 1)
+      throwf("{}: it has {} groups of channels, which parts would cut; leave it whole", name_of(call), p.conv.groups);
+  }
+  void check_samples(const OpCall& call) const {
+    if (call[0].dim() < 2) throwf("{}: an input {} has no samples", name_of(call), to_string(call[0].sizes()));
+    check_divides(call, call[0].size(0), "samples");
   }
   // Part i of a dim.
   Tensor part(const Tensor& t, int dim, int i) const {
@@ -221,7 +283,7 @@ class Parts {
       const auto all = std::make_shared<amp::WholeOperands>();
       all->x = p.x.detach();
       // Of the parameter, whose module's histories these are.
-      all->weight = (p.op == OpId::linear ? call[1] : call[1].transpose(0, 1)).detach();
+      all->weight = (p.op == OpId::matmul ? call[1].transpose(0, 1) : call[1]).detach();
       const amp::WholeOperandsScope scope(all);
       y = f();
       if (grad_enabled()) y = gradual::apply(std::make_shared<KeepGradient>(all), {y}).front();
@@ -322,9 +384,16 @@ class SplitScope::Stage final : public amp::OutsideAmp {
     Interceptor* const results = chain().results;
     const auto parts = [&] {
       const StageScope exact(chain().results, nullptr);
-      return (Parts(split(), *this).*run)(call);
+      std::vector<Tensor> inputs;
+      for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i]);
+      inputs[0] = gradual::apply(std::make_shared<InputOfParts>(state_->watcher, call.op), {inputs[0]}).front();
+      const std::vector<const Tensor*> refs = pointers_to(inputs);
+      OpCall marked = call;
+      marked.inputs = TensorRefs(refs.data(), call.inputs.size());
+      return (Parts(split(), *this).*run)(marked);
     };
     Outputs out = parts();
+    out[0] = gradual::apply(std::make_shared<ResultOfParts>(state_->watcher), {out[0]}).front();
     for (Tensor& t : out.values)
       if (results && t.defined() && t.is_floating()) t = gradual::apply(std::make_shared<WholeResult>(), {t}).front();
     return out;
@@ -338,10 +407,13 @@ class SplitScope::Stage final : public amp::OutsideAmp {
     const bool forward = context().phase == Phase::forward || recomputing();
     if (!forward || std::ranges::any_of(split().except, whole_module)) return nullptr;
     const bool product = call.op == OpId::linear || (call.op == OpId::matmul && call[1].dim() == 2);
+    const bool any_product = product || call.op == OpId::conv2d;
     const bool norm = call.op == OpId::layer_norm || call.op == OpId::rms_norm;
     switch (split().kind) {
-      case SplitKind::columns: return product ? &Parts::in_columns : nullptr;
-      case SplitKind::rows: return product ? &Parts::in_rows : nullptr;
+      case SplitKind::columns: return any_product ? &Parts::in_columns : nullptr;
+      case SplitKind::rows: return any_product ? &Parts::in_rows : nullptr;
+      case SplitKind::samples:
+        return any_product ? &Parts::product_of_samples : norm ? &Parts::norm_of_samples : nullptr;
       case SplitKind::sequence: return product ? &Parts::product_of_tokens : norm ? &Parts::norm_of_tokens : nullptr;
       case SplitKind::heads: break;
     }
@@ -393,8 +465,10 @@ std::int64_t SplitScope::ops() const { return state_->ops; }
 
 void SplitScope::check_used() const {
   if (state_->ops == 0)
-    throwf("split {}={}: no op of the model was split; convolutions are not, nor are modules that are excepted",
-           to_string(state_->split.kind), state_->split.parts);
+    throwf(
+        "split {}={}: no op of the model was split; modules that are excepted are not, nor are kinds of layers that it "
+        "has no parts of",
+        to_string(state_->split.kind), state_->split.parts);
 }
 
 }  // namespace gradual::lab

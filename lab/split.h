@@ -27,10 +27,13 @@ namespace lab {
 
 // Shoeybi et al. 2019 (columns, rows, heads), Korthikanti et al. 2022 (sequence).
 enum class SplitKind : std::uint8_t {
-  columns,  // each part has some output features of each linear layer. The gradients of its input are summed
-  rows,     // each part has some input features. The partial products of forward are summed
-  heads,    // attention: columns of q, k and v by heads, each part's heads, rows of the output projection
-  sequence  // each part has some tokens of each linear layer and norm. The gradients of parameters are summed
+  columns,   // each part has some output features, or channels, of each linear layer and convolution. The gradients of
+             // its input are summed
+  rows,      // each part has some input features or channels. The partial products of forward are summed
+  heads,     // attention: columns of q, k and v by heads, each part's heads, rows of the output projection
+  sequence,  // each part has some tokens of each linear layer and norm. The gradients of parameters are summed
+  samples    // each part has some samples of each linear layer, convolution and norm of rows, as a data-parallel rank
+             // has. The gradients of parameters are summed. A batch norm sees all samples, as a synchronised one does
 };
 // Whose amax the one scale of a tensor follows from. Scales of rows and blocks are always those of the part.
 enum class SplitScales : std::uint8_t {
@@ -48,7 +51,8 @@ struct Split {
 
 }  // namespace lab
 
-template <> inline constexpr std::string_view kEnumNames<lab::SplitKind>[] = {"columns", "rows", "heads", "sequence"};
+template <>
+inline constexpr std::string_view kEnumNames<lab::SplitKind>[] = {"columns", "rows", "heads", "sequence", "samples"};
 template <> inline constexpr std::string_view kEnumNames<lab::SplitScales>[] = {"agreed", "own"};
 
 namespace lab {
@@ -62,21 +66,26 @@ std::string describe(const Split& split);
 // the recipe keeps histories of amaxes, which parts do not have.
 void check_valid(const Split& split, const std::optional<amp::Quantization>& quantization);
 
-// Is told each op that is split, before its parts run and with its whole results.
+// Is told each op that is split, before its parts run and with its whole results. Of its backward it is told the begin,
+// and the end where the first input needs a gradient.
 struct SplitWatcher {
   virtual ~SplitWatcher() = default;
   virtual void begins() = 0;
   virtual void ends(const OpCall& call, const gradual::Outputs& whole) = 0;
+  virtual void backward_begins() = 0;
+  // The gradient of the op's first input, of all parts.
+  virtual void backward_ends(OpId op, const Tensor& gradient) = 0;
 };
 
-// While it lives, ops of this thread's forward passes run in parts: linear and matmul with a matrix; with sequence also
-// layer_norm and rms_norm over the last dim; with heads every scaled_dot_product_attention, and of the products those
-// of nn::MultiheadAttention. Their gradients follow, also those of segments that backward computes again. Fused ops run
-// as their parts. A single part runs as without a split. Convolutions are not split.
+// While it lives, ops of this thread's forward passes run in parts: linear and matmul with a matrix; with columns, rows
+// and samples also conv2d; with sequence and samples also layer_norm and rms_norm over the last dim; with heads every
+// scaled_dot_product_attention, and of the products those of nn::MultiheadAttention. Their gradients follow, also those
+// of segments that backward computes again. Fused ops run as their parts. A single part runs as without a split.
 // An op's result has its usual dtype; partial sums are f32 before the exchange rounds them. A recipe that rounds the
 // results of ops rounds that of all parts in forward, in backward also those of parts.
-// Error naming the layer and the size for one that parts do not divide, for heads without an nn::MultiheadAttention or
-// with dropout in attention, whose mask the parts would repeat, and within another SplitScope.
+// Error naming the layer and the size for one that parts do not divide, for columns and rows of a grouped convolution,
+// for heads without an nn::MultiheadAttention or with dropout in attention, whose mask the parts would repeat, and
+// within another SplitScope.
 class SplitScope : Pinned {
  public:
   SplitScope(const Split& split, nn::Module& model, SplitWatcher* watcher = nullptr);

@@ -15,6 +15,7 @@
 #include "../inspect/mirror.h"
 #include "../inspect/numbers.h"
 #include "judge_bounds.h"
+#include "ordered_op.h"
 #include "quantizer_bounds.h"
 #include "tolerance_rules.h"
 
@@ -48,6 +49,22 @@ Units units_of(const RecordedOp& op) {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Tensor known_or_infinite(const Tensor& e) { return where(isnan(e), kInfinity, e); }
+
+// Whether what it reads or writes has few bits.
+bool is_narrow(const RecordedOp& op) {
+  const auto narrow = [](const RecordedTensor& t) { return t.is_floating() && size_of(t.dtype) < size_of(DType::f32); };
+  return std::ranges::any_of(op.inputs, narrow) || std::ranges::any_of(op.outputs, narrow);
+}
+
+// Computes each element from one of each input, and has no jumps: what its inputs err by bounds what it errs by.
+bool carries_elements(const RecordedOp& op) {
+  if (op.op == OpId::relu_backward || op.op == OpId::where || op.op == OpId::index_add || op.op == OpId::scatter_add)
+    return false;
+  if (op.op == OpId::max_pool2d) return true;
+  const OpKind kind = op_info(op.op).kind;
+  return kind == OpKind::Movement || kind == OpKind::Elementwise || kind == OpKind::Transcendental ||
+         kind == OpKind::Random;
+}
 
 bool writes_inputs(const RecordedOp& op) {
   return op.op == OpId::sgd_step_ || op.op == OpId::adam_step_ || op.op == OpId::unscale_ ||
@@ -105,19 +122,19 @@ Tensor rounded_to_tf32(const Tensor& t) {
   return cast(f32, DType::f64);
 }
 
-Tensor StepReplay::error(const RecordedTensor& t, std::size_t model) const { return errors_[model].read(as_error(t)); }
+Tensor StepReplay::error(const RecordedTensor& t, std::size_t kind) const { return errors_[kind].read(as_error(t)); }
 
-std::vector<Tensor> StepReplay::errors_of_inputs(const RecordedOp& op, std::size_t model) const {
+std::vector<Tensor> StepReplay::errors_of_inputs(const RecordedOp& op, std::size_t kind) const {
   std::vector<Tensor> errors;
   for (const RecordedTensor& t : op.inputs)
-    errors.push_back(t.defined() && errors_[model].knows(t) ? error(t, model) : Tensor());
+    errors.push_back(t.defined() && errors_[kind].knows(t) ? error(t, kind) : Tensor());
   return errors;
 }
 
-StepReplay::StepReplay(const std::vector<ErrorModel>& models) : models_(models) {
-  models_.push_back({ErrorKind::always, 0});
-  errors_.resize(models_.size());
-  if (std::ranges::any_of(models, [](const ErrorModel& m) { return m.probable(); })) simulations_.resize(kSimulations);
+StepReplay::StepReplay(const std::vector<ErrorKind>& kinds, double factor) : kinds_(kinds), factor_(factor) {
+  kinds_.push_back(ErrorKind::always);
+  errors_.resize(kinds_.size());
+  if (std::ranges::find(kinds, ErrorKind::likely) != kinds.end()) simulations_.resize(kSimulations);
 }
 
 ExactOp StepReplay::exact_of(const RecordedOp& op, const RecordedNumbers& values) const {
@@ -129,41 +146,51 @@ ExactOp StepReplay::exact_of(const RecordedOp& op, const RecordedNumbers& values
   return exact;
 }
 
-Tensor StepReplay::random_signs(const Shape& sizes) {
-  std::int64_t n = 1;
-  for (const std::int64_t size : sizes) n *= size;
-  std::vector<double> signs(static_cast<std::size_t>(n));
-  for (double& sign : signs) sign = (random_() & 1) != 0 ? 1 : -1;
-  return from_data(signs, sizes, {.dtype = DType::f64});
+// A number of few bits that rounds otherwise moves an element far, and seldom. Behind it simulations know the elements
+// that they moved; the rules know all of them.
+StepReplay::Errors StepReplay::likely_of(const ExactOp& exact) {
+  Errors found = simulated(exact);
+  if (!is_narrow(exact.op) || !carries_elements(exact.op)) return found;
+  const Errors carried = error_of(exact, ErrorKind::likely);
+  for (std::size_t k = 0; k < kMaxOutputs; ++k)
+    if (found[k].defined() && carried[k].defined()) found[k] = maximum(found[k], known_or_infinite(carried[k]));
+  return found;
 }
 
-// Of that size, with random signs. What the elements of a row or channel share has one sign.
-Tensor StepReplay::random_errors(const RecordedOp& op, const Tensor& size) {
-  const Tensor own = mul(size, random_signs(size.sizes()));
-  const Sums sums = sums_of(op.op);
-  if (sums == Sums::of_elements || size.dim() < 2) return own;
-  Shape shared = size.sizes();
-  for (int d = 0; d < shared.size(); ++d) {
-    const bool along = sums == Sums::of_rows ? d == shared.size() - 1 : d != 1;
-    if (along) shared[d] = 1;
+// What an implementation loses whose sums have their terms in a random order, one by one. Undefined: nothing.
+StepReplay::Errors StepReplay::losses(const ExactOp& here, const Outputs& y) {
+  const SumDraws draws{random_, {.parts = 1, .tree = SumTree::one_by_one}};
+  const std::optional<Outputs> other = run_unrounded(here.op, here.x, draws);
+  Errors all;
+  if (!other) return all;
+  for (std::size_t k = 0; k < kMaxOutputs; ++k) {
+    const Tensor& z = (*other)[static_cast<int>(k)];
+    if (!here.op.outputs[k].is_floating()) continue;
+    const Tensor lost = sub(reshape(z, here.op.outputs[k].sizes), y[static_cast<int>(k)]);
+    all[k] = where(isfinite(lost), lost, 0);
   }
-  return add(own, mul(size, random_signs(shared)));
+  return all;
 }
 
-StepReplay::Errors StepReplay::simulated(const ExactOp& exact, double lambda) {
+// A number of few bits that rounds otherwise moves an element far, and seldom: the runs show it in some elements only.
+// So all elements have the largest error of the tensor.
+Tensor StepReplay::likely(const Tensor& squares) const {
+  if (squares.numel() == 0) return squares;
+  return full(squares.sizes(), std::sqrt(max(squares).item() / kSimulations) * factor_, {.dtype = DType::f64});
+}
+
+StepReplay::Errors StepReplay::simulated(const ExactOp& exact) {
   const RecordedOp& op = exact.op;
-  ExactOp unit = exact;
-  unit.error.assign(exact.x.size(), Tensor());
-  unit.units.lambda = 1;
-  const Errors local = error_of(unit, {ErrorKind::probable, 1});
   Errors squares;
   for (RecordedNumbers& values : simulations_) {
     const ExactOp here = exact_of(op, values);
     const Outputs y = Operands::run(op, here.x);
+    const Errors lost = losses(here, y);
+    const double size = kRoundingsOfOthers * random_sign();
     for (std::size_t k = 0; k < kMaxOutputs; ++k) {
       if (!op.outputs[k].defined()) continue;
       Tensor z = y[static_cast<int>(k)];
-      if (local[k].defined() && z.is_floating()) z = add(z, random_errors(op, local[k]));
+      if (lost[k].defined()) z = add(z, mul(lost[k], size));
       values.write(op.outputs[k], rounded(z, op.outputs[k].dtype));
       if (!z.is_floating()) continue;
       const Tensor square_of = square(distance(z, exact.y[k]));
@@ -171,41 +198,44 @@ StepReplay::Errors StepReplay::simulated(const ExactOp& exact, double lambda) {
     }
   }
   Errors errors;
-  for (std::size_t k = 0; k < kMaxOutputs; ++k) {
-    if (!squares[k].defined()) continue;
-    // A number of few bits that rounds otherwise moves an element far, and seldom: the runs show it in some elements
-    // only. So all that move at all have the largest error of the tensor.
-    const Tensor mean_square = mul(squares[k], 1.0 / kSimulations);
-    errors[k] = where(gt(mean_square, 0), mul(sqrt(max(mean_square)), lambda), 0);
-  }
+  for (std::size_t k = 0; k < kMaxOutputs; ++k)
+    if (squares[k].defined()) errors[k] = likely(squares[k]);
   return errors;
 }
 
-// Ops that add up nothing err by their roundings.
-void StepReplay::simulate_others(const RecordedOp& op) {
+// The same of the inputs of an op that writes them. Those of few bits lose no more than the rounding to their dtype.
+std::vector<Tensor> StepReplay::simulated_in_place(const RecordedOp& op, const std::vector<Tensor>& exact_after) {
+  std::vector<Tensor> squares(op.inputs.size());
   for (RecordedNumbers& values : simulations_) {
     const ExactOp here = exact_of(op, values);
-    if (writes_inputs(op)) {
-      run_in_f64(op, here.x);
-      for (std::size_t i = 0; i < here.x.size(); ++i)
-        if (op.inputs[i].defined()) values.write(op.inputs[i], rounded(here.x[i], op.inputs[i].dtype));
-      continue;
+    const std::vector<Tensor> rounded_after = run_in_place(op, here.x);
+    run_in_f64(op, here.x);
+    const double size = kRoundingsOfOthers * random_sign();
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      Tensor z = here.x[i];
+      if (!z.defined()) continue;
+      const DType dtype = op.inputs[i].dtype;
+      if (dtype == DType::f32) z = add(z, mul(sub(rounded_after[i], z), size));
+      values.write(op.inputs[i], rounded(z, dtype));
+      if (!z.is_floating()) continue;
+      const Tensor square_of = square(distance(z, exact_after[i]));
+      squares[i] = squares[i].defined() ? add(squares[i], square_of) : square_of;
     }
-    const Outputs y = Operands::run(op, here.x);
-    for (std::size_t k = 0; k < kMaxOutputs; ++k)
-      if (op.outputs[k].defined()) values.write(op.outputs[k], rounded(y[static_cast<int>(k)], op.outputs[k].dtype));
   }
+  for (Tensor& t : squares)
+    if (t.defined()) t = likely(t);
+  return squares;
 }
 
 void StepReplay::write(const RecordedTensor& t, const Tensor& exact, const std::vector<Tensor>& errors,
                        const Tensor& rows) {
   if (!t.defined()) return;
-  for (std::size_t model = 0; model < models_.size(); ++model) {
-    const Tensor& e = errors[model];
+  for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+    const Tensor& e = errors[kind];
     const Tensor known = e.defined() ? e : zeros(t.sizes, {.dtype = DType::f64});
     const Tensor stored = t.is_floating() ? through_rounding(exact, known, t.dtype) : known;
-    errors_[model].write(as_error(t), stored);
-    if (model == 0) rows_.write(t, rows_through_rounding(exact, known, stored, rows, t.dtype));
+    errors_[kind].write(as_error(t), stored);
+    if (kind == 0) rows_.write(t, rows_through_rounding(exact, known, stored, rows, t.dtype));
   }
   values_.write(t, rounded(exact, t.dtype));
 }
@@ -241,12 +271,10 @@ void StepReplay::run(const RecordedOp& op) {
 
 void StepReplay::find_local(const RecordedOp& op) {
   for (std::size_t k = 0; k < kMaxOutputs; ++k)
-    if (op.outputs[k].is_floating()) local_[k] = error(op.outputs[k], models_.size() - 1);
+    if (op.outputs[k].is_floating()) local_[k] = error(op.outputs[k], kinds_.size() - 1);
 }
 
 void StepReplay::run_op(const RecordedOp& op) {
-  const bool sums = sums_of(op.op) != Sums::none;
-  if (!sums) simulate_others(op);
   if (writes_inputs(op)) {
     run_update(op);
     return;
@@ -256,13 +284,12 @@ void StepReplay::run_op(const RecordedOp& op) {
   for (std::size_t k = 0; k < kMaxOutputs; ++k) exact.y[k] = y[static_cast<int>(k)];
   std::array<std::vector<Tensor>, kMaxOutputs> errors;
   Tensor rows;
-  for (std::size_t model = 0; model < models_.size(); ++model) {
-    exact.error = errors_of_inputs(op, model);
+  for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+    exact.error = errors_of_inputs(op, kind);
     if (rounds_to_tf32(op)) round_errors(op, exact);
-    const bool simulates = sums && models_[model].probable();
-    if (model == 0 && !rounds_to_tf32(op)) read_rows(op, exact);
-    Errors found = simulates ? simulated(exact, models_[model].lambda) : error_of(exact, models_[model]);
-    if (model == 0) {
+    if (kind == 0 && !rounds_to_tf32(op)) read_rows(op, exact);
+    Errors found = kinds_[kind] == ErrorKind::likely ? likely_of(exact) : error_of(exact, kinds_[kind]);
+    if (kind == 0) {
       if (const std::optional<RowErrors> of_rows = row_errors_of(exact)) {
         rows = of_rows->rows;
         found[0] = minimum(known_or_infinite(found[0]), of_rows->elements);
@@ -283,12 +310,11 @@ void StepReplay::run_quantizer_call(const RecordedOp& op) {
   const Tensor x = values_.read(op.inputs[0]);
   const auto y = run_quantizer(op, x);
   std::array<std::vector<Tensor>, kMaxOutputs> errors;
-  for (std::size_t model = 0; model < models_.size(); ++model) {
-    auto found = quantizer_error(op, x, error(op.inputs[0], model), y);
+  for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+    auto found = quantizer_error(op, x, error(op.inputs[0], kind), y);
     for (std::size_t k = 0; k < kMaxOutputs; ++k) {
       Tensor& e = found[k];
-      if (e.defined() && models_[model].kind == ErrorKind::of_norms)
-        e = full(e.sizes(), max(e).item(), {.dtype = DType::f64});
+      if (e.defined() && kinds_[kind] == ErrorKind::of_norms) e = full(e.sizes(), max(e).item(), {.dtype = DType::f64});
       errors[k].push_back(e);
     }
   }
@@ -314,20 +340,25 @@ void StepReplay::run_update(const RecordedOp& op) {
   run_in_f64(op, after);
   const bool of_parameter = op.op == OpId::sgd_step_ || op.op == OpId::adam_step_;
   exact.y[0] = after[0];
-  std::vector<std::vector<Tensor>> errors(op.inputs.size(), std::vector<Tensor>(models_.size()));
-  for (std::size_t model = 0; model < models_.size(); ++model) {
-    exact.error = errors_of_inputs(op, model);
+  std::vector<std::vector<Tensor>> errors(op.inputs.size(), std::vector<Tensor>(kinds_.size()));
+  for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+    if (kinds_[kind] == ErrorKind::likely) {
+      const std::vector<Tensor> found = simulated_in_place(op, after);
+      for (std::size_t i = 0; i < found.size(); ++i) errors[i][kind] = found[i];
+      continue;
+    }
+    exact.error = errors_of_inputs(op, kind);
     if (of_parameter) {
-      const Tensor found = error_of(exact, models_[model])[0];
-      errors[inspect::kWeight][model] = found;
-      errors[inspect::kMaster][model] = found;
-      errors[inspect::kGradient][model] = exact.error[inspect::kGradient];
+      const Tensor found = error_of(exact, kinds_[kind])[0];
+      errors[inspect::kWeight][kind] = found;
+      errors[inspect::kMaster][kind] = found;
+      errors[inspect::kGradient][kind] = exact.error[inspect::kGradient];
     }
     for (std::size_t i = 1; op.op == OpId::unscale_ && i + 1 < op.inputs.size(); i += 2) {
-      errors[i][model] = exact.error[i];
+      errors[i][kind] = exact.error[i];
       if (!op.inputs[i + 1].defined()) continue;
       const Tensor known = or_zeros(exact.error[i], after[i + 1]);
-      errors[i + 1][model] = unscaled_error(known, after[i + 1], op.attrs.get<UnscaleAttrs>().inverse_scale);
+      errors[i + 1][kind] = unscaled_error(known, after[i + 1], op.attrs.get<UnscaleAttrs>().inverse_scale);
     }
   }
   for (std::size_t i = 0; i < op.inputs.size(); ++i)

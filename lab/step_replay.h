@@ -20,15 +20,19 @@ Tensor rounded(const Tensor& t, DType dtype);
 Tensor rounded_to_tf32(const Tensor& t);
 
 // Errors that always hold, and those of norms, are carried from element to element by the rules; those that always hold
-// also by rows (error_rows.h), of which the smaller one counts. Probable ones are
-// carried by simulation: the step runs kSimulations times, and every sum errs at random by what its roundings err by in
-// the mean. For ops that add up terms, the bound of a tensor is lambda times the largest root mean square of what
-// arrives; from there the rules carry it through ops of single elements.
+// also by rows (error_rows.h), of which the smaller one counts. Likely ones are simulated by Monte Carlo arithmetic
+// (Parker 1997): the step runs kSimulations times in f64. In each run the result of every op has an error of its own,
+// with a random sign: kRoundingsOfOthers times what the op loses in f32, or in its accumulator, if the terms of its sums
+// come in a random order and are added one by one. So errors pass on with all that cancels. What is likely of a tensor
+// is `factor` times the largest root mean square of an element's error.
 class StepReplay {
  public:
-  static constexpr int kSimulations = 16;
+  static constexpr int kSimulations = 32;
+  // Another implementation may round more often.
+  static constexpr double kRoundingsOfOthers = 2;
 
-  explicit StepReplay(const std::vector<ErrorModel>& models);  // the first one: errors that always hold
+  // kinds: the first one always.
+  StepReplay(const std::vector<ErrorKind>& kinds, double factor);
 
   void run(const RecordedOp& op);
   // Of the op that ran last, a rewritten op if that has ended: the bound that always holds if its inputs have no
@@ -36,13 +40,13 @@ class StepReplay {
   const Tensor& local_error(std::size_t output) const { return local_[output]; }
 
   Tensor value(const RecordedTensor& t) const { return values_.read(t); }
-  Tensor error(const RecordedTensor& t, std::size_t model) const;  // f64, of t's sizes
+  Tensor error(const RecordedTensor& t, std::size_t kind) const;  // f64, of t's sizes
 
  private:
   using Errors = std::array<Tensor, kMaxOutputs>;
 
   ExactOp exact_of(const RecordedOp& op, const RecordedNumbers& values) const;
-  std::vector<Tensor> errors_of_inputs(const RecordedOp& op, std::size_t model) const;
+  std::vector<Tensor> errors_of_inputs(const RecordedOp& op, std::size_t kind) const;
   // rows: of the errors that always hold, of the step; undefined: they follow from those of the elements
   void write(const RecordedTensor& t, const Tensor& exact, const std::vector<Tensor>& errors, const Tensor& rows = {});
   void read_rows(const RecordedOp& op, ExactOp& exact) const;
@@ -51,15 +55,18 @@ class StepReplay {
   void run_update(const RecordedOp& op);
   void run_quantizer_call(const RecordedOp& op);
   void find_local(const RecordedOp& op);
-  Errors simulated(const ExactOp& exact, double lambda);
-  void simulate_others(const RecordedOp& op);
-  Tensor random_signs(const Shape& sizes);
-  Tensor random_errors(const RecordedOp& op, const Tensor& size);
+  std::array<Tensor, kMaxOutputs> losses(const ExactOp& here, const gradual::Outputs& y);
+  Errors simulated(const ExactOp& exact);
+  Errors likely_of(const ExactOp& exact);
+  std::vector<Tensor> simulated_in_place(const RecordedOp& op, const std::vector<Tensor>& exact_after);
+  Tensor likely(const Tensor& squares) const;
+  double random_sign() { return (random_() & 1) != 0 ? 1 : -1; }
 
-  std::vector<ErrorModel> models_;  // the last one: errors that always hold, of a single op
+  std::vector<ErrorKind> kinds_;  // the last one: errors that always hold, of a single op
+  double factor_;
   RecordedNumbers values_;
-  std::vector<RecordedNumbers> errors_;  // by model
-  ErrorRows rows_;                       // of the first model
+  std::vector<RecordedNumbers> errors_;  // by kind
+  ErrorRows rows_;                       // of the first kind
   std::vector<RecordedNumbers> simulations_;
   Errors local_;
   std::mt19937_64 random_{1};

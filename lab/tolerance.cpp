@@ -7,6 +7,8 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,6 +26,7 @@
 #include "ordered_op.h"
 #include "quantizer_bounds.h"
 #include "step_replay.h"
+#include "student_t.h"
 
 namespace gradual::lab {
 namespace {
@@ -106,49 +109,67 @@ const Tensor& given_at(const Place& place, const RecordedOp& op) {
 
 double largest(const Tensor& t) { return t.numel() == 0 ? 0 : max(abs(t)).item(); }
 
-// The largest of difference / allowed; Inf for NaN, and where nothing is allowed; 0 where everything is.
-double worst_of(const Tensor& difference, const Tensor& allowed) {
-  if (difference.numel() == 0) return 0;
-  const Tensor away = where(isinf(allowed), 0, where(isnan(difference), kInfinity, difference));
-  const Tensor ratio = where(gt(allowed, 0), div(away, where(gt(allowed, 0), allowed, 1)),
-                             where(gt(away, 0), kInfinity, full({}, 0, {.dtype = DType::f64})));
-  return max(ratio).item();
-}
+// Of the elements' differences: the largest, and the largest one over what is allowed, which is Inf for NaN and where
+// nothing is allowed, and 0 where everything is.
+struct Differences {
+  double largest = 0;
+  double over_always = 0;
+  double over_probably = 0;
+};
 
 // |a - b|; NaN where only one is finite.
-Tensor apart(const Tensor& a, const Tensor& b) {
-  const Tensor d = abs(sub(a, b));
-  const Tensor same = logical_or(eq(a, b), logical_and(isnan(a), isnan(b)));
-  return where(same, 0, where(isinf(d), std::numeric_limits<double>::quiet_NaN(), d));
+double apart(double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  const double d = std::abs(a - b);
+  return std::isinf(d) ? std::numeric_limits<double>::quiet_NaN() : d;
 }
 
-// With this lambda all elements of a step are within it with a probability of 99%: each is not with one of at most
-// 2 exp(-lambda^2 / 2) (Higham and Mary 2019, theorem 2.4).
-double lambda_for(const std::vector<RecordedOp>& ops) {
+double over(double difference, double allowed) {
+  if (difference == 0 || std::isinf(allowed)) return 0;
+  return std::isnan(difference) || !(allowed > 0) ? kInfinity : difference / allowed;
+}
+
+// All of the same sizes, f64.
+Differences differences(const Tensor& values, const Tolerated& t) {
+  const Tensor given = contiguous(values);
+  Differences d;
+  for (std::int64_t i = 0; i < given.numel(); ++i) {
+    const double one = apart(given.data<double>()[i], t.reference.data<double>()[i]);
+    if (one == 0) continue;
+    d.largest = std::isnan(one) ? one : std::max(d.largest, one);
+    d.over_always = std::max(d.over_always, over(one, t.always.data<double>()[i]));
+    d.over_probably = std::max(d.over_probably, over(one, t.probably.data<double>()[i]));
+  }
+  return d;
+}
+
+// All elements of a step are within this factor times their root mean square errors of the simulations with a
+// probability of 99%, if errors are normal: Student's t of each, with so many degrees of freedom.
+double factor_for(const std::vector<RecordedOp>& ops) {
   constexpr double kMayFail = 0.01;
   double elements = 1;
   for (const RecordedOp& op : ops)
     for (const RecordedTensor& t : op.outputs)
       if (t.defined()) elements += static_cast<double>(t.numel());
-  return std::sqrt(2 * std::log(2 * elements / kMayFail));
+  return student_quantile(kMayFail / (2 * elements), StepReplay::kSimulations);
 }
 
-enum Model : std::uint8_t { kAlways, kProbable, kOfNorms };
+enum Model : std::uint8_t { kAlways, kLikely, kOfNorms };
 
 // The largest difference.
 double compare(Tolerated& t, const Tensor& values) {
-  const Tensor difference = apart(reshape(values, t.sizes), t.reference);
-  t.worst = std::max(t.worst, worst_of(difference, t.always));
-  t.worst_probably = std::max(t.worst_probably, worst_of(difference, t.probably));
-  return largest(difference);
+  const Differences d = differences(values, t);
+  t.worst = std::max(t.worst, d.over_always);
+  t.worst_probably = std::max(t.worst_probably, d.over_probably);
+  return d.largest;
 }
 
 // --- the reference, its bounds, and samples --------------------------------------------------------------------------
 
 class Analysis {
  public:
-  Analysis(const std::vector<RecordedOp>& ops, const ToleranceOptions& options, double lambda)
-      : ops_(ops), options_(options), lambda_(lambda) {}
+  Analysis(const std::vector<RecordedOp>& ops, const ToleranceOptions& options, double factor)
+      : ops_(ops), options_(options), factor_(factor) {}
 
   std::vector<Tolerated> run() {
     find_bounds();
@@ -158,9 +179,9 @@ class Analysis {
 
  private:
   void find_bounds() {
-    std::vector<ErrorModel> models{{ErrorKind::always, 0}, {ErrorKind::probable, lambda_}};
-    if (options_.of_norms) models.push_back({ErrorKind::of_norms, 0});
-    StepReplay replay(models);
+    std::vector<ErrorKind> kinds{ErrorKind::always, ErrorKind::likely};
+    if (options_.of_norms) kinds.push_back(ErrorKind::of_norms);
+    StepReplay replay(kinds, factor_);
     Places places;
     for (const RecordedOp& op : ops_) {
       const std::vector<Place> here = places.of(op);
@@ -185,9 +206,9 @@ class Analysis {
     t.quantized = op.kind == Recorded::quantizer;
     t.dtype = place.tensor.dtype;
     t.sizes = place.tensor.sizes;
-    t.reference = replay.value(place.tensor);
-    t.always = replay.error(place.tensor, kAlways);
-    t.probably = minimum(replay.error(place.tensor, kProbable), t.always);
+    t.reference = contiguous(replay.value(place.tensor));
+    t.always = contiguous(replay.error(place.tensor, kAlways));
+    t.probably = contiguous(minimum(replay.error(place.tensor, kLikely), t.always));
     t.size = largest(before.defined() ? sub(t.reference, before) : t.reference);
     t.bound = largest(t.always);
     t.tolerance = largest(t.probably);
@@ -202,7 +223,7 @@ class Analysis {
   }
 
   void sample(int order) {
-    OrderedStep step(static_cast<std::uint64_t>(order) + 1, options_.parts);
+    OrderedStep step(static_cast<std::uint64_t>(order) + 1, {.parts = options_.parts});
     Places places;
     std::size_t row = 0;
     for (const RecordedOp& op : ops_) {
@@ -217,11 +238,24 @@ class Analysis {
 
   const std::vector<RecordedOp>& ops_;
   const ToleranceOptions& options_;
-  double lambda_;
+  double factor_;
   std::vector<Tolerated> rows_;
 };
 
-// Records a step under a split as if it were whole: of ops in parts the whole results, no casts, nothing of backward.
+// The op that gives the gradient of the first input; none: it is made of several.
+std::optional<OpId> gradient_op(OpId op) {
+  switch (op) {
+    case OpId::linear:
+    case OpId::matmul: return OpId::matmul;
+    case OpId::conv2d: return OpId::conv2d_backward_input;
+    case OpId::layer_norm: return OpId::layer_norm_backward;
+    case OpId::rms_norm: return OpId::rms_norm_backward;
+    default: return {};
+  }
+}
+
+// Records a step under a split as if it were whole: of ops in parts the whole results, and of their backward the
+// gradient of the input; no casts. Of a module with an op in parts that is made of several ops, nothing of backward.
 class SplitStep final : public Observer, public SplitWatcher {
  public:
   explicit SplitStep(RecordedOps& ops) : ops_(ops) {}
@@ -238,21 +272,35 @@ class SplitStep final : public Observer, public SplitWatcher {
   void begins() override { ++inside_; }
   void ends(const OpCall& call, const gradual::Outputs& whole) override {
     --inside_;
-    if (op_info(call.op).kind == OpKind::Composite) return;
-    CallRecord record;
-    record.context = context();
-    record.op = call.op;
-    ops_.before(call, record);
-    ops_.after(call, whole, record);
+    if (op_info(call.op).kind == OpKind::Composite) hidden_.insert(context().module);
+    else record(call, whole);
+  }
+  void backward_begins() override { in_backward_ = true; }
+  void backward_ends(OpId op, const Tensor& gradient) override {
+    in_backward_ = false;
+    const std::optional<OpId> of = gradient_op(op);
+    if (!of || !gradient.defined() || hidden_.contains(context().module)) return;
+    const Attrs none = {};
+    record({*of, TensorRefs(nullptr, 0), &none, {}}, {{gradient}});
   }
 
  private:
   bool counts(const OpCall& call) const {
-    return inside_ == 0 && context().phase != Phase::backward && call.op != OpId::cast;
+    if (inside_ > 0 || call.op == OpId::cast || call.op == OpId::custom) return false;
+    return context().phase != Phase::backward || (!in_backward_ && !hidden_.contains(context().module));
+  }
+  void record(const OpCall& call, const gradual::Outputs& out) {
+    CallRecord record;
+    record.context = context();
+    record.op = call.op;
+    ops_.before(call, record);
+    ops_.after(call, out, record);
   }
 
   RecordedOps& ops_;
   int inside_ = 0;
+  bool in_backward_ = false;
+  std::set<std::string, std::less<>> hidden_;  // modules
 };
 
 Tensor in_f32_rounded_up(const Tensor& t) {
@@ -337,9 +385,8 @@ std::vector<Exceeded> Tolerances::exceeded(const StateDict& values) const {
     if (found == tensors.end()) throwf("tolerance: the step has no tensor '{}'", name);
     if (value.sizes() != found->sizes)
       throwf("tolerance: '{}' is {}, in the step {}", name, to_string(value.sizes()), to_string(found->sizes));
-    const Tensor difference = apart(inspect::f64_of(value), found->reference);
-    const double worst = worst_of(difference, found->probably);
-    if (worst > 1) all.push_back({name, largest(difference), worst, worst_of(difference, found->always) > 1});
+    const Differences d = differences(inspect::f64_of(value), *found);
+    if (d.over_probably > 1) all.push_back({name, d.largest, d.over_probably, d.over_always > 1});
   }
   return all;
 }
@@ -361,8 +408,8 @@ Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options)
     if (op.kind == Recorded::quantizer) check_quantizer(op);
   }
   const inspect::Unseen unseen;
-  Tolerances t{.orders = options.orders, .lambda = lambda_for(ops.all())};
-  t.tensors = Analysis(ops.all(), options, t.lambda).run();
+  Tolerances t{.orders = options.orders, .factor = factor_for(ops.all())};
+  t.tensors = Analysis(ops.all(), options, t.factor).run();
   return t;
 }
 

@@ -42,7 +42,7 @@ struct Tolerated {
   Shape sizes = {};
   Tensor reference;  // f64, as `always` and `probably`
   Tensor always;     // of each element: the bound for all orders
-  Tensor probably;   // of each element: where errors of sums are as Higham and Mary say; at most `always`
+  Tensor probably;   // of each element: where errors are as simulations have them; at most `always`
   double size = 0;   // the largest magnitude; of an update what it adds to the parameter
   double bound = 0;
   double local = 0;                  // the bound of the op alone, with inputs as the reference has them
@@ -69,7 +69,7 @@ struct Tolerances {
   std::string data = {};
   std::int64_t step = 0;
   int orders = 0;
-  double lambda = 0;       // of the tolerances: all elements are within with a probability of 99%
+  double factor = 0;       // of the tolerances over the spread of simulations: Student's t, 99% for all elements
   std::string split = {};  // what was emulated (describe(Split)); empty: nothing
   std::vector<Tolerated> tensors = {};
 
@@ -96,8 +96,9 @@ Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options 
 
 // The values of a recorded step by their names in Tolerances.
 StateDict values_of(const RecordedOps& ops);
-// The values of the step under a split: activations but casts, gradients of parameters, and parameters after the
-// update. What is inside of a split op has no value; gradients of activations have none. Error as for SplitScope.
+// The values of the step under a split: activations but casts, their gradients, gradients of parameters, and parameters
+// after the update. What is inside of a split op has no value, nor have gradients in modules of split attention. Error
+// as for SplitScope.
 StateDict values_under(const Split& split, const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                        const StudyOptions& study = {});
 

@@ -133,9 +133,7 @@ Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Ten
   const double safety = 1 / (1 - std::min(0.5, 2 * n * u));
   const Tensor wide = add(sizes, passed);
   const Tensor partial = mul(add(add(wide, passed), abs(y)), 0.5);
-  // The squares of n - 1 partial sums and of n products are at most those of n + 3 partial sums.
-  const Tensor roundings = exact.units.lambda > 0 ? mul(partial, exact.units.lambda * per_term * std::sqrt(n + 3))
-                                                  : add(mul(partial, per_term * (n - 1)), wide);
+  const Tensor roundings = add(mul(partial, per_term * (n - 1)), wide);
   const Tensor error = add(mul(roundings, u * safety), n * exact.units.least);
   return open_beyond_range(error, mul(partial, 1 + n * u), exact.op);
 }
@@ -145,10 +143,10 @@ namespace {
 // Products may be rounded or not (a fused multiply-add), and the sums are added up in any tree. Each partial sum of
 // terms t lies between -N and P, the sums of the negative and of the positive terms: its rounding errs by at most
 // u max(P, N) = u (sum |t| + |sum t|) / 2.
-Errors of_products(const ExactOp& exact, const ErrorModel& model, const Operands& in) {
+Errors of_products(const ExactOp& exact, ErrorKind kind, const Operands& in) {
   const double n = terms_of(exact.op);
   const double u = exact.units.sum;
-  const bool of_norms = model.kind == ErrorKind::of_norms;
+  const bool of_norms = kind == ErrorKind::of_norms;
   const auto sums = [&](Tensor (*f)(const Tensor& x, const Tensor& e)) {
     std::vector<Tensor> terms = map(exact, in, f);
     if (of_norms) terms[0] = full(terms[0].sizes(), max(terms[0]).item(), {.dtype = DType::f64});
@@ -186,7 +184,7 @@ double pooled(const RecordedOp& op) {
 }
 
 // Sums and means of the first input's elements, each of which has a factor of at least 0.
-Errors of_sums(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_sums(const ExactOp& exact, ErrorKind, const Operands& in) {
   constexpr double kJoins = 2;  // of scaling
   std::vector<Tensor> values = exact.x;
   const std::size_t last = exact.op.op == OpId::scatter_add ? 2 : 0;
@@ -203,8 +201,7 @@ Errors of_sums(const ExactOp& exact, const ErrorModel&, const Operands& in) {
   const Tensor n = divides || pools ? full({}, all, {.dtype = DType::f64}) : ones;
   const double u = exact.units.sum;
   const Tensor count = add(n, kJoins - 1);
-  const Tensor all_or_probable = exact.units.lambda > 0 ? mul(sqrt(count), exact.units.lambda) : count;
-  const Tensor roundings = mul(all_or_probable, u * exact.roundings_per_term);
+  const Tensor roundings = mul(count, u * exact.roundings_per_term);
   const Tensor partial = mul(add(add(sizes, mul(carried, 2)), abs(exact.y[0])), 0.5);
   const Tensor underflow = where(gt(partial, 0), mul(count, std::max(exact.units.least, in.element_least())), 0);
   const Tensor own = mul(partial, div(roundings, sub(1, minimum(mul(roundings, 2), 0.5))));
@@ -214,13 +211,13 @@ Errors of_sums(const ExactOp& exact, const ErrorModel&, const Operands& in) {
 }
 
 // A norm of a sum is at most the sum of the norms. Squares may underflow.
-Errors of_norm(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_norm(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Tensor carried = in.of(0, {in.error(0)});
   const double n = static_cast<double>(exact.x[0].numel());
   const double underflow = n * std::max(exact.units.least, in.element_least());
   const Tensor& y = exact.y[0];
   const Tensor of_squares = div(full({}, underflow, {.dtype = DType::f64}), add(sqrt(add(square(y), underflow)), y));
-  return {add(add(carried, of_squares), mul(add(y, carried), gamma(n + 4, exact.units)))};
+  return {add(add(carried, of_squares), mul(add(y, carried), gamma(n + 4, exact.units.sum)))};
 }
 
 // --- one element at a time -------------------------------------------------------------------------------------------
@@ -229,7 +226,7 @@ Errors of_norm(const ExactOp& exact, const ErrorModel&, const Operands& in) {
 Tensor scaled(const Tensor& error, const Tensor& size) { return where(eq(error, 0), 0, mul(error, size)); }
 
 // Of functions that rise or fall everywhere, between x - e and x + e.
-Errors of_monotone(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_monotone(const ExactOp& exact, ErrorKind, const Operands& in) {
   constexpr double kFunction = 8;  // units of rounding
   const Tensor e = in.error(0);
   const Tensor up = distance(in.of(0, {add(exact.x[0], e)}), exact.y[0]);
@@ -241,19 +238,19 @@ Errors of_monotone(const ExactOp& exact, const ErrorModel&, const Operands& in) 
 }
 
 // The same of functions whose second derivative is at most 1.2: GELU and SiLU, which have a minimum.
-Errors of_smooth(const ExactOp& exact, const ErrorModel& model, const Operands& in) {
+Errors of_smooth(const ExactOp& exact, ErrorKind kind, const Operands& in) {
   constexpr double kHalfCurvature = 0.6;
-  Tensor error = of_monotone(exact, model, in)[0];
+  Tensor error = of_monotone(exact, kind, in)[0];
   error = add(error, mul(square(in.error(0)), kHalfCurvature));
   // x Phi(x) errs by the units of its factors, x itself.
   return {add(error, in.rounding(exact.x[0], in.error(0), 2))};
 }
 
-Errors of_lipschitz(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_lipschitz(const ExactOp& exact, ErrorKind, const Operands& in) {
   return {add(in.error(0), mul(abs(finite(exact.y[0])), in.element_unit()))};
 }
 
-Errors of_square(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_square(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Tensor e = in.error(0);
   const Tensor carried = scaled(e, add(mul(abs(exact.x[0]), 2), e));
   return {add(carried, in.rounding(exact.y[0], carried, 1))};
@@ -261,7 +258,7 @@ Errors of_square(const ExactOp& exact, const ErrorModel&, const Operands& in) {
 
 // An operation on f32 may be part of a fused multiply-add, and its result then stay unrounded. x + a y rounds a and
 // the product.
-Errors of_addition(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_addition(const ExactOp& exact, ErrorKind, const Operands& in) {
   const bool tensors = exact.x[0].defined() && exact.x[1].defined();
   const double number = tensors ? 0 : std::abs(exact.op.attrs.get<ScalarAttrs>().value);
   const double factor = exact.op.op == OpId::add_ && tensors ? exact.op.attrs.get<ScalarAttrs>().value : 1;
@@ -271,14 +268,14 @@ Errors of_addition(const ExactOp& exact, const ErrorModel&, const Operands& in) 
   return {add(add(in.error(0), second), own)};
 }
 
-Errors of_product(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_product(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Tensor a = in.value(0);
   const Tensor b = in.value(1);
   const Tensor carried = add(scaled(in.error(0), add(abs(b), in.error(1))), scaled(in.error(1), abs(a)));
   return {add(carried, in.rounding(exact.y[0], carried, 2))};
 }
 
-Errors of_quotient(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_quotient(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Tensor b = in.value(1);
   const Tensor least = maximum(sub(abs(b), in.error(1)), 0);  // 0 leaves every quotient open
   const Tensor of_operands = add(in.error(0), scaled(in.error(1), abs(exact.y[0])));
@@ -286,23 +283,23 @@ Errors of_quotient(const ExactOp& exact, const ErrorModel&, const Operands& in) 
   return {add(carried, in.rounding(exact.y[0], carried, 3))};
 }
 
-Errors of_larger(const ExactOp&, const ErrorModel&, const Operands& in) { return {maximum(in.error(0), in.error(1))}; }
+Errors of_larger(const ExactOp&, ErrorKind, const Operands& in) { return {maximum(in.error(0), in.error(1))}; }
 
-Errors of_comparison(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_comparison(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Tensor away = abs(sub(cast(in.value(0), DType::f64), cast(in.value(1), DType::f64)));
   const Tensor reach = add(in.error(0), in.error(1));
   const Tensor open = logical_and(le(away, reach), gt(reach, 0));
   return {cast(open, DType::f64).expand(exact.y[0].sizes())};
 }
 
-Errors of_where(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_where(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Tensor chosen = where(exact.x[0], in.error(1), in.error(2));
   const Tensor other = add(abs(sub(in.value(1), in.value(2))), add(in.error(1), in.error(2)));
   return {where(gt(in.error(0), 0), other, chosen)};
 }
 
 // dy where y > 0; where y may be on either side, too.
-Errors of_relu_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_relu_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Tensor& y = exact.x[1];
   const Tensor open = logical_and(gt(add(y, in.error(1)), 0), le(sub(y, in.error(1)), 0));
   const Tensor either = add(abs(exact.x[0]), in.error(0));
@@ -310,7 +307,7 @@ Errors of_relu_backward(const ExactOp& exact, const ErrorModel&, const Operands&
 }
 
 // dy f'(x) with |f''| of at most 1.2.
-Errors of_gelu_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_gelu_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   constexpr double kCurvature = 1.2;
   const double u = in.element_unit();
   const Tensor slope = abs(in.of(0, {ones_like(exact.x[0]), exact.x[1]}));
@@ -322,7 +319,7 @@ Errors of_gelu_backward(const ExactOp& exact, const ErrorModel&, const Operands&
 
 // --- movement --------------------------------------------------------------------------------------------------------
 
-Errors of_movement(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_movement(const ExactOp& exact, ErrorKind, const Operands& in) {
   if (!exact.op.outputs[0].is_floating()) return {};
   std::vector<Tensor> errors = exact.x;
   for (std::size_t i = 0; i < errors.size(); ++i)
@@ -335,33 +332,33 @@ Errors of_movement(const ExactOp& exact, const ErrorModel&, const Operands& in) 
   return {moved};
 }
 
-Errors of_dropout(const ExactOp& exact, const ErrorModel& model, const Operands& in) {
-  const Tensor carried = of_movement(exact, model, in)[0];
+Errors of_dropout(const ExactOp& exact, ErrorKind kind, const Operands& in) {
+  const Tensor carried = of_movement(exact, kind, in)[0];
   return {add(carried, in.rounding(exact.y[0], carried, 2))};
 }
 
-Errors of_copy(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_copy(const ExactOp& exact, ErrorKind, const Operands& in) {
   return {in.error(1).expand(exact.y[0].sizes()).clone()};
 }
 
-Errors of_nothing(const ExactOp&, const ErrorModel&, const Operands&) { return {}; }
+Errors of_nothing(const ExactOp&, ErrorKind, const Operands&) { return {}; }
 
 constexpr ToleranceRule kRules[] = {
-    {OpId::matmul, of_products, Sums::of_elements},
-    {OpId::linear, of_products, Sums::of_elements},
-    {OpId::linear_backward_weight, of_products, Sums::of_elements},
-    {OpId::conv2d, of_products, Sums::of_elements},
-    {OpId::conv2d_backward_input, of_products, Sums::of_elements},
-    {OpId::conv2d_backward_weight, of_products, Sums::of_elements},
-    {OpId::sum, of_sums, Sums::of_elements},
-    {OpId::mean, of_sums, Sums::of_elements},
-    {OpId::index_add, of_sums, Sums::of_elements},
-    {OpId::scatter_add, of_sums, Sums::of_elements},
-    {OpId::avg_pool2d, of_sums, Sums::of_elements},
-    {OpId::avg_pool2d_backward, of_sums, Sums::of_elements},
-    {OpId::adaptive_avg_pool2d, of_sums, Sums::of_elements},
-    {OpId::adaptive_avg_pool2d_backward, of_sums, Sums::of_elements},
-    {OpId::norm, of_norm, Sums::of_elements},
+    {OpId::matmul, of_products},
+    {OpId::linear, of_products},
+    {OpId::linear_backward_weight, of_products},
+    {OpId::conv2d, of_products},
+    {OpId::conv2d_backward_input, of_products},
+    {OpId::conv2d_backward_weight, of_products},
+    {OpId::sum, of_sums},
+    {OpId::mean, of_sums},
+    {OpId::index_add, of_sums},
+    {OpId::scatter_add, of_sums},
+    {OpId::avg_pool2d, of_sums},
+    {OpId::avg_pool2d_backward, of_sums},
+    {OpId::adaptive_avg_pool2d, of_sums},
+    {OpId::adaptive_avg_pool2d_backward, of_sums},
+    {OpId::norm, of_norm},
     {OpId::exp, of_monotone},
     {OpId::exp2, of_monotone},
     {OpId::expm1, of_monotone},
@@ -426,22 +423,17 @@ const ToleranceRule* rule_of(OpId op) {
 
 }  // namespace
 
-std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, const ErrorModel& model) {
+std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, ErrorKind kind) {
   const ToleranceRule* const rule = rule_of(exact.op.op);
   if (!rule)
     throwf("{} in '{}' has no bound of rounding; compose the layer of other ops, or leave it out",
            to_string(exact.op.op), exact.op.module);
   const inspect::Unseen unseen;
-  std::array<Tensor, kMaxOutputs> errors = rule->errors(exact, model, Operands{exact});
-  if (model.kind != ErrorKind::of_norms) return errors;
+  std::array<Tensor, kMaxOutputs> errors = rule->errors(exact, kind, Operands{exact});
+  if (kind != ErrorKind::of_norms) return errors;
   for (Tensor& e : errors)
     if (e.defined()) e = full(e.sizes(), max(e).item(), {.dtype = DType::f64});
   return errors;
-}
-
-Sums sums_of(OpId op) {
-  const ToleranceRule* const rule = rule_of(op);
-  return rule ? rule->sums : Sums::none;
 }
 
 double roundings_of(const RecordedOp& op) {

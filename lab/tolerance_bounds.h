@@ -12,16 +12,9 @@
 namespace gradual::lab {
 
 // always: a bound for every order and grouping of every sum (Higham 2002, chapter 3), of first order in the units of
-// rounding. probable: rounding errors are taken as independent with mean zero. Sums of n terms then err by
-// lambda sqrt(n) u of their partial sums (Higham and Mary 2019). of_norms: the bound of theory that knows only norms of
-// the operands, ||error|| <= n u ||x|| ||W|| with the largest element and the largest sum of a row.
-enum class ErrorKind : std::uint8_t { always, probable, of_norms };
-struct ErrorModel {
-  ErrorKind kind = ErrorKind::always;
-  double lambda = 0;  // of a probable one
-
-  bool probable() const { return kind == ErrorKind::probable; }
-};
+// rounding. of_norms: the bound of theory that knows only norms of the operands, ||error|| <= n u ||x|| ||W|| with the
+// largest element and the largest sum of a row. likely: simulated (step_replay.h), without a rule.
+enum class ErrorKind : std::uint8_t { always, likely, of_norms };
 
 // An op in exact arithmetic, before its results are rounded to their dtypes. Tensors are f64.
 struct ExactOp {
@@ -38,7 +31,7 @@ struct ExactOp {
 
 // By how much each element of the results may differ before they are rounded. Undefined: they may not. Of integers 1
 // where another one is possible. Error for an op without a bound.
-std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, const ErrorModel& model);
+std::array<Tensor, kMaxOutputs> error_of(const ExactOp& exact, ErrorKind kind);
 // By how much the rows of the first result may differ before it is rounded, whatever the elements' errors are together.
 // Their norm is at most `rows`, [.., 1], and an element's error at most `elements`; both include the op's own rounding.
 // None for ops without a rule, whose rows are as their elements.
@@ -48,11 +41,6 @@ struct RowErrors {
 std::optional<RowErrors> row_errors_of(const ExactOp& exact);
 // The op on other inputs, in f64. Ops in place write them.
 gradual::Outputs run_in_f64(const RecordedOp& op, const std::vector<Tensor>& inputs);
-
-// Whether an op adds up terms, and which elements of its results share an error: none, those of a row along the last
-// dim, those of a channel (dim 1).
-enum class Sums : std::uint8_t { none, of_elements, of_rows, of_channels };
-Sums sums_of(OpId op);
 
 // The number of additions in an op's sums of products, all together; 0 for other ops.
 double roundings_of(const RecordedOp& op);

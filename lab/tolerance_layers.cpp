@@ -24,7 +24,7 @@ namespace {
 using Errors = std::array<Tensor, kMaxOutputs>;
 
 // Of sums; what is stored is rounded later.
-Units sums_of(const ExactOp& exact) { return {exact.units.sum, 0, 0, exact.units.lambda}; }
+Units sums_of(const ExactOp& exact) { return {exact.units.sum, 0, 0}; }
 
 // --- softmax ---------------------------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ void check_last(const RecordedOp& op) {
            op.attrs.get<DimAttrs>().dim);
 }
 
-Errors of_softmax(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_softmax(const ExactOp& exact, ErrorKind, const Operands& in) {
   check_last(exact.op);
   Tensor x = exact.x[0];
   if (exact.op.attrs.get<DimAttrs>().causal) x = add(x, causal_mask(x.size(-2), x.size(-1)));
@@ -50,7 +50,7 @@ Errors of_softmax(const ExactOp& exact, const ErrorModel&, const Operands& in) {
 }
 
 // y (dy - the row's sum of y dy).
-Errors of_softmax_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_softmax_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   constexpr double kJoins = 4;
   check_last(exact.op);
   const Tensor& g = exact.x[0];
@@ -71,7 +71,7 @@ Errors of_softmax_backward(const ExactOp& exact, const ErrorModel&, const Operan
   return {add(add(error, mul(mul(y, add(abs(g), abs(total))), kJoins * u)), least)};
 }
 
-Errors of_log_softmax(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_log_softmax(const ExactOp& exact, ErrorKind, const Operands& in) {
   check_last(exact.op);
   return {add(log_probabilities(exact.x[0], in.error(0), sums_of(exact)).error, in.element_least())};
 }
@@ -86,7 +86,7 @@ Tensor probability_error(const Tensor& p, const Tensor& log_error, double unit) 
 }
 
 // dy - exp(y) G with G the row's sum of dy.
-Errors of_log_softmax_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_log_softmax_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   check_last(exact.op);
   const double u = exact.units.sum;
   const Tensor& g = exact.x[0];
@@ -156,13 +156,13 @@ NormNumbers norm_of(const ExactOp& exact, const Operands& in) {
 
 namespace {
 
-Errors of_norm_layer(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_norm_layer(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Units units = sums_of(exact);
   const NormNumbers n = norm_of(exact, in);
   return {add(norm_output_bound(n, norm_parts(n, units), units), in.element_least())};
 }
 
-Errors of_norm_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_norm_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   if (exact.op.op == OpId::batch_norm_backward && !exact.op.attrs.get<NormAttrs>().training)
     throwf("batch_norm_backward in '{}' with running statistics has no bound of rounding", exact.op.module);
   const Units units = sums_of(exact);
@@ -204,11 +204,11 @@ AttentionStep attention_of(const ExactOp& exact, const Operands& in, std::size_t
   return a;
 }
 
-Errors of_attention(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_attention(const ExactOp& exact, ErrorKind, const Operands& in) {
   return {attention_bound(attention_of(exact, in, 0), exact.units)};
 }
 
-Errors of_attention_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_attention_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   const AttentionGradientBounds found =
       attention_gradient_bounds(attention_of(exact, in, 1), exact.x[0], in.error(0), exact.units);
   return {found.q, found.k, found.v};
@@ -228,7 +228,7 @@ Counted counted(const Tensor& classes, const CrossEntropyAttrs& a) {
   return c;
 }
 
-Errors of_cross_entropy(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_cross_entropy(const ExactOp& exact, ErrorKind, const Operands& in) {
   constexpr double kJoins = 4;
   const auto& a = exact.op.attrs.get<CrossEntropyAttrs>();
   const LogProbabilities log_p = log_probabilities(exact.x[0], in.error(0), sums_of(exact));
@@ -247,7 +247,7 @@ Errors of_cross_entropy(const ExactOp& exact, const ErrorModel&, const Operands&
 }
 
 // dy (exp(log p) - target).
-Errors of_cross_entropy_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_cross_entropy_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   const auto& a = exact.op.attrs.get<CrossEntropyAttrs>();
   const double u = exact.units.sum;
   const Counted c = counted(exact.x[2], a);
@@ -285,7 +285,7 @@ template <class F> void in_windows(const PoolAttrs& a, const Tensor& x, const Te
 }
 
 // The maximum, and 1 where another element of the window may be the largest.
-Errors of_max_pool(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_max_pool(const ExactOp& exact, ErrorKind, const Operands& in) {
   const auto& a = exact.op.attrs.get<PoolAttrs>();
   const Tensor e = in.error(0);
   const Tensor up = in.of(0, {add(exact.x[0], e)});
@@ -302,7 +302,7 @@ Errors of_max_pool(const ExactOp& exact, const ErrorModel&, const Operands& in) 
 }
 
 // Where another element of a window may be the largest, any has the gradient.
-Errors of_max_pool_backward(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+Errors of_max_pool_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   const auto& a = exact.op.attrs.get<PoolAttrs>();
   const Tensor known = in.of(0, {in.error(0), exact.x[1]});
   const Tensor either = contiguous(mul(add(abs(exact.x[0]), in.error(0)), gt(in.error(1), 0)));
@@ -315,19 +315,19 @@ Errors of_max_pool_backward(const ExactOp& exact, const ErrorModel&, const Opera
 }
 
 constexpr ToleranceRule kRules[] = {
-    {OpId::softmax, of_softmax, Sums::of_rows},
-    {OpId::softmax_backward, of_softmax_backward, Sums::of_rows},
-    {OpId::log_softmax, of_log_softmax, Sums::of_rows},
-    {OpId::log_softmax_backward, of_log_softmax_backward, Sums::of_rows},
-    {OpId::layer_norm, of_norm_layer, Sums::of_rows},
-    {OpId::layer_norm_backward, of_norm_backward, Sums::of_rows},
-    {OpId::batch_norm, of_norm_layer, Sums::of_channels},
-    {OpId::batch_norm_backward, of_norm_backward, Sums::of_channels},
-    {OpId::rms_norm, of_norm_layer, Sums::of_rows},
-    {OpId::rms_norm_backward, of_norm_backward, Sums::of_rows},
-    {OpId::flash_attention, of_attention, Sums::of_rows},
-    {OpId::flash_attention_backward, of_attention_backward, Sums::of_rows},
-    {OpId::cross_entropy, of_cross_entropy, Sums::of_rows},
+    {OpId::softmax, of_softmax},
+    {OpId::softmax_backward, of_softmax_backward},
+    {OpId::log_softmax, of_log_softmax},
+    {OpId::log_softmax_backward, of_log_softmax_backward},
+    {OpId::layer_norm, of_norm_layer},
+    {OpId::layer_norm_backward, of_norm_backward},
+    {OpId::batch_norm, of_norm_layer},
+    {OpId::batch_norm_backward, of_norm_backward},
+    {OpId::rms_norm, of_norm_layer},
+    {OpId::rms_norm_backward, of_norm_backward},
+    {OpId::flash_attention, of_attention},
+    {OpId::flash_attention_backward, of_attention_backward},
+    {OpId::cross_entropy, of_cross_entropy},
     {OpId::cross_entropy_backward, of_cross_entropy_backward},
     {OpId::max_pool2d, of_max_pool},
     {OpId::max_pool2d_backward, of_max_pool_backward},

@@ -165,7 +165,7 @@ Passed through_softmax_gradient(const ExactOp& exact, const Operands& in) {
   near.x = {add(abs(g), in.error(0)), add(abs(y), in.error(1))};
   near.error.assign(2, Tensor());
   near.rows.clear();
-  p.own = error_of(near, {ErrorKind::always, 0})[0];
+  p.own = error_of(near, ErrorKind::always)[0];
   return p;
 }
 
@@ -175,7 +175,7 @@ bool is_exact(const Tensor& error) { return !error.defined() || max(error).item(
 Tensor largest_weight(const NormParts& p) { return max(abs(p.weight)); }
 
 Passed through_norm(const ExactOp& exact, const Operands& in) {
-  const Units units{exact.units.sum, 0, 0, exact.units.lambda};
+  const Units units{exact.units.sum, 0, 0};
   const NormNumbers n = norm_of(exact, in);
   const NearbyNorm near = nearby_norm(n, norm_parts(n, units), units);
   const Tensor moved = mul(near.parts.root, n.x_rows);
@@ -190,7 +190,7 @@ Passed through_norm(const ExactOp& exact, const Operands& in) {
 // row is symmetric in its arguments, so that its norm is that at equal ones (Banach 1938), which is at most
 // max 3 t (1 - t^2) r^2 / sqrt(n) = 2 / sqrt(3) r^2 / sqrt(n).
 Passed through_norm_gradient(const ExactOp& exact, const Operands& in) {
-  const Units units{exact.units.sum, 0, 0, exact.units.lambda};
+  const Units units{exact.units.sum, 0, 0};
   const NormNumbers n = norm_of(exact, in);
   const NearbyNorm near = nearby_norm(n, norm_parts(n, units), units);
   const Tensor& root = near.parts.root;

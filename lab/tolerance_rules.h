@@ -31,8 +31,7 @@ struct Operands {
 
 struct ToleranceRule {
   OpId op;
-  std::array<Tensor, kMaxOutputs> (*errors)(const ExactOp& exact, const ErrorModel& model, const Operands& in);
-  Sums sums = Sums::none;
+  std::array<Tensor, kMaxOutputs> (*errors)(const ExactOp& exact, ErrorKind kind, const Operands& in);
 };
 // The own rounding of sums of products whose terms' magnitudes are `sizes` and may be `passed` more.
 Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y);

@@ -42,7 +42,8 @@ std::string of_split(const Tolerated& t) { return t.split ? number(*t.split) : "
 std::string to_string(const Tolerances& t, bool all) {
   std::string text;
   if (!t.recipe.empty()) text = fmt::format("{}, step {} of {}\n", t.recipe, t.step, t.data);
-  text += fmt::format("{} sampled orders; likely: lambda {:.1f}, 99% for all elements together\n", t.orders, t.lambda);
+  text += fmt::format("{} sampled orders; likely: {:.1f} times the spread, 99% for all elements together\n", t.orders,
+                      t.factor);
   if (!t.split.empty()) text += fmt::format("split: {}\n", t.split);
   const bool split = !t.split.empty();
   text += fmt::format("\n{:<{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest of an element", kNameWidth, "size",
@@ -93,11 +94,12 @@ std::string to_json(const Tolerances& t) {
                        {"tolerance", one.tolerance},
                        {"bound", one.bound},
                        {"alone", one.local},
-                       {"sampled", one.sampled}});
+                       {"sampled", one.sampled},
+                       {"own", one.own}});
     if (one.split) tensors.back()["split"] = *one.split;
   }
   Json all{{"recipe", t.recipe}, {"data", t.data},     {"step", t.step},
-           {"orders", t.orders}, {"lambda", t.lambda}, {"tensors", std::move(tensors)}};
+           {"orders", t.orders}, {"factor", t.factor}, {"tensors", std::move(tensors)}};
   if (!t.split.empty()) all["split"] = t.split;
   return all.dump(1) + "\n";
 }

@@ -57,7 +57,7 @@ double largest_step(const ExactOp& exact, const AdamAttrs& a, double u) {
 
 }  // namespace
 
-std::array<Tensor, kMaxOutputs> of_sgd(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+std::array<Tensor, kMaxOutputs> of_sgd(const ExactOp& exact, ErrorKind, const Operands& in) {
   const auto& a = exact.op.attrs.get<SgdAttrs>();
   const bool momentum = exact.op.inputs.size() > inspect::kMoment && exact.op.inputs[inspect::kMoment].defined();
   const double fresh = momentum ? 1 - a.dampening : 1;
@@ -77,7 +77,7 @@ std::array<Tensor, kMaxOutputs> of_sgd(const ExactOp& exact, const ErrorModel&, 
 
 // The step starts from m and v without errors, so that its result is a function of the gradient alone. m and v are each
 // taken at both ends of what the gradient allows.
-std::array<Tensor, kMaxOutputs> of_adam(const ExactOp& exact, const ErrorModel&, const Operands& in) {
+std::array<Tensor, kMaxOutputs> of_adam(const ExactOp& exact, ErrorKind, const Operands& in) {
   const auto& a = exact.op.attrs.get<AdamAttrs>();
   const double u = unit_of(exact, a.update);
   const bool master = exact.x[inspect::kMaster].defined();

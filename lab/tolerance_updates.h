@@ -6,7 +6,7 @@
 namespace gradual::lab {
 
 // The parameter's error; what the step starts from (parameter, momentum, moments) has none.
-std::array<Tensor, kMaxOutputs> of_sgd(const ExactOp& exact, const ErrorModel& model, const Operands& in);
-std::array<Tensor, kMaxOutputs> of_adam(const ExactOp& exact, const ErrorModel& model, const Operands& in);
+std::array<Tensor, kMaxOutputs> of_sgd(const ExactOp& exact, ErrorKind kind, const Operands& in);
+std::array<Tensor, kMaxOutputs> of_adam(const ExactOp& exact, ErrorKind kind, const Operands& in);
 
 }  // namespace gradual::lab

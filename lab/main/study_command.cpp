@@ -43,8 +43,8 @@ MakeModel StudyArguments::make_model(const OptionParser& app) {
 
 void SplitArguments::declare(OptionParser& app) {
   app.add_option("--split", split_,
-                 "emulate N parts: columns=N (output features of linear layers), rows=N (input features), heads=N (of "
-                 "attention) or sequence=N (tokens)");
+                 "emulate N parts: columns=N (output features of linear layers, output channels), rows=N (input ones), "
+                 "heads=N (of attention), sequence=N (tokens) or samples=N (of the batch)");
   app.add_option("--split-scales", scales_,
                  "the scale of a tensor: agreed (from the amax of all parts) or own (from the part's)")
       .capture_default_str();

@@ -206,6 +206,40 @@ TEST_CASE("quantizer bounds: behind a stored scale of 0 is the smallest one") {
   CHECK(f.error[0].to_vector<double>()[1] >= moved);
 }
 
+TEST_CASE("quantizer bounds: behind torchao's factor 1 of the scale 2^-127 by rceil is the largest factor") {
+  const Quantizer q =
+      quantizer("e2m1", PowerBlocks{.block = 2, .rule = ScaleRule::rceil, .oracle = ScaleOracle::torchao});
+  const Tensor x = numbers({0x1p-129F, 0.7F * 0x1p-125F});
+  const Found f = found(call_of(x, q), x, numbers({5.9F * 0x1p-125F, 0}));
+  CHECK(f.y[0].to_vector<double>()[1] == 0);
+  // An amax of 3 * 2^-125 has the scale 2^-126, in which the second number is 1.4: 1.5. Under 2^-125 it is 0.5.
+  const auto other = lab::run_quantizer(call_of(x, q), cast(numbers({3 * 0x1p-125F, 0.7F * 0x1p-125F}), DType::f64));
+  CHECK(other[0].to_vector<double>()[1] == 1.5 * 0x1p-126);
+  CHECK(f.error[0].to_vector<double>()[1] >= 1.5 * 0x1p-126);
+}
+
+TEST_CASE(
+    "quantizer bounds: the product of a row that is all 0, or may be, is within those of its codes and its scale") {
+  const Quantizer q = quantizer("int8", RowScale{});
+  const std::vector<float> nothing{0, 0};
+  const std::vector<float> small{1e-3F, -4e-4F};
+  for (const bool from_nothing : {true, false}) {
+    CAPTURE(from_nothing);
+    const Tensor x = numbers(from_nothing ? nothing : small);
+    const Tensor other = numbers(from_nothing ? small : nothing);
+    const lab::RecordedOp op = call_of(x, q, true);
+    const Found f = found(op, x, abs(sub(x, other)));
+    const auto y = lab::run_quantizer(op, cast(other, DType::f64));
+    REQUIRE(y[1].defined());
+    const Tensor wide = mul(add(abs(f.y[0]), f.error[0]), add(abs(f.y[1]), f.error[1]));
+    const Tensor bound = sub(wide, mul(abs(f.y[0]), abs(f.y[1])));
+    const Tensor apart = abs(sub(mul(y[0], y[1]), mul(f.y[0], f.y[1])));
+    CHECK(max(apart).item() > 3e-4);
+    CHECK(max(sub(apart, bound)).item() <= 0);
+    CHECK(std::isfinite(max(bound).item()));
+  }
+}
+
 TEST_CASE("quantizer bounds: a zero point moves by what f32 loses between the ends of a range") {
   const Quantizer q = quantizer("uint8", TensorRange{});
   std::mt19937_64 random(6);
