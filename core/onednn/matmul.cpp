@@ -34,7 +34,7 @@ Primitive* primitive_of(const Product& p) {
   });
 }
 
-// oneDNN 2.6's sgemm is faster than its matmul on processors with AMX (bench/results/compare_amx.md) for large products
+// oneDNN 2.6's sgemm is faster than its matmul on processors with AMX (bench/results/compare.md) for large products
 // whose rows are not short. oneDNN 3 was not measured there.
 bool is_sgemm(const Product& p) {
   constexpr std::int64_t kLarge = std::int64_t{1} << 27;

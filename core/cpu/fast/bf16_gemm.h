@@ -1,5 +1,5 @@
 // bf16 matrix products by Intel's AMX, which multiplies tiles of 16 x 32 and 32 x 16 numbers and is faster than the
-// libraries (bench/results/compare_amx.md). Without AMX, by AVX512-BF16, whose instructions add two products to each of
+// libraries (bench/results/compare.md). Without AMX, by AVX512-BF16, whose instructions add two products to each of
 // 16 sums.
 #pragma once
 

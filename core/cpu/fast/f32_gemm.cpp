@@ -141,7 +141,7 @@ template <class Isa> struct Kernel {
   }
 
   template <class In> static void large(const FastProduct<In, float>& p, float* room) {
-    constexpr bool kInPlace = std::is_same_v<In, float>;  // tile() could read a
+    constexpr bool kInPlace = std::is_same_v<In, float>;  // tile() can read a where it lies
     float* const bias = room;
     float* const edge = bias + kColumns;
     float* const own_a = edge + kBlockRows * kColumns;

@@ -12,7 +12,7 @@ namespace {
 
 using cpu::Product;
 
-// With AVX512-BF16, large bf16 products are left to oneDNN, which is up to 5% faster (bench/results/compare_zen4.md).
+// With AVX512-BF16, large bf16 products are left to oneDNN, which is up to 5% faster (bench/results/compare.md).
 bool suits_sizes(DType in, std::int64_t m, std::int64_t n, std::int64_t k) {
   constexpr std::int64_t kSmall = 1 << 19;
   if (in == DType::f32) return cpu::suits_f32_product(m, n, k);
