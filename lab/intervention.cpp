@@ -280,7 +280,7 @@ void weigh_cures(inspect::Finding& f, const amp::Recipe& recipe, Trials& trials)
     found = found || (share && *share >= kCuresAll && !c.generic);
     if (share && *share == 0) continue;
     const double place = place_of(c, share);
-    tried.push_back({.cure = std::move(c), .place = place, .helps = !share || *share >= kDoesHarm});
+    tried.push_back({.cure = std::move(c), .place = place, .helps = !share || *share >= inspect::kDoesHarm});
   }
   std::ranges::stable_sort(tried, {}, [](const Weighed& w) { return std::pair(!w.helps, w.cure.generic); });
   for (std::size_t i = 0; i < tried.size(); ++i) tried[i].cure.turn = static_cast<int>(i);
