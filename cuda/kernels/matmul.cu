@@ -131,15 +131,8 @@ struct Product {
   }
 };
 
-// The product of f32 operands by their f8 codes and scales. suits_f8() must hold.
-void f8_product(const OpCall& call, const Tensor& out) {
-  const auto& f8 = call.get<F8Attrs>();
-  auto [a, b, batch] = Product(call);
-  a.convert(f8.a);
-  b.transpose();  // the contracted axis last in both, as Hopper wants it
-  b.convert(f8.b);
-  b.transpose();
-  cpu::merge_rows(a, b, batch);
+// The product of these operands into `out`, which has no gaps; where the operands lie is open.
+Gemm gemm_into(const Tensor& out, const MatrixOperand& a, const MatrixOperand& b, const Shape& batch) {
   Gemm g;
   g.m = a.rows();
   g.n = b.cols();
@@ -149,6 +142,19 @@ void f8_product(const OpCall& call, const Tensor& out) {
   g.c_dtype = out.dtype();
   g.ldc = g.n;
   g.c_batch_stride = g.m * g.n;
+  return g;
+}
+
+// The product of f32 operands by their f8 codes and scales. suits_f8() must hold.
+void f8_product(const OpCall& call, const Tensor& out) {
+  const auto& f8 = call.get<F8Attrs>();
+  auto [a, b, batch] = Product(call);
+  a.convert(f8.a);
+  b.transpose();  // the contracted axis last in both, as Hopper wants it
+  b.convert(f8.b);
+  b.transpose();
+  cpu::merge_rows(a, b, batch);
+  Gemm g = gemm_into(out, a, b, batch);
   g.a = a.matrix(batch);
   g.b = b.matrix(batch);
   g.a.scale = f8.a_scale;
@@ -181,8 +187,10 @@ bool suits_f8(const OpCall& call) {
 // Computes the product of a and b into out, which has no gaps, with its epilogue. Returns true if gelu or row sums were
 // written. `narrows`: f32 sums are rounded to a narrower dtype.
 bool product(MatrixOperand& a, MatrixOperand& b, Shape batch, const Ending& end, const Tensor& out, bool narrows) {
-  Gemm g;
   const bool accumulates = current_accumulator() && out.dtype() != DType::f64;
+  const bool f8 = is_f8(a.values.dtype()) && !accumulates;
+  cpu::merge_rows(a, b, batch);
+  Gemm g = gemm_into(out, a, b, batch);
   const auto describe = [&] {
     g.a = a.matrix(batch);
     g.b = b.matrix(batch);
@@ -191,16 +199,6 @@ bool product(MatrixOperand& a, MatrixOperand& b, Shape batch, const Ending& end,
     a.convert(DType::bf16);
     b.convert(DType::bf16);
   };
-  const bool f8 = is_f8(a.values.dtype()) && !accumulates;
-  cpu::merge_rows(a, b, batch);
-  g.m = a.rows();
-  g.n = b.cols();
-  g.k = a.cols();
-  g.batch = numel(batch);
-  g.c = out.raw();
-  g.c_dtype = out.dtype();
-  g.ldc = g.n;
-  g.c_batch_stride = g.m * g.n;
   g.tf32 = cpu::rounds_to_tf32(a.values.dtype());
   if (f8 && !fast_f8()) widen();
   describe();
