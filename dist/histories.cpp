@@ -42,7 +42,7 @@ void take_sizes(QuantizationState& state, Communicator& ranks) {
   std::string own;
   for (const auto& site : state.sites())
     if (const Tensor& sizes = site->channels.staged(); sizes.defined()) {
-      own += site->name + "\n";
+      own += to_string(site->name) + "\n";
       for (const double size : sizes.to_vector<double>()) own += fmt::format("{} ", std::bit_cast<std::uint64_t>(size));
       own += "\n";
     }
@@ -54,7 +54,7 @@ void take_sizes(QuantizationState& state, Communicator& ranks) {
       std::istringstream words(sizes);
       std::vector<double> values;
       for (std::uint64_t bits = 0; words >> bits;) values.push_back(std::bit_cast<double>(bits));
-      const auto site = std::ranges::find(state.sites(), name, [](const auto& s) { return s->name; });
+      const auto site = std::ranges::find(state.sites(), name, [](const auto& s) { return to_string(s->name); });
       if (site == state.sites().end()) refuse_unknown_product();
       (*site)->channels.stage(from_data(values, {std::ssize(values)}));
     }
