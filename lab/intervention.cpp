@@ -214,8 +214,8 @@ int order_of(const inspect::Finding& f) {
   return 9 - static_cast<int>(std::lround(8 * std::max(0.0, *f.undone - (generic ? kGeneric : 0))));
 }
 
-// Two findings of one loss: where other scales undo half of what exact numbers do, or outlier channels in f32 nearly all
-// of it, these are its cause and come before it.
+// Two findings of one loss: where other scales undo half of what exact numbers do, or outlier channels in f32 nearly
+// all of it, these are its cause and come before it.
 void put_causes_first(std::vector<inspect::Finding>& findings) {
   constexpr double kNearlyAll = 0.97;
   for (auto f = findings.begin(); f != findings.end(); ++f) {

@@ -111,7 +111,8 @@ function fillCells(term) {
   byId("cells").replaceChildren(row("th", [term.factors.join(" \\ "), ...columns]), ...lines);
   byId("interaction-note").textContent =
       `Each cell has the mean, and in brackets what the two choices do together beyond the sum of what each does ` +
-      `alone, with its 95% interval; green is better. This interaction has ${(100 * term.share).toFixed(1)}% of all squares` +
+      `alone, with its 95% interval; green is better. ` +
+      `This interaction has ${(100 * term.share).toFixed(1)}% of all squares` +
       (term.holds ? "." : ", within chance.");
 }
 
