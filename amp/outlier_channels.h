@@ -1,10 +1,10 @@
-// OutControl of TetraJet-v2 (Chen et al. 2025, arXiv 2510.27527): the channels of x with the largest numbers are kept in
-// a wider format than the others. Read: the abstract and the authors' code, not the paper's text.
+// OutControl of TetraJet-v2 (Chen et al. 2025, arXiv 2510.27527): the channels of x with the largest numbers are kept
+// in a wider format than the others. Read: the abstract and the authors' code, not the paper's text.
 //
 // x = x' + X, where X has the outlier channels and x' the others, with zeros elsewhere; W = w' + W alike, along the
 // channels that forward contracts. Forward is Q(x') Q(w')^T + H(X) H(W)^T, and the gradient of W is
-// Q(dy)^T Q(x') + H(dy)^T H(X): Q are the quantizers of the product's operands, H the wider one. The gradient of x, whose
-// product contracts no channels of x, is as without it.
+// Q(dy)^T Q(x') + H(dy)^T H(X): Q are the quantizers of the product's operands, H the wider one. The gradient of x,
+// whose product contracts no channels of x, is as without it.
 #pragma once
 
 #include <cstdint>

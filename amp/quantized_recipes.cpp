@@ -137,8 +137,8 @@ Quantization quartet2() {
 }
 
 // TetraJet-v2 (Chen et al. 2025): forward to nearest, backward at random after a random rotation of 16; a tenth of the
-// channels of x in MXFP8. Theirs rounds x and W again from forward's codes (`requantize`), which convolutions that round
-// windows lack, and gathers the channels by size, so that blocks have others.
+// channels of x in MXFP8. Theirs rounds x and W again from forward's codes (`requantize`), which convolutions that
+// round windows lack, and gathers the channels by size, so that blocks have others.
 Quantization tetrajet_v2() {
   const Quantizer forward = to_format("e2m1", DoubleBlocks{});
   Quantizer backward = to_format("e2m1", DoubleBlocks{}, {.mode = RoundingMode::stochastic});

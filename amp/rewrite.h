@@ -41,7 +41,8 @@ RandomKey rewrite_key();
 
 // Inside the rewrite of an op: saves these codes for backward instead of input `input`. Contractions there receive the
 // codes' values as f32, unscaled, and get the scale (one element) from RewriteContext::saved_scales; `again`: the
-// scaled values, as any other operand, and the sum of those of all calls for the input. Codes have no second derivative.
+// scaled values, as any other operand, and the sum of those of all calls for the input. Codes have no second
+// derivative.
 void save_as_codes(int input, QuantizedTensor codes, bool again = false);
 
 // Inside the rewrite of an op that is recorded: what the gradient of an operand becomes, in which the op's rule counts

@@ -49,8 +49,8 @@ Cure finer_scales(amp::Recipe r, amp::Role role, int block);
 Cure stochastic(amp::Recipe r, amp::Role role);
 Cure signed_format(amp::Recipe r, amp::Role role);
 Cure layer_in_f32(amp::Recipe r, const std::string& layer, const LayerNames& names = {});  // names: for the remedy
-// The largest channels of x, this share of them, in f32 from the second step on; the router of a mixture and attention's
-// q and k in high precision.
+// The largest channels of x, this share of them, in f32 from the second step on; the router of a mixture and
+// attention's q and k in high precision.
 Cure outlier_channels(amp::Recipe r, double share);
 Cure router_in_f32(amp::Recipe r, const std::string& router, const LayerNames& names = {});
 Cure attention_scores_in_f32(amp::Recipe r);

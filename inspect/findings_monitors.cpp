@@ -13,7 +13,7 @@
 namespace gradual::inspect::rules {
 namespace {
 
-constexpr double kLarge = 100;        // of the median channel's mean square: ten times its size
+constexpr double kLarge = 100;        // of the mean square of the median of the others: ten times its size
 constexpr double kFew = 0.25;         // of the channels
 constexpr std::size_t kChannels = 8;  // fewer have no median to speak of
 constexpr double kChanged = 0.02;     // of the tokens
@@ -32,18 +32,20 @@ bool shares_scales(const Quantizer& q) {
   return unit_of(q.scaling) != ScaleUnit::block || block_size(q.scaling) > 1;
 }
 
-// The channels that are far larger than the median one, and how much larger the largest is.
+// The channels that are far larger than the median of the others, and how much larger the largest is. The others are
+// all but the largest quarter, without those that are 0 in all samples.
 struct LargeChannels {
   std::size_t count = 0;
   double ratio = 0;  // of sizes
 };
 LargeChannels large_channels(const ActivationRow& row) {
-  std::vector<double> squares;
-  for (const double s : row.features)
-    if (s > 0) squares.push_back(s);
+  std::vector<double> squares = row.features;
   if (squares.size() < kChannels) return {};
   std::ranges::sort(squares);
-  const double median = squares[squares.size() / 2];
+  const auto largest = squares.end() - static_cast<std::ptrdiff_t>(kFew * static_cast<double>(squares.size()));
+  const auto smallest = std::ranges::upper_bound(squares, 0.0);
+  if (!(smallest < largest)) return {};
+  const double median = *(smallest + (largest - smallest) / 2);
   const auto first = std::ranges::upper_bound(squares, kLarge * median);
   return {static_cast<std::size_t>(squares.end() - first), std::sqrt(squares.back() / median)};
 }
@@ -78,7 +80,7 @@ Found of_outlier_channels(const Evidence& e, const amp::QuantizationState& state
   Finding f = finding_of(e, Cause::outlier_channels, worst->layer);
   f.operands = {"forward_x"};
   f.sentence = fmt::format(
-      "{}: {} of the {} channels of x {} up to {:.3g} times as large as the median one, and "
+      "{}: {} of the {} channels of x {} up to {:.3g} times as large as the median of the others, and "
       "share scales with the others",
       layer_text(e, worst->layer), most.count, channels, most.count == 1 ? "is" : "are", most.ratio);
   f.cures = {cures::outlier_channels(*e.recipe, static_cast<double>(most.count) / static_cast<double>(channels))};

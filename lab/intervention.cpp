@@ -212,7 +212,7 @@ int order_of(const inspect::Finding& f) {
 // Two findings of one loss: where other scales undo half of what exact numbers do, or outlier channels in f32 nearly
 // all of it, these are its cause and come before it.
 void put_causes_first(std::vector<inspect::Finding>& findings) {
-  constexpr double kNearlyAll = 0.9;
+  constexpr double kNearlyAll = 0.97;
   for (auto f = findings.begin(); f != findings.end(); ++f) {
     const bool outliers = f->cause == inspect::Cause::outlier_channels;
     const bool scales = f->cause == inspect::Cause::delayed_scale || f->cause == inspect::Cause::scale_range;

@@ -110,8 +110,9 @@ function fillCells(term) {
                                                  })]));
   byId("cells").replaceChildren(row("th", [term.factors.join(" \\ "), ...columns]), ...lines);
   byId("interaction-note").textContent =
-      `Each cell has the mean, and in brackets what the two choices do together beyond the sum of what each does alone, ` +
-      `with its 95% interval; green is better. This interaction has ${(100 * term.share).toFixed(1)}% of all squares` +
+      `Each cell has the mean, and in brackets what the two choices do together beyond the sum of what each does ` +
+      `alone, with its 95% interval; green is better. ` +
+      `This interaction has ${(100 * term.share).toFixed(1)}% of all squares` +
       (term.holds ? "." : ", within chance.");
 }
 
@@ -136,7 +137,8 @@ function fillCombinations() {
   const lines = sorted.map(c => row("td", [...c.levels, text(mean(c.values)), interval, ...c.values.map(text)]));
   byId("combinations").append(head, ...lines);
   byId("combinations-note").textContent =
-      "The best comes first. The interval of a mean follows from chance between seeds, which counts as equal everywhere.";
+      "The best comes first. The interval of a mean follows from chance between seeds, which counts as equal " +
+      "everywhere.";
 }
 
 function fillParts() {

@@ -252,7 +252,7 @@ void outlier_channels(Instance& i, Draw& draw) {
   const std::string name = draw.one_of<std::string>({"e2m1", "int4", "e2m3"});
   draw_outlier(i, draw);
   i.model.outlier_every = 4;
-  i.model.outlier_size = draw.scale(100, 300) * (name == "e2m3" ? 4 : 1);
+  i.model.outlier_size = draw.scale(30, 100) * (name == "e2m3" ? 4 : 1);
   quantise(i.recipe, Role::activation, scaled(name, PowerBlocks{.block = 32, .rule = ScaleRule::rceil}));
   of_operand(i, Cause::outlier_channels, Role::activation, *i.recipe.quantization->forward_x, {"scaling"});
   i.truth.causes.push_back(Cause::format_range);

@@ -18,8 +18,8 @@ struct LayerErrors {
   double gradient = 0;
 };
 
-// A linear layer of 128 inputs and 64 outputs, 256 samples, in the step after outlier channels are chosen (if the recipe
-// has some).
+// A linear layer of 128 inputs and 64 outputs, 256 samples, in the step after outlier channels are chosen (if the
+// recipe has some).
 inline LayerErrors errors_with_large_channels(amp::Recipe recipe, double factor) {
   recipe.name = "one layer";
   recipe.oscillation_reset.reset();
