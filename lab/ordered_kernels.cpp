@@ -55,7 +55,8 @@ Results matmul_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& 
   return {{as_output(stack(products, 0), op, 0)}};
 }
 
-// Rows of factors [m, n] times columns [n, k], and a bias [k] if there is one: a term among the others, wherever it comes.
+// Rows of factors [m, n] times columns [n, k], and a bias [k] if there is one: a term among the others, wherever it
+// comes.
 Tensor with_bias(const Tensor& rows, const Tensor& columns, const Inputs& in, const SumDraws& draws) {
   if (in.size() < 3 || !in[2].defined()) return draws.product(rows, columns);
   const Tensor factor = ones({rows.size(0), 1});

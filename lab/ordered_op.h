@@ -13,9 +13,9 @@
 namespace gradual::lab {
 
 // The results of an op before they are rounded to its dtypes, in f64, on inputs in f64. Sums in f32 are added up in
-// drawn trees (ordered_sum.h); sums in an accumulator or in f64, and those that ordered_kernels.h leaves out, have their
-// terms in random orders, and the first ones' results are rounded. None for an op that rounds nothing else. No op in
-// place.
+// drawn trees (ordered_sum.h); sums in an accumulator or in f64, and those that ordered_kernels.h leaves out, have
+// their terms in random orders, and the first ones' results are rounded. None for an op that rounds nothing else. No op
+// in place.
 std::optional<gradual::Outputs> run_unrounded(const RecordedOp& op, const std::vector<Tensor>& inputs,
                                               const SumDraws& draws);
 // The inputs after an op in place, which runs in its dtypes; f64.

@@ -18,14 +18,14 @@ enum class SumTree : std::uint8_t {
   random     // of two parts that are split anywhere, and so on
 };
 
-// A tree of additions, the same for many sums at once, as a kernel has it. The terms come in their own order or in a
-// random one. They are split into parts, whose sums are added in order; all parts have trees of one kind. Products may
-// be rounded before they are added, or not (a fused multiply-add).
 struct OrderedSumOptions {
   int parts = 0;                     // 0: 1, 2, 4 or 8 at random
   std::optional<SumTree> tree = {};  // none: one at random
 };
 
+// A tree of additions, the same for many sums at once, as a kernel has it. The terms come in their own order or in a
+// random one. They are split into parts, whose sums are added in order; all parts have trees of one kind. Products may
+// be rounded before they are added, or not (a fused multiply-add).
 class OrderedSum {
  public:
   // terms: at least 1.
