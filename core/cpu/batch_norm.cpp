@@ -213,7 +213,7 @@ template <class T, bool kRelu> struct Mask {
     return kRelu ? kept(dy, !((x - means[c]) * scales[c] + biases[c] <= zero)) : dy;
   }
   auto operator()(std::int64_t c) const {
-    return [*this, c](T dy, T x) { return at(c, dy, x); };  // with local copies g++ 12 does not vectorise
+    return [*this, c](T dy, T x) { return at(c, dy, x); };  // with local copies g++ 12 stores them for each element
   }
 };
 
@@ -230,7 +230,7 @@ void map_gradients(const Piece& p, const Part<Y>& dy, const Part<Y>& x, const Pa
   vectorized([=, first = p.channel, training = terms.training] {
     const auto along = [=](auto trains) {
       map<T>(p, dy, x, to, [=](std::int64_t at) {
-        return [=, c = first + at](T g, T v) {  // with local copies, or with mask(c), g++ 12 does not vectorise
+        return [=, c = first + at](T g, T v) {  // of numbers or of mask(c), g++ 12 would store copies
           const T masked = mask.at(c, g, v);
           const T rest = trains ? masked - terms.shifts[c] - (v - mask.means[c]) * terms.slopes[c] : masked;
           return rest * terms.scales[c];

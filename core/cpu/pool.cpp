@@ -1,5 +1,6 @@
 // Pooling over [N, C, H, W], a plane at a time, in the compute type. Small planes are converted together.
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "../formats/float_types.h"
 #include "../ops/dispatch.h"
 #include "../support/throwf.h"
+#include "channelwise.h"
 #include "kernels.h"
 #include "rows.h"
 
@@ -145,6 +147,61 @@ void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_
     }
 }
 
+// Whether the memory of all is channels-last, in numbers of the compute type: then loops run over channels, and no plane
+// is copied.
+bool are_channels_last(std::initializer_list<const Tensor*> tensors) {
+  return std::ranges::all_of(tensors, [](const Tensor* t) {
+    const bool wide = t->dtype() == DType::f32 || t->dtype() == DType::f64 || t->dtype() == DType::i64;
+    return wide && !t->is_contiguous() && channelwise::channels_to_back(*t).is_contiguous();
+  });
+}
+// Calls f(image) for all images of so many elements.
+template <class F> void for_images(std::int64_t images, std::int64_t elements, const F& f) {
+  parallel_for(images, std::max<std::int64_t>(1, kGrain / std::max<std::int64_t>(1, elements)),
+               [&](std::int64_t image, std::int64_t end) {
+                 for (; image < end; ++image) vectorized([&f, image] { f(image); });
+               });
+}
+
+// The maxima of one image: at each output those of all channels. taps: taps_of().
+template <class T>
+void max_over_taps(const T* x, std::int64_t channels, const std::vector<std::int32_t>& taps, std::int64_t outputs, T* y,
+                   std::int64_t* index) {
+  using Place = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+  Place best[kOutputs];
+  for (std::int64_t o = 0; o < outputs; ++o)
+    for (std::int64_t first = 0; first < channels; first += kOutputs) {
+      const std::int64_t n = std::min(kOutputs, channels - first);
+      T* const most = y + o * channels + first;
+      const auto corner = static_cast<Place>(taps[static_cast<std::size_t>(o)]);
+      std::copy_n(x + corner * channels + first, n, most);
+      std::fill_n(best, n, corner);
+      for (std::int64_t tap = o + outputs; tap < std::ssize(taps); tap += outputs) {
+        const auto at = static_cast<Place>(taps[static_cast<std::size_t>(tap)]);
+        const T* const from = x + at * channels + first;
+#pragma omp simd
+        for (std::int64_t c = 0; c < n; ++c) take(from[c], at, most[c], best[c]);
+      }
+      std::copy_n(best, n, index + o * channels + first);
+    }
+}
+
+void max_pool2d_last(const OpCall& call, Outputs& out) {
+  const std::vector<std::int32_t> taps = taps_of(call, call[0], out[0]);
+  const std::int64_t channels = call[0].size(1);
+  const std::int64_t outputs = plane_size(out[0]);
+  const std::int64_t inputs = plane_size(call[0]);
+  visit_floating(out[0].dtype(), [&]<class T>(T) {
+    const T* const x = call[0].data<T>();
+    T* const y = out[0].data<T>();
+    std::int64_t* const index = out[1].data<std::int64_t>();
+    for_images(call[0].size(0), inputs * channels, [=, &taps](std::int64_t i) {
+      const std::int64_t at = i * outputs * channels;
+      max_over_taps(x + i * inputs * channels, channels, taps, outputs, y + at, index + at);
+    });
+  });
+}
+
 void max_pool2d(const OpCall& call, Outputs& out) {
   if (out[0].numel() == 0) return;
   const auto& a = call.get<PoolAttrs>();
@@ -154,6 +211,7 @@ void max_pool2d(const OpCall& call, Outputs& out) {
   const std::int64_t width = call[0].size(3);
   if (plane_size(call[0]) > std::numeric_limits<std::int32_t>::max())
     throwf(call, "a plane of {} elements; at most 2^31 - 1 are allowed", plane_size(call[0]));
+  if (are_channels_last({&call[0], &out[0], &out[1]})) return max_pool2d_last(call, out);
   const bool pairs = a.kernel[1] == 2 && a.stride[1] == 2 && a.padding[0] == 0 && a.padding[1] == 0 && cols >= 4;
   const std::vector<std::int32_t> taps = pairs ? std::vector<std::int32_t>() : taps_of(call, call[0], out[0]);
   write_row_major(out[1], [&](Tensor& indices) {
@@ -187,11 +245,39 @@ void max_pool2d(const OpCall& call, Outputs& out) {
          static_cast<std::int64_t>(index), plane);
 }
 
+// all_dy: in channels-last order, as dx and the indices are.
+template <class T> void max_pool2d_backward_last(const OpCall& call, const T* all_dy, Tensor& out, bool overlap) {
+  const std::int64_t channels = out.size(1);
+  const std::int64_t n = plane_size(call[0]) * channels;
+  const std::int64_t inputs = plane_size(out);
+  for_images(out.size(0), inputs * channels,
+             [&call, overlap, channels, n, inputs, all_dy, all = call[1].data<std::int64_t>(),
+              all_dx = out.data<T>()](std::int64_t image) {
+               const T* const dy = all_dy + image * n;
+               const std::int64_t* const index = all + image * n;
+               T* const dx = all_dx + image * inputs * channels;
+               std::uint64_t largest = 0;
+               for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, static_cast<std::uint64_t>(index[i]));
+               if (n > 0 && largest >= static_cast<std::uint64_t>(inputs)) refuse_index(call, largest, inputs);
+               std::fill_n(dx, inputs * channels, T{});
+               for (std::int64_t o = 0; o < n; o += channels)
+                 for (std::int64_t c = 0; c < channels; ++c) {
+                   T& to = dx[index[o + c] * channels + c];
+                   to = (overlap ? to : T{0}) + dy[o + c];
+                 }
+             });
+}
+
 // dx[index] = 0 + dy. In windows that overlap, gradients add up in the order of the outputs. The indices are those of
 // max_pool2d, each within its window, so windows that do not overlap share none.
 void max_pool2d_backward(const OpCall& call, Outputs& out) {
   const auto& a = call.get<PoolAttrs>();
   const bool overlap = a.kernel[0] > a.stride[0] || a.kernel[1] > a.stride[1];
+  if (are_channels_last({&call[1], &out[0]}) && call[0].dtype() == out[0].dtype()) {
+    const Tensor dy = contiguous(channelwise::channels_to_back(call[0]));
+    return visit_floating(out[0].dtype(),
+                          [&]<class T>(T) { max_pool2d_backward_last<T>(call, dy.data<T>(), out[0], overlap); });
+  }
   const std::int64_t n = plane_size(call[0]);
   const std::int64_t inputs = plane_size(out[0]);
   const Tensor indices = contiguous(call[1]);
