@@ -310,11 +310,12 @@ struct UpdateRule {
   std::string_view of_site;  // follows the site's name
   Cure (*cure)(amp::Recipe r);
   Cure (*alone)(amp::Recipe r) = nullptr;
+  Cure (*smaller)(amp::Recipe r) = nullptr;  // of the mechanism: it comes before `cure`
 };
 constexpr UpdateRule kUpdateRules[] = {
     {Updated::statistics, Cause::batch_statistics, Phase::forward, ", running statistics", cures::norms_in_f32},
     {Updated::second_moment, Cause::second_moment, Phase::optimizer, ", second moment", cures::masters,
-     cures::state_in_f32},
+     cures::state_in_f32, cures::state_in_f32},
     {Updated::decay, Cause::decay_vanishes, Phase::optimizer, ", weight decay", cures::masters, cures::kahan_update},
     {Updated::average, Cause::average_vanishes, Phase::optimizer, ", moving average", cures::averages_in_f32},
     {Updated::weights, Cause::update_vanishes, Phase::optimizer, "", cures::masters, cures::kahan_update}};
@@ -403,6 +404,7 @@ Found of_updates(const Evidence& e, const UpdateRule& rule) {
   const bool of_program = rule.what == Updated::average && e.recipe->averages != amp::Averages::storage;
   if (of_program) f.sentence += "; a copy of it in f32 gets them";
   else f.cures = {rule.cure(*e.recipe)};
+  if (rule.smaller) f.cures.insert(f.cures.begin(), rule.smaller(*e.recipe));
   return f;
 }
 
@@ -413,7 +415,7 @@ Found of_rates(const Evidence& e) {
     Finding f{.cause = Cause::rate_lost, .phase = Phase::optimizer, .op = s.op, .site = "the optimizer"};
     f.sentence = fmt::format("{}: {}", s.op, to_string(s));
     f.severity = 0.2;
-    f.cures = {cures::masters(*e.recipe)};
+    f.cures = {cures::state_in_f32(*e.recipe), cures::masters(*e.recipe)};
     f.alone = cures::state_in_f32(*e.recipe);
     return f;
   }

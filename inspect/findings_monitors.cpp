@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "../amp/site_name.h"
+
 #include "findings.h"
 
 namespace gradual::inspect::rules {
@@ -23,7 +25,7 @@ constexpr double kWeak = 0.01;        // of a severity: a sure finding with an e
 // The quantisation of a layer's products; null: none.
 const amp::Quantization* quantization_of(const Evidence& e, const amp::QuantizationState& state,
                                          const std::string& layer) {
-  return e.recipe->quantization ? state.of_module(layer.substr(0, layer.find('#'))) : nullptr;
+  return e.recipe->quantization ? state.of_module(amp::site_name(layer).layer) : nullptr;
 }
 
 // True if elements of different channels of x have one scale.

@@ -248,8 +248,9 @@ struct RowRules {
     if (eps) cause = Cause::adam_eps;
     // No rounding of the state or of the arithmetic can be the cause in f32.
     if (!is_half(r.from) && !is_half(r.state_dtype)) cause = Cause::arithmetic;
-    Finding f = view.finding(r, cause, {cures::masters(*e.recipe)}, "{} gives numbers beyond {}", site_of(r, e),
-                             to_string(r.from));
+    std::vector<Cure> remedies = {cures::masters(*e.recipe)};
+    if (eps || moment) remedies.insert(remedies.begin(), cures::state_in_f32(*e.recipe));
+    Finding f = view.finding(r, cause, remedies, "{} gives numbers beyond {}", site_of(r, e), to_string(r.from));
     if (eps)
       f.sentence = fmt::format("{}: {} of its second moments and eps {} are 0 in {}", site_of(r, e),
                                percent(share(r.state[1].zeros, r.state[1].elements)), r.eps, to_string(r.from));
@@ -477,6 +478,7 @@ Found of_moments(const Evidence& e) {
   Finding f = RowRules{view}.of_optimizer(*worst);
   f.cause = Cause::second_moment;
   f.precision = true;
+  f.cures = cures::valid(*e.recipe, {cures::state_in_f32(*e.recipe), cures::masters(*e.recipe)});
   if (worst->state[1].finite() || coded)
     f.sentence = fmt::format("{}: {} of its second moments are 0 in {} while the first are not: eps {} alone divides",
                              site_of(*worst, e), percent(share(worst->lost_moments, worst->state[1].elements)),

@@ -55,9 +55,14 @@ bool Intervention::applies(const Exact& e, ExactPart part, const std::string& si
   return is_within(site, e.site) || (site.empty() && line == e.site);
 }
 
-void Intervention::before(const OpCall& call, const CallRecord&) {
+std::string Intervention::line_of(const SourceLocation& where) const {
+  return frames_.empty() || frames_.back().line.empty() ? file_line(where) : frames_.back().line;
+}
+
+void Intervention::before(const OpCall& call, const CallRecord& record) {
   if (op_info(call.op).kind != OpKind::Custom) return;
   Frame& frame = frames_.emplace_back();
+  if (record.replaced) frame.line = file_line(call.where);
   for (int i = 0; i < call.inputs.size(); ++i)
     if (call[i].defined()) frame.inputs[amp::storage_id(call[i])] |= i == 0 ? Frame::kFirst : Frame::kOthers;
 }
@@ -80,7 +85,7 @@ void Intervention::after(const OpCall& call, const Outputs& out, const CallRecor
   const bool sums = kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean;
   const std::optional<Accumulator>& accumulator = current_accumulator();
   if (!sums || !accumulator || *accumulator == Accumulator() || !out[0].defined()) return;
-  const std::string line = file_line(call.where);
+  const std::string line = line_of(call.where);
   const bool wanted = std::ranges::any_of(
       exact_, [&](const Exact& e) { return applies(e, ExactPart::sum, context().module, line, ""); });
   if (!wanted) return;
@@ -107,7 +112,7 @@ void Intervention::quantized(const QuantizerCall& call) {
   const bool framed = !frames_.empty() && call.within;
   const Replaced* const product = framed ? call.within->replaces : amp::attention_in_backward();
   const std::string name = framed && product ? operand_of(call, *product) : "";
-  const std::string line = file_line(context().line);
+  const std::string line = line_of(context().line);
   for (const ExactPart part : {ExactPart::operand, ExactPart::zeroed, ExactPart::clipped, ExactPart::result}) {
     const bool of_result = part == ExactPart::result;
     if (of_result == (product != nullptr)) continue;  // operands are rounded within a product, results outside

@@ -56,7 +56,9 @@ class Intervention final : public Observer {
   struct Frame {
     enum : int { kFirst = 1, kOthers = 2 };
     std::map<std::uint64_t, int> inputs;
+    std::string line = {};  // of a rewritten op, whose parts have the library's lines; empty: of a user's function
   };
+  std::string line_of(const SourceLocation& where) const;  // the program's, of what runs now
   bool applies(const Exact& exact, ExactPart part, const std::string& site, const std::string& line,
                const std::string& operand) const;
   std::string operand_of(const QuantizerCall& call, const Replaced& product) const;

@@ -3,17 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
+#include <string_view>
 #include <utility>
 
-#include "../amp/site_name.h"
 #include "../core/files/json_text.h"
 #include "../core/support/throwf.h"
 #include "../inspect/cures.h"
+#include "explain_units.h"
+#include "minimal_set.h"
+#include "run.h"
 
 namespace gradual::lab {
 namespace {
@@ -24,176 +25,93 @@ constexpr double kAverts = 0.8;            // of a loss's failure
 constexpr std::int64_t kTrials = 16;       // for which the budget should suffice
 constexpr std::int64_t kCheckedSteps = 3;  // of the replay without a change
 
-// A thing that can be made exact: by an intervention, or by an edit of the recipe.
-struct Unit {
-  std::vector<inspect::Exact> exact = {};
-  std::function<amp::Recipe(const amp::Recipe&)> edit = {};
-};
-using Units = std::vector<Unit>;
+bool same_number(double a, double b) { return a == b || (a != a && b != b); }
 
-// The layers of which something was rounded, in order.
-std::vector<std::string> layers_of(const Result& run) {
-  std::vector<std::string> layers;
-  for (const CastRow& row : run.casts) {
-    const std::string layer = amp::site_name(row.layer).layer;
-    if (!layer.empty() && std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
-  }
-  return layers;
+// The first step, observed: what it rounds and where. Nothing if options.stop ended it.
+std::optional<inspect::ObservedStep> first_step(const MakeModel& make_model, const LabData& data,
+                                                const amp::Recipe& recipe, std::uint64_t seed, Options options) {
+  options.progress = {};
+  options.save.clear();
+  options.trace.clear();
+  options.profile.clear();
+  return Run(make_model, data, recipe, seed, options).replay(0, 0);
 }
 
-// Of attention in blocks: each operand of each layer, whose site is a layer of its own, and the sums of a layer.
-Units units_of_attention(const amp::AttentionPrecision& attention, const std::vector<std::string>& layers) {
-  Units units;
-  std::vector<std::string> summed;
-  for (const std::string& site : layers) {
-    const std::size_t dot = site.rfind('.');
-    const std::string name = dot == std::string::npos ? site : site.substr(dot + 1);
-    const auto* const field = std::ranges::find(amp::kAttentionFields, name, &amp::AttentionField::name);
-    if (field == std::end(amp::kAttentionFields) || !(attention.*field->quantizer)) continue;
-    units.push_back({.exact = {{.part = inspect::ExactPart::operand, .site = site}}});
-    const std::string layer = dot == std::string::npos ? "" : site.substr(0, dot);
-    const bool known = std::ranges::find(summed, layer) != summed.end();
-    if (known || !(attention.qk_accumulator || attention.pv_accumulator)) continue;
-    summed.push_back(layer);
-    units.push_back({.exact = {{.part = inspect::ExactPart::sum, .site = layer}}});
-  }
-  return units;
-}
-
-Units units_of(const amp::Recipe& recipe, const Result& run) {
-  Units units;
-  if (const auto& q = recipe.quantization) {
-    if (q->attention) units = units_of_attention(*q->attention, layers_of(run));
-    for (const std::string& layer : layers_of(run)) {
-      for (const auto& operand : amp::kOperandQuantizers)
-        for (const auto field : operand) {
-          const auto named = std::ranges::find(amp::kQuantizerFields, field, &amp::QuantizerField::quantizer);
-          const inspect::Exact exact{.part = inspect::ExactPart::operand, .site = layer, .operand = named->name};
-          const bool known = !units.empty() && units.back().exact == std::vector{exact};
-          const bool of_product = field != &amp::Quantization::weight_gradient;
-          if (of_product && !known && ((*q).*field)) units.push_back({.exact = {exact}});
-        }
-      if (q->accumulator) units.push_back({.exact = {{.part = inspect::ExactPart::sum, .site = layer}}});
-      if (q->result) units.push_back({.exact = {{.part = inspect::ExactPart::result, .site = layer}}});
-    }
-    const amp::Recipe kept = inspect::cures::masters(recipe).recipe;
-    if (amp::to_json(kept) != amp::to_json(recipe))
-      units.push_back({.edit = [](const amp::Recipe& r) { return inspect::cures::masters(r).recipe; }});
-    return units;
-  }
-  units.push_back({.edit = [](const amp::Recipe& r) { return inspect::cures::masters(r).recipe; }});
-  units.push_back({.edit = [](const amp::Recipe& r) { return inspect::cures::norms_in_f32(r).recipe; }});
-  units.push_back({.edit = [](const amp::Recipe& r) { return inspect::cures::dynamic_scale(r).recipe; }});
-  for (const char* op : {"matmul", "linear", "conv2d", "exp", "log", "softmax", "log_softmax", "sum", "mean", "square",
-                         "sqrt", "div", "mul", "add", "sub", "relu", "gelu", "cross_entropy"})
-    units.push_back({.edit = [op](const amp::Recipe& r) { return inspect::cures::ops_in_f32(r, {op}).recipe; }});
-  return units;
-}
-
-// Searches sets of units by trials.
+// Trials of sets of units.
 class Search {
  public:
-  Search(const amp::Recipe& recipe, Trials& trials) : recipe_(recipe), trials_(trials) {}
+  Search(const amp::Recipe& recipe, std::vector<Unit> units, Trials& trials)
+      : recipe_(recipe), units_(std::move(units)), trials_(trials) {}
 
-  Change change_of(const Units& units) const {
+  // One that does it alone, or a minimal part of all. None if all together do not avert the failure.
+  std::optional<MinimalSet> found() {
+    const std::int64_t last = trials_.failure().steps - 1;
+    const SetTrials of_sets{.answer = [this](const MemberSet& set) { return answer(set); },
+                            .affords = [this](std::size_t count) { return affords(count); }};
+    MemberSet all{.last = last};
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      const MemberSet one{.members = {i}, .last = last};
+      if (units_[i].goes_first && answer(one) == SetAnswer::averts) return MinimalSet{.set = one, .is_minimal = true};
+      all.members.push_back(i);
+    }
+    if (all.members.empty() || answer(all) != SetAnswer::averts) return {};
+    return minimal_set(all, of_sets, true);
+  }
+
+  // What is not exact in the whole trial is so in the set's steps.
+  Change change_of(const MemberSet& set) const {
     Change change;
     amp::Recipe edited = recipe_;
-    for (const Unit& u : units) {
-      change.exact.insert(change.exact.end(), u.exact.begin(), u.exact.end());
-      if (u.edit) edited = u.edit(edited);
+    const bool whole = set.first == 0 && set.last == trials_.failure().steps - 1;
+    for (const std::size_t i : set.members) {
+      const Unit& unit = units_[i];
+      if (unit.edit) edited = unit.edit(edited);
+      if (!unit.exact) continue;
+      change.exact.push_back(*unit.exact);
+      if (whole) continue;
+      change.exact.back().first = set.first;
+      change.exact.back().last = set.last;
     }
     if (amp::to_json(edited) != amp::to_json(recipe_)) change.edit = inspect::edit(recipe_, edited);
     return change;
   }
 
-  double undone(const Change& change) {
-    ++tried_;
-    const std::optional<double> share = trials_.undone(change);
-    if (!share && trials_.spent() + trials_.failure().steps > trials_.budget()) ended_ = true;
-    return share.value_or(-1);
-  }
-  bool averts(const Change& change) {
-    const double least = trials_.failure().kind == FailureKind::divergence ? 1 : kAverts;
-    return undone(change) >= least;
-  }
-
-  // ddmin: a 1-minimal subset of units that avert the failure, if the budget lasts.
-  Units minimal(Units units) {
-    std::size_t parts = 2;
-    while (units.size() > 1 && !ended_) {
-      const std::size_t size = (units.size() + parts - 1) / parts;
-      const auto smaller = one_smaller(units, size);
-      if (smaller) {
-        parts = smaller->size() <= size ? 2 : std::max<std::size_t>(2, parts - 1);
-        units = *smaller;
-        continue;
-      }
-      if (parts >= units.size()) return units;
-      parts = std::min(units.size(), 2 * parts);
-    }
-    return units;
-  }
-
-  // The steps in which the interventions are needed: as few as possible at the end, then at the begin.
-  void narrow(Change& change, std::int64_t steps) {
-    if (change.exact.empty() || !change.edit.empty()) return;
-    const auto within = [&](std::int64_t first, std::int64_t last) {
-      Change c = change;
-      for (inspect::Exact& e : c.exact) {
-        e.first = first;
-        e.last = last;
-      }
-      return c;
-    };
-    std::int64_t first = 0;
-    std::int64_t last = steps - 1;
-    for (std::int64_t low = 0; low < last && !ended_;) {
-      const std::int64_t middle = (low + last) / 2;
-      if (averts(within(first, middle))) last = middle;
-      else low = middle + 1;
-    }
-    for (std::int64_t high = last; first < high && !ended_;) {
-      const std::int64_t middle = (first + high + 1) / 2;
-      if (averts(within(middle, last))) first = middle;
-      else high = middle - 1;
-    }
-    if (first > 0 || last < steps - 1) change = within(first, last);
-  }
-
-  bool ended() const { return ended_; }
   std::int64_t tried() const { return tried_; }
 
  private:
-  // A part of `size` units that averts the failure, or what is left without a part.
-  std::optional<Units> one_smaller(const Units& units, std::size_t size) {
-    for (const bool complement : {false, true})
-      for (std::size_t at = 0; at < units.size() && !ended_; at += size) {
-        Units chosen;
-        for (std::size_t i = 0; i < units.size(); ++i)
-          if ((i >= at && i < at + size) != complement) chosen.push_back(units[i]);
-        if (chosen.size() < units.size() && !chosen.empty() && averts(change_of(chosen))) return chosen;
-      }
-    return {};
+  bool affords(std::size_t count) const {
+    return trials_.spent() + static_cast<std::int64_t>(count) * trials_.failure().steps <= trials_.budget();
+  }
+
+  SetAnswer answer(const MemberSet& set) {
+    const std::int64_t before = trials_.spent();
+    const std::optional<double> undone = trials_.undone(change_of(set));
+    tried_ += trials_.spent() > before;
+    if (!undone) return trials_.stopped() || !affords(1) ? SetAnswer::not_tried : SetAnswer::does_not_run;
+    const double least = trials_.failure().kind == FailureKind::divergence ? 1 : kAverts;
+    return *undone >= least ? SetAnswer::averts : SetAnswer::fails;
   }
 
   const amp::Recipe& recipe_;
+  std::vector<Unit> units_;
   Trials& trials_;
-  bool ended_ = false;
   std::int64_t tried_ = 0;
 };
 
-// Units that fit the model: with the others no step runs.
-Units fitting(const Units& units, const amp::Recipe& recipe, Trials& trials) {
-  Units kept;
-  for (const Unit& u : units) {
-    if (u.edit) {
-      const amp::Recipe edited = u.edit(recipe);
-      const bool changes = amp::to_json(edited) != amp::to_json(recipe);
-      if (!changes || !trials.runs(inspect::edit(recipe, edited))) continue;
-    }
-    kept.push_back(u);
-  }
-  return kept;
+// Whether an edit changes the recipe, and a step runs with it: alone, or together with norms in f32.
+bool fits(const Unit& unit, const amp::Recipe& recipe, Trials& trials) {
+  const amp::Recipe alone = unit.edit(recipe);
+  if (amp::to_json(alone) == amp::to_json(recipe)) return false;
+  if (trials.runs(inspect::edit(recipe, alone))) return true;
+  amp::Recipe with_norms = recipe;
+  for (const Unit& norm : units_of_norms(recipe)) with_norms = norm.edit(with_norms);
+  const bool differs = amp::to_json(with_norms) != amp::to_json(recipe);
+  return differs && trials.runs(inspect::edit(recipe, unit.edit(with_norms)));
+}
+
+std::vector<Unit> fitting(std::vector<Unit> units, const amp::Recipe& recipe, Trials& trials) {
+  std::erase_if(units, [&](const Unit& unit) { return unit.edit && !fits(unit, recipe, trials); });
+  return units;
 }
 
 }  // namespace
@@ -205,8 +123,7 @@ Explanation explain_run(const MakeModel& make_model, const LabData& data, const 
                 options.explain_steps < 0 ? all : options.explain_steps);
   const auto first = static_cast<std::ptrdiff_t>(std::min<std::size_t>(run.curve.loss.size(), kCheckedSteps));
   const std::vector<double> again = trials.losses({}, first);
-  if (!std::equal(again.begin(), again.end(), run.curve.loss.begin(),
-                  [](double a, double b) { return a == b || (a != a && b != b); }))
+  if (!std::equal(again.begin(), again.end(), run.curve.loss.begin(), same_number))
     throwf(
         "the run of {} cannot be replayed: its first loss is {} and was {}; data, model and options must be those of "
         "the folder",
@@ -216,24 +133,29 @@ Explanation explain_run(const MakeModel& make_model, const LabData& data, const 
   e.failure = trials.failure();
   e.budget = trials.budget();
   if (!e.shows) return e;
-  Search search(recipe, trials);
-  const Units units = fitting(units_of(recipe, run), recipe, trials);
-  // One that does it alone, the smallest edit first, or all.
-  Units found;
-  for (const Unit& u : units)
-    if (found.empty() && u.edit && search.averts(search.change_of({u}))) found = {u};
-  if (found.empty() && search.averts(search.change_of(units))) found = search.minimal(units);
-  if (!found.empty()) {
-    e.change = search.change_of(found);
-    e.minimal = !search.ended();
-    search.narrow(e.change, e.failure.steps);
-    e.undone = search.undone(e.change);
+  const auto observed = first_step(make_model, data, recipe, seed, options);
+  if (!observed) return e;
+  Search search(recipe, fitting(units_of(recipe, run, *observed), recipe, trials), trials);
+  if (const std::optional<MinimalSet> found = search.found()) {
+    e.change = search.change_of(found->set);
+    e.minimal = found->is_minimal;
+    e.must_run = found->must_run;
+    e.undone = trials.undone(e.change).value_or(0);
     e.averts = true;
     e.losses = trials.losses(e.change, e.failure.steps);
   }
   e.tried = search.tried();
   e.spent = trials.spent();
   return e;
+}
+
+// What the trials have shown of the set's members.
+static std::string_view minimality(const Explanation& e) {
+  if (!e.minimal)
+    return "The budget ended before this was shown to be minimal: members may be superfluous; --explain-steps gives "
+           "more.\n";
+  if (e.must_run) return "Without any one of these it comes, or no step runs.\n";
+  return "Without any one of these it comes.\n";
 }
 
 std::string to_string(const Explanation& e) {
@@ -251,8 +173,7 @@ std::string to_string(const Explanation& e) {
                         100 * e.undone);
     for (const inspect::Exact& exact : e.change.exact) text += "  " + inspect::to_string(exact) + "\n";
     if (!e.change.edit.empty()) text += "  the recipe edited by " + e.change.edit + "\n";
-    text += e.minimal ? "Without any one of these it comes.\n"
-                      : "The budget ended before smaller sets were tried; --explain-steps gives more.\n";
+    text += minimality(e);
   }
   return text + fmt::format("{} trials, {} steps of {}\n", e.tried, e.spent, e.budget);
 }
@@ -281,7 +202,8 @@ std::string to_json(const Explanation& e, const amp::Recipe& recipe, std::uint64
 
 Replayable replayable_from_json(const std::string& text, const std::string& file) try {
   const Json j = Json::parse(bounded_json(text));
-  Replayable r;
+  Replayable r{.recipe = j.at("recipe").dump(), .seed = j.at("seed").get<std::uint64_t>()};
+  static_cast<void>(j.at("recipe").at("name").get<std::string>());
   if (!j.at("edit").empty()) r.change.edit = j.at("edit").dump();
   for (const Json& x : j.at("exact"))
     r.change.exact.push_back({.part = inspect::exact_part(x.at("part").get<std::string>()),
@@ -293,5 +215,15 @@ Replayable replayable_from_json(const std::string& text, const std::string& file
     r.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
   return r;
 } catch (const nlohmann::json::exception& e) { throwf("{}: is no file of gradual-lab explain: {}", file, e.what()); }
+
+void check_applies(const Replayable& replayable, const std::string& file, const amp::Recipe& recipe,
+                   std::uint64_t seed) {
+  const Json of_file = Json::parse(replayable.recipe);
+  const bool same_recipe = of_file == Json::parse(amp::to_json(recipe));
+  if (same_recipe && replayable.seed == seed) return;
+  const auto name = of_file.at("name").get<std::string>();
+  throwf("explain: {} is of the recipe {}, seed {}, and cannot be applied to {}{}, seed {}", file, name,
+         replayable.seed, !same_recipe && name == recipe.name ? "another recipe named " : "", recipe.name, seed);
+}
 
 }  // namespace gradual::lab

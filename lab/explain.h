@@ -12,11 +12,13 @@ namespace gradual::lab {
 
 struct Explanation {
   Failure failure = {};
-  bool shows = false;      // the failure shows in losses or skipped steps; if not, nothing is tried
-  Change change = {};      // the set; empty: nothing that can be made exact averts the failure
-  double undone = 0;       // the share of the failure that the set undoes
-  bool averts = false;     // it undoes enough: a divergence wholly, another failure by 80%
-  bool minimal = false;    // 1-minimal: without any one member it averts no more. False if the budget ended before
+  bool shows = false;   // the failure shows in losses or skipped steps; if not, nothing is tried
+  Change change = {};   // the set; empty: nothing that can be made exact averts the failure
+  double undone = 0;    // the share of the failure that the set undoes
+  bool averts = false;  // it undoes enough: a divergence wholly, another failure by 80%
+  // 1-minimal, shown by a trial without each member, in the same steps. False if the budget ended before.
+  bool minimal = false;
+  bool must_run = false;   // with some member left out no step runs, so that the failure cannot come again
   std::int64_t tried = 0;  // trials
   std::int64_t spent = 0;  // steps of all trials
   std::int64_t budget = 0;
@@ -32,9 +34,14 @@ std::string to_string(const Explanation& explanation);
 std::string to_json(const Explanation& explanation, const amp::Recipe& recipe, std::uint64_t seed);
 // What to_json() wrote. Error naming `file` if it is something else.
 struct Replayable {
+  std::string recipe = {};  // as JSON
+  std::uint64_t seed = 0;
   Change change = {};
   std::vector<double> losses = {};
 };
 Replayable replayable_from_json(const std::string& text, const std::string& file);
+// Error naming both runs if the file is of another recipe or seed than the run that is replayed.
+void check_applies(const Replayable& replayable, const std::string& file, const amp::Recipe& recipe,
+                   std::uint64_t seed);
 
 }  // namespace gradual::lab

@@ -21,6 +21,7 @@
 #include "../core/support/throwf.h"
 #include "objective.h"
 #include "run.h"
+#include "sequential.h"
 #include "statistics.h"
 #include "verdict.h"
 
@@ -51,22 +52,26 @@ class TrialJudge {
  public:
   explicit TrialJudge(const SearchOptions& options) : options_(options) {}
 
-  // Sets the trial's verdict and whether it passes. runs: those of this trial; base: those of fp32, with all seeds.
-  // True if the trial is far from passing, so that more seeds would not help.
-  bool judge_trial(Trial& t, const std::vector<Result>& runs, const std::vector<Result>& base) const {
+  // Sets the trial's verdict, whether it passes and is certain to. runs: those of this trial; base: those of fp32, with
+  // all seeds. looks: how often the trial is judged, which share the error of 5%. True if the trial is far from
+  // passing, so that more seeds would not help.
+  bool judge_trial(Trial& t, const std::vector<Result>& runs, const std::vector<Result>& base, int looks) const {
     compare(t, runs, base);
     const bool well = std::ranges::all_of(runs, [](const Result& r) { return r.status == Status::ok; });
     if (t.assignment.empty()) {
       t.passes = well;
+      t.is_certain = well;
       return false;
     }
     const double limit = options_.noise * t.loss_noise;
     const bool any_loss = allows_any_loss(base);
-    t.verdict = verdict(runs, base, any_loss ? kAnyLoss : 100 * limit / std::abs(t.fp32_loss));
+    const double loss_margin = any_loss ? kAnyLoss : 100 * limit / std::abs(t.fp32_loss);
+    t.verdict = verdict(runs, base, loss_margin, error_of_a_look(looks));
     const bool near = t.points >= -options_.within - 1e-9 && (any_loss || t.loss_change <= limit);
     const VerdictKind kind = t.verdict.kind;
     const bool worse = kind == VerdictKind::worse || kind == VerdictKind::worse_loss;
     const bool equal = kind == VerdictKind::matches || kind == VerdictKind::better;
+    t.is_certain = well && equal;
     t.passes = well && (equal || (near && !worse));
     const bool seeds_may_tell = kind == VerdictKind::undecided && !t.verdict.looks_worse;
     const bool may_pass = seeds_may_tell && (any_loss || t.loss_change <= 2 * limit);
@@ -90,9 +95,10 @@ class TrialJudge {
   }
 
   // loss_margin is in percent.
-  Verdict verdict(std::vector<Result> runs, const std::vector<Result>& base, double loss_margin) const {
+  Verdict verdict(std::vector<Result> runs, const std::vector<Result>& base, double loss_margin, double error) const {
     runs.insert(runs.end(), base.begin(), base.end());
-    judge(runs, {}, {.margin = options_.within, .loss_margin = loss_margin, .metric_margin = options_.within});
+    const double within = options_.within;
+    judge(runs, {}, {.margin = within, .loss_margin = loss_margin, .metric_margin = within, .error = error});
     return runs.front().verdict;
   }
 
@@ -131,6 +137,7 @@ class Trials {
     std::vector<Result> runs;
     std::vector<Result>& base = fp32_[first];
     const bool searching = first == 0 && !a.empty();  // else the run is fp32's, or proves or compares
+    const int looks = searching ? seeds : 1;
     for (int i = 0; i < seeds; ++i) {
       const std::uint64_t seed = first + static_cast<std::uint64_t>(i);
       Run run(make_model_, data_, recipe, seed, run_);
@@ -139,7 +146,8 @@ class Trials {
       else ++s_.trainings;
       runs.push_back(run.result());
       if (a.empty()) base.push_back(runs.back());
-      if (judge_.judge_trial(t, runs, base) && searching) break;  // a proof has all seeds, a trial may do without
+      if (judge_.judge_trial(t, runs, base, looks) && searching)
+        break;  // a proof has all seeds, a trial may do without
     }
     if (searching && t.passes && (!s_.found || t.cost < s_.cost(*s_.found))) s_.found = a;
     s_.trials.push_back(std::move(t));

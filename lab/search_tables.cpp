@@ -35,6 +35,9 @@ const Trial* proof_of(const Search& s, const inspect::Assignment& a) {
 }
 
 const char* proof_sentence(const Search& s) {
+  const Trial* proof = s.found ? proof_of(s, *s.found) : nullptr;
+  if (s.proven && proof && !proof->is_certain)
+    return "its means hold on seeds that the search never saw, but NOT certain: these cannot tell yet\n";
   if (s.proven) return "it holds on seeds that the search never saw\n";
   if (s.proof_seed == 0) return "NOT proven on seeds that the search never saw\n";
   return "NOT proven on seeds that the search never saw: cheaper ones failed their proof\n";
@@ -44,6 +47,8 @@ const char* proof_sentence(const Search& s) {
 constexpr const char* kFiles[] = {"/recipe.json", "/trials.csv", "/front.svg"};
 
 }  // namespace
+
+static std::string certainty(const Trial& t) { return t.passes && !t.is_certain ? " (passes, not certain)" : ""; }
 
 std::string to_string(const Search& s) {
   if (!s.found) return fmt::format("no assignment passed in {} trainings\n", s.trainings);
@@ -67,7 +72,7 @@ std::string to_string(const Search& s) {
     const bool compared = proof && &t != proof;
     rows.push_back({t.why, s.to_string(t.assignment), fmt::format("{:.1f}%", 100 * t.cost),
                     value_text(s.metric, spread(t.accuracy).mean), fmt::format("{:.4g}", spread(t.loss).mean),
-                    to_string(t.verdict), compared ? difference(t, *proof) : ""});
+                    to_string(t.verdict) + certainty(t), compared ? difference(t, *proof) : ""});
   }
   return text + "\n" + table_of(rows);
 }
@@ -75,14 +80,15 @@ std::string to_string(const Search& s) {
 std::string trials_csv(const Search& s) {
   std::string text = "trial,why,first_seed,seeds,cost_of_bf16";
   for (const auto& site : s.sites) text += "," + inspect::csv_field(site.layer);
-  text += "," + inspect::csv_field(s.metric.name) + ",loss,points,loss_change,loss_noise,passes,verdict\n";
+  text += "," + inspect::csv_field(s.metric.name) + ",loss,points,loss_change,loss_noise,passes,certain,verdict\n";
   int number = 0;
   for (const Trial& t : s.trials) {
     text += fmt::format("{},{},{},{},{:.4f}", number++, t.why, t.first_seed, t.loss.size(), t.cost);
     for (std::size_t i = 0; i < s.sites.size(); ++i)
       text += "," + inspect::csv_field(t.assignment.empty() ? "fp32" : s.formats[t.assignment[i]]);
-    text += fmt::format(",{:.6g},{:.6g},{:.4g},{:.4g},{:.4g},{},{}\n", spread(t.accuracy).mean, spread(t.loss).mean,
-                        t.points, t.loss_change, t.loss_noise, t.passes, inspect::csv_field(to_string(t.verdict)));
+    text += fmt::format(",{:.6g},{:.6g},{:.4g},{:.4g},{:.4g},{},{},{}\n", spread(t.accuracy).mean, spread(t.loss).mean,
+                        t.points, t.loss_change, t.loss_noise, t.passes, t.is_certain,
+                        inspect::csv_field(to_string(t.verdict)));
   }
   return text;
 }

@@ -37,8 +37,9 @@ const Result& run_of(const std::vector<Result>& results, const std::string& reci
 }
 
 // Runs a file's change again, and says whether the losses have the same bits.
-int apply(const Arguments& a, Trials& trials) {
+int apply(const Arguments& a, const amp::Recipe& recipe, Trials& trials) {
   const Replayable r = replayable_from_json(read_file(a.apply), a.apply);
+  check_applies(r, a.apply, recipe, static_cast<std::uint64_t>(a.seed));
   if (r.losses.empty()) throw_error("explain: " + a.apply + " holds no losses to compare with");
   const std::vector<double> again = trials.losses(r.change, static_cast<std::int64_t>(r.losses.size()));
   const bool same =
@@ -108,7 +109,7 @@ int explain_command(int argc, char** argv) {
   const auto seed = static_cast<std::uint64_t>(a.seed);
   if (!a.apply.empty()) {
     Trials trials(make, data, recipe, seed, a.options, run, *fp32, 0);
-    return apply(a, trials);
+    return apply(a, recipe, trials);
   }
   const Explanation e = explain_run(make, data, recipe, seed, a.options, run, *fp32);
   say_text(fmt::format("{}, seed {}: {}\n{}", run.recipe, a.seed, to_string(run.verdict), to_string(e)), a.wide);

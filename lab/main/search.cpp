@@ -29,6 +29,7 @@ struct Arguments {
 // One line of a trial; the assignment stands below it where both do not fit.
 std::string trial_line(const Search& s, const Trial& t, bool wide) {
   std::string_view end = t.passes ? "passes" : "fails";
+  if (t.passes && !t.is_certain) end = "passes, not certain";
   if (t.assignment.empty()) end = "";  // fp32
   const std::string measured = fmt::format(
       "[{:>3} trainings] {:<9} {:<6} cost {:5.1f}%  {:+.2f} {}, loss {:+.2g} (noise {:.2g})", s.trainings, t.why, end,

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -490,7 +491,41 @@ TEST_CASE("bf16 and f16 do not depart at the first op for their units alone, and
 
 namespace {
 
-// The explanation's file, read again, gives the same bits.
+using Json = nlohmann::ordered_json;
+
+// The changes that leave out one member: an entry, or a field of the recipe's edit.
+std::vector<lab::Change> without_one(const lab::Change& change) {
+  std::vector<lab::Change> all;
+  for (std::size_t i = 0; i < change.exact.size(); ++i) {
+    all.push_back(change);
+    all.back().exact.erase(all.back().exact.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  const Json fields = change.edit.empty() ? Json::object() : Json::parse(change.edit).flatten();
+  for (const auto& [field, value] : fields.items()) {
+    Json rest = fields;
+    rest.erase(field);
+    all.push_back(change);
+    all.back().edit = rest.empty() ? "" : rest.unflatten().dump();
+  }
+  return all;
+}
+
+// The share of a failure in training that a replay with these losses undoes.
+double undone_by(const lab::Failure& failure, const std::vector<double>& losses) {
+  const auto steps = static_cast<std::size_t>(failure.steps);
+  const bool diverges = failure.kind == lab::FailureKind::divergence;
+  double sum = 0;
+  const std::size_t first = diverges ? steps - std::min<std::size_t>(steps, 4) : steps / 2;
+  for (std::size_t i = first; i < steps; ++i) {
+    const double loss = i < losses.size() ? losses[i] : std::nan("");
+    sum += diverges ? static_cast<double>(std::isfinite(loss)) : loss;
+  }
+  const double measure = sum / static_cast<double>(steps - first);
+  if (!std::isfinite(measure)) return -1;
+  return (measure - failure.run) / (failure.fp32 - failure.run);
+}
+
+// The explanation's file, read again, gives the same bits, and without any one member the failure comes again.
 void check_replayed(const lab::Explanation& e, lab::Trials& trials, const amp::Recipe& recipe) {
   MESSAGE(to_string(e));
   CHECK(e.averts);
@@ -498,6 +533,18 @@ void check_replayed(const lab::Explanation& e, lab::Trials& trials, const amp::R
   const lab::Replayable again = lab::replayable_from_json(lab::to_json(e, recipe, 0), "x.json");
   CHECK(again.losses == e.losses);
   CHECK(trials.losses(again.change, static_cast<std::int64_t>(again.losses.size())) == e.losses);
+  const std::vector<lab::Change> smaller = without_one(e.change);
+  CHECK_FALSE(smaller.empty());
+  if (e.failure.kind == lab::FailureKind::evaluation) {
+    CHECK(smaller.size() == 1);  // without it nothing is changed
+    return;
+  }
+  const double least = e.failure.kind == lab::FailureKind::divergence ? 1 : 0.8;
+  CHECK(undone_by(e.failure, e.losses) >= least);
+  for (const lab::Change& change : smaller) {
+    CAPTURE(to_string(change));
+    CHECK(undone_by(e.failure, trials.losses(change, e.failure.steps)) < least);
+  }
 }
 
 void check_explained(const amp::Recipe& recipe, const lab::MakeModel& make, lab::Options options, lab::FailureKind kind,
@@ -519,8 +566,74 @@ TEST_CASE("explain finds a 1-minimal set for a divergence and for a slow loss") 
   const lab::MakeModel large = [] { return std::make_shared<Between>([](const Tensor& x) { return relu(x) * 1000; }); };
   check_explained(amp::recipe("e4m3"), large, short_run(2), lab::FailureKind::divergence, "operand forward_x of out");
   check_explained(
-      amp::recipe("mxfp4"), [] { return std::make_shared<LargeChannel>(); }, short_run(2), lab::FailureKind::loss,
+      amp::recipe("mxfp4"), [] { return std::make_shared<LargeChannel>(); }, short_run(8), lab::FailureKind::loss,
       "operand forward_x of out");
+}
+
+TEST_CASE("explain: fields of a recipe are apart, so that none in a set is superfluous") {
+  check_explained(amp::recipe("fp16-pure"), mlp, short_run(2), lab::FailureKind::divergence,
+                  R"({"optimizer_state":"f32"})");
+  // A number beyond f16 besides: both are needed, and nothing else.
+  const lab::MakeModel beyond = [] {
+    return std::make_shared<Between>([](const Tensor& x) { return mul(relu(x), 1e6) * 1e-6; });
+  };
+  check_explained(amp::recipe("fp16-pure"), beyond, short_run(2), lab::FailureKind::divergence,
+                  R"({"optimizer_state":"f32","policy":{)");
+  // Updates below half an ulp: masters, and not the state, which is in f32 already.
+  amp::Recipe slow = amp::recipe("bf16-pure");
+  slow.name = "bf16-state";
+  slow.optimizer_state = DType::f32;
+  lab::Options still = short_run(8);
+  still.lr = 2e-5;
+  check_explained(slow, mlp, still, lab::FailureKind::loss, R"({"masters":"per-tensor"})");
+}
+
+TEST_CASE("explain: a product outside of all modules is a place by its line") {
+  struct Root : nn::Module {
+    nn::Linear& in = register_module("in", nn::Linear(64, 32));
+    Tensor weight = register_parameter("weight", randn({32, 10}) * 0.1);
+    Tensor forward(const Tensor& x) override {
+      return matmul(relu(in(x.reshape({x.size(0), 64}))) * 1000, weight);  // beyond e4m3, whose numbers become NaN
+    }
+  };
+  check_explained(
+      amp::recipe("e4m3"), [] { return std::make_shared<Root>(); }, short_run(2), lab::FailureKind::divergence,
+      "operand forward_x of weighed_test.cpp:");
+  amp::Recipe sums = amp::recipe("fp32");
+  sums.name = "sums-in-e3m4";
+  sums.quantization = amp::Quantization{.accumulator = accumulator("e3m4-acc")};
+  check_explained(
+      sums, [] { return std::make_shared<Root>(); }, short_run(2), lab::FailureKind::divergence,
+      "sum of weighed_test.cpp:");
+}
+
+TEST_CASE("explain: a file is applied to its own recipe and seed alone") {
+  const lab::Explanation none;
+  const amp::Recipe e3m2 = amp::recipe("e3m2");
+  const lab::Replayable file = lab::replayable_from_json(lab::to_json(none, e3m2, 3), "set.json");
+  const auto message = [&](const amp::Recipe& recipe, std::uint64_t seed) -> std::string {
+    try {
+      lab::check_applies(file, "set.json", recipe, seed);
+    } catch (const Error& error) { return error.what(); }
+    return "";
+  };
+  CHECK(message(e3m2, 3).empty());
+  CHECK(message(amp::recipe("mx4"), 3) ==
+        "explain: set.json is of the recipe e3m2, seed 3, and cannot be applied to mx4, seed 3");
+  CHECK(message(e3m2, 0) == "explain: set.json is of the recipe e3m2, seed 3, and cannot be applied to e3m2, seed 0");
+  amp::Recipe edited = e3m2;
+  edited.quantization->forward_x.reset();
+  CHECK(message(edited, 3).find("applied to another recipe named e3m2, seed 3") != std::string::npos);
+}
+
+TEST_CASE("explain: a set that was not shown to be minimal is not called so") {
+  lab::Explanation e{.shows = true, .averts = true};
+  CHECK(to_string(e).find("Without any one") == std::string::npos);
+  CHECK(to_string(e).find("before this was shown to be minimal") != std::string::npos);
+  e.minimal = true;
+  CHECK(to_string(e).find("Without any one of these it comes.\n") != std::string::npos);
+  e.must_run = true;
+  CHECK(to_string(e).find("Without any one of these it comes, or no step runs.\n") != std::string::npos);
 }
 
 TEST_CASE("explain finds what spoils evaluation alone" * doctest::test_suite("long")) {

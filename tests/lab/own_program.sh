@@ -20,7 +20,10 @@ shows "a comparison" "$(basename "$program") step" \
 shows "step" "linear in layer block.up" step run --recipe mxfp4 --step 5
 shows "diff" "What the layers contribute" diff run e3m2 mxfp4 --step 5
 shows "xray" "block.down" xray run --recipe mxfp4 --step 5
-shows "explain" "e3m2, seed 0" explain run --recipe e3m2 --explain-steps 100
+shows "explain" "e3m2, seed 0" explain run --recipe e3m2 --explain-steps 4000 --out set.json
+shows "a set again" "all losses have the same bits" explain run --recipe e3m2 --apply set.json
+"$program" explain run --recipe mxfp4 --apply set.json >said 2>&1 && { echo "FAILED: a set of another recipe"; bad=1; }
+grep -q "set.json is of the recipe e3m2, seed 0, and cannot be applied to mxfp4, seed 0" said || { cat said; bad=1; }
 shows "search" "recipe.json" search run --formats e8m7,fp32 --seeds 1 --unseen 1 --trainings 4 --random 0
 shows "help" "^  step " --help
 "$program" --model residul >said 2>&1 && { echo "FAILED: a wrong model"; bad=1; }

@@ -1,0 +1,29 @@
+// The single choices of a recipe that explain_run() makes exact. Internal to it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../amp/recipe.h"
+#include "../inspect/diagnosis.h"
+#include "../inspect/intervention.h"
+#include "result.h"
+
+namespace gradual::lab {
+
+// One of both: an operand, sum or result at one place; or one field of the recipe.
+struct Unit {
+  std::optional<inspect::Exact> exact = {};
+  std::function<amp::Recipe(amp::Recipe)> edit = {};
+  bool goes_first = false;  // of the whole recipe, and few: it is tried alone before any set
+};
+
+// In the order in which they are preferred. first: the run's first step, whose ops outside of all modules are places by
+// their lines.
+std::vector<Unit> units_of(const amp::Recipe& recipe, const Result& run, const inspect::ObservedStep& first);
+// The edits of norms alone, without which a model of half norms takes no f32 input.
+std::vector<Unit> units_of_norms(const amp::Recipe& recipe);
+
+}  // namespace gradual::lab
