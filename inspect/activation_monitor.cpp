@@ -153,10 +153,10 @@ void ActivationMonitor::after(const OpCall& call, const Outputs& out, const Call
   const char* const layer = record.context.module;
   const Fusion* const fusion = fusion_of(call);
   switch (fusion ? fusion->first : record.op) {
-    case OpId::linear: return add_activation(layer, "x", call[0], -1);
+    case OpId::linear: return add_activation(layer, kLayerInput, call[0], -1);
     case OpId::conv2d:
     case OpId::conv2d_backward_input:  // of a transposed convolution
-      return add_activation(layer, "x", call[0], 1);
+      return add_activation(layer, kLayerInput, call[0], 1);
     case OpId::matmul:
       for (const int i : {0, 1})
         if (!amp::is_parameter(call[i])) add_activation(layer, operand_name(i == 0 ? 'a' : 'b', call[i]), call[i], -1);

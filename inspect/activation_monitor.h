@@ -19,12 +19,15 @@
 
 namespace gradual::inspect {
 
+// The operand of linear layers and convolutions.
+inline constexpr const char* kLayerInput = "x";
+
 // Sums over the elements of an activation; features are its last dim, of a convolution the channels.
 struct ActivationRow {
   std::string layer = {};  // the module's path
-  // "x" of linear layers and convolutions, "q", "k" and "v" of an attention that one op computes; of a matmul "a 64x16"
-  // or "b 16x64" with its last two sizes. Matmuls of a layer with equal sizes are added up: those of an attention in
-  // parts, where a sequence is as long as a head is wide.
+  // kLayerInput of linear layers and convolutions, "q", "k" and "v" of an attention that one op computes; of a matmul
+  // "a 64x16" or "b 16x64" with its last two sizes. Matmuls of a layer with equal sizes are added up: those of an
+  // attention in parts, where a sequence is as long as a head is wide.
   std::string operand = {};
   std::int64_t elements = 0;
   double squares = 0;

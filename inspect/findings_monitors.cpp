@@ -70,7 +70,7 @@ Found of_outlier_channels(const Evidence& e, const amp::QuantizationState& state
   LargeChannels most;
   for (const ActivationRow& row : e.late->activations) {
     const amp::Quantization* const q = quantization_of(e, state, row.layer);
-    if (row.operand != "x" || !q || q->outliers || !q->forward_x || !shares_scales(*q->forward_x)) continue;
+    if (row.operand != kLayerInput || !q || q->outliers || !q->forward_x || !shares_scales(*q->forward_x)) continue;
     const LargeChannels large = large_channels(row);
     const bool few = static_cast<double>(large.count) <= kFew * static_cast<double>(row.features.size());
     if (large.count == 0 || !few || large.ratio <= most.ratio) continue;

@@ -147,8 +147,8 @@ void max_in_pairs(PoolAttrs a, std::int64_t rows, std::int64_t cols, std::int64_
     }
 }
 
-// Whether the memory of all is channels-last, in numbers of the compute type: then loops run over channels, and no plane
-// is copied.
+// Whether the memory of all is channels-last, in numbers of the compute type. Then loops run over channels, and no
+// plane is copied.
 bool are_channels_last(std::initializer_list<const Tensor*> tensors) {
   return std::ranges::all_of(tensors, [](const Tensor* t) {
     const bool wide = t->dtype() == DType::f32 || t->dtype() == DType::f64 || t->dtype() == DType::i64;

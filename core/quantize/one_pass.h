@@ -16,17 +16,17 @@ enum class Unscaling : std::uint8_t {
   block_tensor,  // then the inverse of the tensor's; the first product is exact
 };
 
-// A quantizer's pass, prepared. It serves formats whose subnormal numbers are far from f32's, rounded to nearest even or
-// by chance.
+// A quantizer's pass, prepared. It serves formats whose subnormal numbers are far from f32's, rounded to nearest even
+// or by chance.
 class OnePass {
  public:
   // exact: scaled elements are rounded as their exact products.
   OnePass(const Rounder& rounder, bool exact);
 
   // Writes n elements, whole rows of the grid, whose blocks have these scales and largest magnitudes, with the bits
-  // that multiplying, Rounder::round() and unscaled() give. The first one has the number `first` for random words. Does
-  // nothing and returns false if a scaled element is not finite (by chance: far beyond the format's values), a result is
-  // beyond f32 or the format is not served.
+  // that multiplying, Rounder::round() and unscaled() give. The first one has the number `first` for random words.
+  // Does nothing and returns false if a scaled element is not finite (by chance: far beyond the format's values), a
+  // result is beyond f32 or the format is not served.
   bool run(const float* from, float* to, std::int64_t n, std::int64_t first, const Grid& grid,
            std::span<const Scale> scales, std::span<const float> most, Unscaling unscaling) const;
   // Whether run() may serve products that are rounded as doubles otherwise.
