@@ -33,7 +33,7 @@ template <int loop, bool codes, bool count, bool ordinary, class U, class T, cla
   return most;
 }
 
-// Rounds values up to the format's largest one by additions.
+// Rounds values below the next power of two beyond the format's largest one, by additions.
 void chance_loop(const RoundingSpec<std::uint32_t>& rounding, const ChanceSpec& chance, const float* in,
                  const std::uint32_t* random, float* out, std::int64_t n) {
   vectorized([=, overflow = rounding.overflow, max = rounding.max] {
@@ -51,7 +51,7 @@ bool rounds_by_additions(const RoundingSpec<std::uint32_t>& s, const float* in, 
                          std::int64_t n) {
   if (cpu_isa() < CpuIsa::avx2) return false;
   const ChanceSpec chance = chance_spec(s);
-  if (!chance || vectorized([=] { return largest_magnitude(in, n); }) > s.ordinary) return false;
+  if (!chance || vectorized([=] { return largest_magnitude(in, n); }) >= chance.beyond) return false;
   chance_loop(s, chance, in, random, out, n);
   return true;
 }

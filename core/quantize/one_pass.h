@@ -25,7 +25,7 @@ class OnePass {
 
   // Writes n elements, whole rows of the grid, whose blocks have these scales and largest magnitudes, with the bits
   // that multiplying, Rounder::round() and unscaled() give. The first one has the number `first` for random words.
-  // Does nothing and returns false if a scaled element is not finite (by chance: far beyond the format's values), a
+  // Does nothing and returns false if a scaled element is not finite (by chance: beyond the next power of two), a
   // result is beyond f32 or the format is not served.
   bool run(const float* from, float* to, std::int64_t n, std::int64_t first, const Grid& grid,
            std::span<const Scale> scales, std::span<const float> most, Unscaling unscaling) const;

@@ -1,4 +1,4 @@
-// Transposes numbers of 32 bits in registers. Compiled into kernels only; not a public header.
+// Transposes f32 numbers in registers. Not a public header.
 #pragma once
 
 #include <cstdint>

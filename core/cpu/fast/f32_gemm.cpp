@@ -175,7 +175,8 @@ template <class Isa> struct Kernel {
         small(p, room);
         return relu(p);
       }
-    large(p, room);
+    if constexpr (std::is_same_v<Isa, Avx2>) large(p, room);
+    else throw_error("internal: large products with AVX-512 are oneDNN's");
     relu(p);
   }
 

@@ -55,7 +55,8 @@ template <class In> int wrong(const Case& c) {
 
 TEST_CASE("our f32 products add in the order of k, in every layout, at the edges of tiles and blocks") {
   std::vector<Case> cases;
-  // small ones, then more than a block of rows, of depth, of columns; at least 128 columns, for which a is packed
+  // small ones, then more than a block of rows, of depth, of columns; at least 1024 columns, for which a is packed in
+  // f32, with ragged tiles and more than one block of depth
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{8, 8, 1},
                                 {9, 15, 7},
                                 {13, 17, 8},
@@ -68,6 +69,7 @@ TEST_CASE("our f32 products add in the order of k, in every layout, at the edges
                                 {97, 70, 300},
                                 {195, 40, 513},
                                 {12, 2065, 40},
+                                {103, 1031, 300},
                                 {103, 131, 259},
                                 {197, 150, 300},
                                 {200, 20, 300},
