@@ -15,7 +15,7 @@ struct Cure {
   // Helps against nearly any cause at this place, as another format for everything does: it comes after cures of the
   // mechanism itself.
   bool generic = false;
-  // The place at which a training tries it, as trials of some steps decide: 0 is the smallest edit that may help.
+  // The place at which --cure trains with it (lab::Finding::cures).
   int turn = 0;
 };
 

@@ -73,10 +73,13 @@ std::string describe(const ShadowRow& r, const std::string& recipe) {
 }  // namespace
 
 double ShadowDiff::Pair::error(const ShadowRow& row, double unit) const {
+  constexpr double kRoundingOfF32 = 0x1p-18;  // of sums too; less of it is chance
+  const bool one = is_number(row);
+  if (unit == 1 && !one) return row.total.relative();
   const bool half = is_half(a->to) || is_half(b->to);
-  const double local = half ? row.local.relative() / unit : row.local.relative();
-  if (is_number(row)) return half ? local : 0;
-  return unit == 1 ? row.total.relative() : local + row.inherited.relative() / unit;
+  const double own = row.local.relative();
+  const double local = half || own > kRoundingOfF32 ? own : 0;
+  return (one ? local : local + row.inherited.relative()) / unit;
 }
 
 bool ShadowDiff::Pair::departs() const {

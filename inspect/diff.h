@@ -25,7 +25,7 @@ class ShadowDiff {
     double unit_a = 1;
     double unit_b = 1;
     // The total errors differ by more than kDeparts in their units, or in the numbers that are lost. Of one number only
-    // what is rounded to a half dtype counts: how the errors that it inherits cancel is chance.
+    // its own error counts, if it is more than f32's rounding: how the errors that it inherits cancel is chance.
     bool departs() const;
 
    private:
