@@ -152,8 +152,9 @@ Product current_product(DType dtype, int terms) {
 
 Product emulated_product(std::string_view name, int terms) {
   const Accumulator a = accumulator(name);
-  Claim claim = sums_of(a.f64 ? 53 : a.format.mantissa_bits + 1, "core/formats/accumulator.h",
-                        a.f64 && !a.promote ? "fit the sum" : "fused");
+  std::string_view products = a.f64 && !a.promote ? "fit the sum" : "fused";
+  if (a.product) products = "rounded";
+  Claim claim = sums_of(a.f64 ? 53 : a.format.mantissa_bits + 1, "core/formats/accumulator.h", products);
   claim.tree = inspect::tree_of(a, terms);
   claim.facts[1].text = to_string(a.rounding.mode);
   return product("emulated " + std::string(name), {.accumulator = a}, terms, std::move(claim));

@@ -27,6 +27,7 @@ inline double power_of_two(std::int64_t exponent) {
 struct GroupSpec : detail::SumSpec {
   int fraction = 0;                          // of Accumulator
   std::int64_t operands_from = kNoExponent;  // its `lowest`
+  detail::SumSpec product = {};              // its `product`, if it has one
   std::int64_t lowest_exponent() const { return min_exponent - 1023; }
 };
 

@@ -40,9 +40,14 @@ template <class T>
 using Add = float (*)(const Spec&, const float* factors, std::int64_t step, const T* terms, std::int64_t count,
                       const std::uint32_t* words, T* sums, std::int64_t n);
 
-// Not rounded, if `loop` is kPlain.
+// The product of f32 values, exact in f64, rounded to its own format; a sum with -0 is the number itself.
+inline double rounded_product(const Spec& s, double product) {
+  return detail::add_rounded<static_cast<int>(RoundingMode::nearest_even)>(s.product, product, -0.0);
+}
+
+// Not rounded, if `loop` is kPlain. unfused: products are rounded before.
 constexpr int kPlain = -1;
-template <int loop, class T>
+template <int loop, class T, bool unfused = false>
 float add_rounded(const Spec& spec, const float* factors, std::int64_t step, const T* terms, std::int64_t count,
                   const std::uint32_t* words, T* sums, std::int64_t n) {
   constexpr bool by_chance = loop == static_cast<int>(RoundingMode::stochastic);
@@ -52,7 +57,8 @@ float add_rounded(const Spec& spec, const float* factors, std::int64_t step, con
       const T factor = factors[p * step];
 #pragma omp simd
       for (std::int64_t j = 0; j < n; ++j) {
-        const T product = factor * terms[p * kCols + j];
+        T product = factor * terms[p * kCols + j];
+        if constexpr (unfused) product = rounded_product(s, product);
         if constexpr (loop == kPlain) sums[j] += product;
         else sums[j] = detail::add_rounded<loop>(s, sums[j], product, by_chance ? words[j] : 0);
       }
@@ -276,7 +282,7 @@ Add<float> float_adder(const Spec& spec) {
 // Whether add_floats() and add_floats_avx2() give the sums, unless one is beyond the format's range.
 bool in_floats(const Accumulator& how) {
   const Format& f = how.format;
-  return cpu_isa() >= CpuIsa::avx2 && how.rounding == Rounding() && !how.f64 && how.group == 0 &&
+  return cpu_isa() >= CpuIsa::avx2 && how.rounding == Rounding() && !how.f64 && how.group == 0 && !how.product &&
          f.mantissa_bits >= 1 && f.mantissa_bits <= 21 && f.subnormals && f.has_negative_zero;
 }
 
@@ -306,10 +312,15 @@ template <class T> struct Adder {
 template <int... mode> Adder<double> adder(const Accumulator& how, std::integer_sequence<int, mode...>) {
   static constexpr Add<double> kAdds[] = {add_rounded<(mode ? mode : detail::kAligned), double>...};
   static constexpr Add<double> (*kGroups[])(GroupSum) = {group_adder<(mode ? mode : detail::kAligned)>...};
-  const Spec spec{detail::sum_spec(how.format, how.rounding), how.fraction,
-                  how.lowest ? std::int64_t{*how.lowest} : kNoExponent};
+  static constexpr Add<double> kUnfused[] = {add_rounded<mode, double, true>...};
+  Spec spec{detail::sum_spec(how.format, how.rounding), how.fraction,
+            how.lowest ? std::int64_t{*how.lowest} : kNoExponent};
   const auto by = static_cast<std::size_t>(how.rounding.mode);
   constexpr int kNearest = static_cast<int>(RoundingMode::nearest_even);
+  if (how.product) {
+    spec.product = detail::sum_spec(*how.product, {});
+    return {spec, kUnfused[by]};
+  }
   if (by == kNearest && how.format.mantissa_bits == 0)  // ties go by the exponent's last bit
     return {spec, how.group ? group_adder<kNearest>(how.adds) : add_rounded<kNearest, double>};
   return {spec, how.group ? kGroups[by](how.adds) : kAdds[by]};
@@ -414,6 +425,7 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
   const Adder<double> last = adder({.rounding = {narrows ? to_odd : nearest_even}});
   Accumulator chunks = how;
   chunks.group = 0;
+  chunks.product.reset();
   const Adders<double> doubles{adder(how), adder(chunks), f32};
   const Adder<float> own{doubles.chunk.spec, float_adder(doubles.chunk.spec)};
   const Adders<float> floats{own, own, {{}, add_rounded<kPlain, float>}};
@@ -443,7 +455,8 @@ bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out)
   if (!current_accumulator() || !is_floating(x.dtype()) || x.dtype() == DType::f64) return false;
   const Tensor rows = copied(reduced_last(x, dims), DType::f32);
   const std::int64_t count = x.numel() / std::max<std::int64_t>(1, out.numel());
-  const Accumulator& how = *current_accumulator();
+  Accumulator how = *current_accumulator();
+  how.product.reset();  // the terms are no products
   const Result<float> sums(out);
   parallel_for(out.numel(), kCols, [&](std::int64_t begin, std::int64_t end) {
     float* const to = sums.data() + begin;

@@ -30,7 +30,7 @@ Accumulator from_base(std::string_view base) {
   if (widths || std::find(names.begin(), names.end(), base) != names.end()) return {.format = format(base)};
   throwf(
       "there are {}, formats as bf16 and eXmY (or eXmY-acc); then :ROUNDING, /chunk=N, /promote=N, /group=N, "
-      "/fraction=N, /adds=WAY, /lowest=N{}",
+      "/fraction=N, /adds=WAY, /lowest=N, /product=FORMAT{}",
       own, did_you_mean(base, names, format_synonyms()));
 }
 
@@ -50,6 +50,7 @@ std::string with_options(std::string name, const Accumulator& base, const Accumu
     if (a.*count != base.*count) name += fmt::format("/{}={}", option, a.*count);
   if (a.adds != base.adds) name += fmt::format("/adds={}", to_string(a.adds));
   if (a.lowest && a.lowest != base.lowest) name += fmt::format("/lowest={}", *a.lowest);
+  if (a.product && a.product != base.product) name += fmt::format("/product={}", to_string(*a.product));
   return name;
 }
 
@@ -58,6 +59,7 @@ struct Given {
   Accumulator counts;
   bool adds = false;
   bool lowest = false;
+  bool product = false;
 };
 
 std::optional<int> whole_number(std::string_view text) {
@@ -106,7 +108,14 @@ void read_option(std::string_view text, Accumulator& a, Given& given) {
     given.lowest = true;
     return;
   }
-  const std::vector<std::string> all{"chunk=N", "promote=N", "group=N", "fraction=N", "adds=WAY", "lowest=N"};
+  if (option == "product") {
+    refuse_twice(option, given.product);
+    a.product = format(value);
+    given.product = true;
+    return;
+  }
+  const std::vector<std::string> all{"chunk=N",  "promote=N", "group=N",       "fraction=N",
+                                     "adds=WAY", "lowest=N",  "product=FORMAT"};
   throwf("no option '{}'; there are {}{}", text, join(all), did_you_mean(text, all));
 }
 
@@ -126,13 +135,20 @@ void check_groups(const Accumulator& a) {
   if (a.f64 && a.group != 0) throw_error("accumulator: f64 sums have no groups");
 }
 
+void check_format(std::string_view what, const Format& f) {
+  check_valid(f);
+  if (!f.is_signed) throwf("accumulator: {} need a sign, which the format {} lacks", what, to_string(f));
+  if (f.table) throwf("accumulator: {} have a format of exponent and mantissa, not the table {}", what, to_string(f));
+}
+
 }  // namespace
 
 void check_valid(const Accumulator& a) {
-  check_valid(a.format);
-  if (!a.format.is_signed) throwf("accumulator: sums need a sign, which the format {} lacks", to_string(a.format));
-  if (a.format.table)
-    throwf("accumulator: sums have a format of exponent and mantissa, not the table {}", to_string(a.format));
+  check_format("sums", a.format);
+  if (a.product) check_format("products", *a.product);
+  if (a.product && (a.group != 0 || a.f64))
+    throwf("accumulator: products are rounded one by one (product={}): not in groups, nor for f64 sums",
+           to_string(*a.product));
   check_valid(a.rounding);
   if (a.chunk < 0) throwf("accumulator: a chunk has at least 1 product (0: one chain), not {}", a.chunk);
   if (a.promote < 0) throwf("accumulator: it promotes after at least 1 product (0: never), not {}", a.promote);
@@ -175,6 +191,8 @@ const std::vector<NamedAccumulator>& accumulators() {
       {"f64", {.f64 = true}, "doubles"},
       {"fp16-acc", {.format = Format::ieee(5, 10)}, "f16 sums"},
       {"bf16-acc", {.format = Format::ieee(8, 7)}, "bf16 sums"},
+      {"fp16-unfused", {.format = Format::ieee(5, 10), .product = Format::ieee(5, 10)}, "f16 products, f16 sums"},
+      {"bf16-unfused", {.format = Format::ieee(8, 7), .product = Format::ieee(8, 7)}, "bf16 products, bf16 sums"},
       {"hopper-fp8-14bit", {.format = e8m13, .rounding = kCut}, "one product after the other, 14 bits, truncated"},
       {"volta-fp16", nvidia(4, 23, f32), "Volta's tensor cores"},
       {"ampere-fp16", nvidia(8, 24, f32), "Turing's, Ampere's and Ada's tensor cores, f16 and bf16"},
@@ -205,9 +223,10 @@ std::string to_string(const Accumulator& a) {
   for (const auto& [name, known, about] : accumulators()) {
     if (known.format != a.format || known.f64 != a.f64) continue;
     const bool same_groups = known.group == a.group && known.fraction == a.fraction && known.adds == a.adds;
-    if (known.rounding == a.rounding && same_groups && (!known.lowest || known.lowest == a.lowest))
+    const bool same_products = known.product == a.product;
+    if (known.rounding == a.rounding && same_groups && same_products && (!known.lowest || known.lowest == a.lowest))
       return with_options(name, known, a);
-    if (known.rounding == Rounding() && known.group == 0) {
+    if (known.rounding == Rounding() && known.group == 0 && !known.product) {
       text = name;
       base = known;
     }

@@ -38,8 +38,8 @@ enum class GroupSum : std::uint8_t {
   late_even_odd,
 };
 
-// The sum starts at zero, and each product updates it: sum = round(sum + a b). The product and the sum before rounding
-// are exact. matmul, linear, conv2d with its gradients, the products of attention, sum and mean compute so in an
+// The sum starts at zero, and each product updates it: sum = round(sum + a b). The product, if it has no format of its
+// own, and the sum before rounding are exact. matmul, linear, conv2d with its gradients, the products of attention, sum and mean compute so in an
 // AccumulatorScope, on one exact and slow path. The products have the order of the contracted axis. A convolution is
 // the product of its windows with the axis kh*kw*C in forward, kh*kw*O in the input's gradient (with the zeros between
 // strides), oh*ow*N in the weight's gradient. A reduction takes an output's elements in row-major order. A sum beyond
@@ -53,6 +53,10 @@ struct Accumulator {
   // After this many products the sum is added to an f32 sum (to nearest) and restarts at zero, as in DeepSeek-V3. 0:
   // never. A chunk ends there too.
   int promote = 0;
+  // Products are rounded to it, to nearest even, before they are added, as by units that multiply and add apart
+  // (MPTorch has both formats, too). Beyond its range they are Inf, or NaN in a format without Inf. Unset: products are
+  // exact. Not with groups nor f64. Terms of sum and mean are no products. CPU only.
+  std::optional<Format> product = {};
   bool f64 = false;  // sums are doubles; format and rounding must have their defaults
   // Not 0: `group` products at a time, at most 64, are added to the sum as matrix units do (Fasi et al. 2021; MMA-Sim,
   // arXiv 2511.10909). A product's exponent is the sum of its operands' exponents. A chunk or a promotion ends a group.
@@ -71,7 +75,7 @@ struct Accumulator {
 void check_valid(const Accumulator& accumulator);
 
 // The accumulator with this name: one of accumulators(), a name of named_formats() or "eXmY". ":toward-zero" or another
-// rounding, "/chunk=N", "/promote=N", "/group=N", "/fraction=N", "/adds=WAY" and "/lowest=N" may follow. Libraries use
+// rounding, "/chunk=N", "/promote=N", "/group=N", "/fraction=N", "/adds=WAY", "/lowest=N" and "/product=FORMAT" may follow. Libraries use
 // "hopper-fp8/promote=128".
 // Error for other texts.
 Accumulator accumulator(std::string_view name);

@@ -68,8 +68,9 @@ template <int own> void start_with(const Accumulator& how, const Gemm& g, bool n
 }  // namespace
 
 void accumulate(const Accumulator& how, const Gemm& g, bool narrows) {
-  if (how.group != 0 || how.rounding.mode == RoundingMode::stochastic)
-    throw_error("accumulator " + to_string(how) + ": sums of groups and stochastic sums run on the CPU only");
+  if (how.group != 0 || how.product || how.rounding.mode == RoundingMode::stochastic)
+    throw_error("accumulator " + to_string(how) +
+                ": sums of groups or of rounded products and stochastic sums run on the CPU only");
   // by RoundingMode
   static constexpr auto kRounded = {
       start_with<detail::kAligned>, start_with<1>, start_with<2>, start_with<3>, start_with<4>, start_with<5>};

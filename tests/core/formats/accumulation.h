@@ -73,6 +73,13 @@ struct Step {
   }
 };
 
+// The sum and a product that is rounded before, if it has a format.
+inline double updated(const Accumulator& how, const Step& own, double sum, Int exact) {
+  if (!how.product) return own(sum, exact);
+  const double term = rounded(exact, *how.product, RoundingMode::nearest_even);
+  return std::isfinite(term) ? own(sum, fixed(term)) : sum + term;
+}
+
 // Products [from, to) and the sum, cut below the largest exponent (exact sums: not cut) and added exactly.
 inline double grouped(const Accumulator& how, double sum, const std::vector<double>& a, const std::vector<double>& b,
                       std::size_t from, std::size_t to) {
@@ -109,7 +116,7 @@ inline double dot(const Accumulator& how, const std::vector<double>& a, const st
       for (std::size_t i = from; at_once && i < end; i += at_once)
         chain = grouped(how, chain, a, b, i, std::min(end, i + at_once));
       for (std::size_t i = from; !at_once && i < end; ++i)
-        chain = how.f64 ? chain + a[i] * b[i] : own(chain, product(a[i], b[i]));
+        chain = how.f64 ? chain + a[i] * b[i] : updated(how, own, chain, product(a[i], b[i]));
       if (!how.chunk) sum = chain;
       else if (how.f64 || !std::isfinite(chain)) sum += chain;
       else sum = own(sum, fixed(chain));

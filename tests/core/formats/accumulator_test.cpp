@@ -15,6 +15,12 @@ namespace {
 const char* const kNames[] = {"f32",
                               "fp16-acc",
                               "bf16-acc",
+                              "fp16-unfused",
+                              "bf16-unfused/promote=20",
+                              "f32/product=f32",
+                              "f32/product=e4m3fn",
+                              "bf16-acc:up/chunk=7/product=e5m4",
+                              "e5m7:down/product=e6m0",
                               "hopper-fp8-14bit",
                               "f32:toward-zero",
                               "fp16-acc:toward-zero",
@@ -148,6 +154,18 @@ TEST_CASE("subnormal operands and products are zero in pairwise sums") {
   CHECK(product("cdna1-bf16", 0x1p-63F, 0x1p-64F) == 0x1p-127);
 }
 
+TEST_CASE("a product of its own format is rounded before it is added, and terms of sums are no products") {
+  // 1 + 2^-11 has a square that f16 rounds to 1 + 2^-10; with -1 the sum is 2^-10, and exactly 2^-10 + 2^-22
+  const Tensor a = from_data(std::vector<double>{1 + 0x1p-11, -1}, {1, 2}, {.dtype = DType::f32});
+  const Tensor b = from_data(std::vector<double>{1 + 0x1p-11, 1}, {2, 1}, {.dtype = DType::f32});
+  CHECK(under("f32", [&] { return matmul(a, b); }).item() == 0x1p-10 + 0x1p-22);
+  CHECK(under("f32/product=f16", [&] { return matmul(a, b); }).item() == 0x1p-10);
+  const Tensor large = from_data(std::vector<double>{300, 300}, {1, 2}, {.dtype = DType::f32});
+  CHECK(std::isinf(under("f32/product=f16", [&] { return matmul(large, large.t()); }).item()));
+  const Tensor x = full({4}, 1 + 0x1p-12);
+  CHECK(under("f32/product=f16", [&] { return sum(x); }).item() == 4 + 0x1p-10);
+}
+
 TEST_CASE("f64 sums are doubles, and f64 tensors know no accumulator") {
   const Tensor a = numbers({4, 500}, 24, 6, 3);
   const Tensor b = numbers({500, 3}, 24, 6, 4);
@@ -268,7 +286,8 @@ TEST_CASE("scopes nest, and end") {
 TEST_CASE("names of accumulators and back") {
   for (const char* text : {"f32", "f64", "fp16-acc", "bf16-acc", "hopper-fp8-14bit", "e5m2", "e8m13", "e8m13:up",
                            "e4m3fn", "tf32", "e6m9:toward-zero", "fp16-acc:to-odd/chunk=64", "f32/promote=4",
-                           "hopper-fp8-14bit/chunk=32/promote=128", "f64/chunk=2"})
+                           "hopper-fp8-14bit/chunk=32/promote=128", "f64/chunk=2", "fp16-unfused/chunk=8",
+                           "bf16-acc/product=fp16", "f32/product=bf16"})
     CHECK(to_string(accumulator(text)) == text);
   for (int x = 1; x <= 8; ++x)
     for (int m = 1; m <= 23; ++m) {
@@ -366,11 +385,11 @@ TEST_CASE("stochastic sums: unbiased, the same on any number of threads, with wo
 TEST_CASE("bad accumulators say what is allowed") {
   const std::pair<const char*, const char*> cases[] = {
       {"fp16-ac",
-       "accumulator 'fp16-ac': there are f32, f64, fp16-acc, bf16-acc, hopper-fp8-14bit, volta-fp16, "
-       "ampere-fp16, ampere-tf32, hopper-fp16, hopper-tf32, ada-fp8, hopper-fp8, blackwell-fp8, cdna1-fp16, "
-       "cdna1-bf16, cdna2-fp16, cdna2-bf16, cdna2-bf16-1k, cdna3-fp16, cdna3-tf32, cdna3-fp8, formats as bf16 and "
-       "eXmY (or eXmY-acc); then :ROUNDING, /chunk=N, /promote=N, /group=N, /fraction=N, /adds=WAY, /lowest=N; did you "
-       "mean 'fp16-acc'?"},
+       "accumulator 'fp16-ac': there are f32, f64, fp16-acc, bf16-acc, fp16-unfused, bf16-unfused, "
+       "hopper-fp8-14bit, volta-fp16, ampere-fp16, ampere-tf32, hopper-fp16, hopper-tf32, ada-fp8, hopper-fp8, "
+       "blackwell-fp8, cdna1-fp16, cdna1-bf16, cdna2-fp16, cdna2-bf16, cdna2-bf16-1k, cdna3-fp16, cdna3-tf32, "
+       "cdna3-fp8, formats as bf16 and eXmY (or eXmY-acc); then :ROUNDING, /chunk=N, /promote=N, /group=N, "
+       "/fraction=N, /adds=WAY, /lowest=N, /product=FORMAT; did you mean 'fp16-acc'?"},
       {"", "there are f32"},
       {"e9m3", "9 exponent bits; allowed are 1 to 8"},
       {"e5m24", "24 mantissa bits; allowed are 0 to 23"},
@@ -389,8 +408,13 @@ TEST_CASE("bad accumulators say what is allowed") {
       {"fp16-acc/promote=12x", "promote=N takes a whole number from 1 on"},
       {"fp16-acc/promote=99999999999", "promote=N takes a whole number from 1 on"},
       {"fp16-acc/chunks=4",
-       "no option 'chunks=4'; there are chunk=N, promote=N, group=N, fraction=N, adds=WAY, lowest=N; did you mean "
-       "'chunk=N'?"},
+       "no option 'chunks=4'; there are chunk=N, promote=N, group=N, fraction=N, adds=WAY, lowest=N, product=FORMAT; "
+       "did you mean 'chunk=N'?"},
+      {"fp16-acc/product=e8m0fnu", "products need a sign"},
+      {"fp16-acc/product=e5m10/product=e5m10", "product is given twice"},
+      {"fp16-acc/product=fp17", "fp17"},
+      {"volta-fp16/product=fp16", "products are rounded one by one (product=fp16): not in groups, nor for f64 sums"},
+      {"f64/product=bf16", "not in groups, nor for f64 sums"},
       {"cdna1-fp16/adds=exactly", "adds=WAY takes aligned, exact, pairwise, late, late-even-odd, not 'exactly'"},
       {"cdna1-fp16/adds=exact/adds=late", "adds is given twice"},
       {"cdna1-fp16/fraction=3", "add exact have a group of 1 to 64 products and no fraction bits, not 4 at 3"},
