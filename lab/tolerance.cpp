@@ -130,6 +130,10 @@ double over(double difference, double allowed) {
   return std::isnan(difference) || !(allowed > 0) ? kInfinity : difference / allowed;
 }
 
+void check_sizes(const Tolerated& t, const Shape& sizes) {
+  if (sizes != t.sizes) throwf("tolerance: '{}' is {}, in the step {}", t.name, to_string(sizes), to_string(t.sizes));
+}
+
 // All of the same sizes, f64.
 Differences differences(const Tensor& values, const Tolerated& t) {
   const Tensor given = contiguous(values);
@@ -159,6 +163,7 @@ enum Model : std::uint8_t { kAlways, kLikely, kOfNorms };
 
 // The largest difference.
 double compare(Tolerated& t, const Tensor& values) {
+  check_sizes(t, values.sizes());
   const Differences d = differences(values, t);
   t.worst = std::max(t.worst, d.over_always);
   t.worst_probably = std::max(t.worst_probably, d.over_probably);
@@ -417,8 +422,7 @@ std::vector<Exceeded> Tolerances::exceeded(const StateDict& values) const {
     const Tensor value = values.tensor(name);
     const auto found = std::ranges::find(tensors, name, &Tolerated::name);
     if (found == tensors.end()) throwf("tolerance: the step has no tensor '{}'", name);
-    if (value.sizes() != found->sizes)
-      throwf("tolerance: '{}' is {}, in the step {}", name, to_string(value.sizes()), to_string(found->sizes));
+    check_sizes(*found, value.sizes());
     const Differences d = differences(inspect::f64_of(value), *found);
     if (d.over_probably > 1) all.push_back({name, d.largest, d.over_probably, d.over_always > 1});
   }

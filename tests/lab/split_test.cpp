@@ -539,6 +539,19 @@ TEST_CASE("splits: the end of an op's backward is known where its first input ne
   CHECK(check_compared(t) == static_cast<int>(t.tensors.size()));
 }
 
+TEST_CASE("splits: a tensor of other sizes than the step's is an Error that names it") {
+  int made = 0;
+  const lab::MakeModel make = [&] {
+    ++made;
+    const std::int64_t width = made == 1 ? 16 : 8;
+    return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(64, width), nn::Linear(width, 10));
+  };
+  const lab::ToleranceOptions options{
+      .study = early(), .orders = 1, .split = lab::Split{.kind = lab::SplitKind::rows, .parts = 2}};
+  CHECK_THROWS_WITH_AS(lab::tolerance(make, lab::data_for("digits"), amp::recipe("fp32"), options),
+                       doctest::Contains("tolerance: '1.linear' is [8, 8], in the step [8, 16]"), Error);
+}
+
 TEST_CASE("splits: a watcher changes no bit, and is told of no backward after the split has ended") {
   for (const char* recipe : {"fp32", "amp-bf16", "fp8-delayed", "mxfp8"})
     for (const lab::SplitKind kind : kKinds) {
