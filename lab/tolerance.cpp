@@ -229,7 +229,7 @@ class Analysis {
   }
 
   void sample(int order) {
-    OrderedStep step(static_cast<std::uint64_t>(order) + 1, {.parts = options_.parts});
+    OrderedStep step(seed_of_order(order), {.parts = options_.parts});
     Places places;
     std::size_t row = 0;
     for (const RecordedOp& op : ops_) {

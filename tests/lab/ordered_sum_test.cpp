@@ -4,6 +4,7 @@
 #include <gradual/lab/ordered_op.h>
 #include <gradual/lab/ordered_sum.h>
 #include <gradual/lab/recorded_ops.h>
+#include <gradual/lab/step_replay.h>
 
 #include <algorithm>
 #include <cmath>
@@ -108,6 +109,15 @@ TEST_CASE("ordered sums: a drawn tree has each term once, and the length of its 
           if (parts == 1 && tree == SumTree::pairwise)
             CHECK(w.longest == static_cast<std::size_t>(std::ceil(std::log2(static_cast<double>(terms)))));
         }
+}
+
+TEST_CASE("ordered sums: no sampled order draws the numbers of the simulations") {
+  std::mt19937_64 simulations(lab::StepReplay::kSeed);
+  const std::uint64_t first = simulations();
+  for (int order = 0; order < 1000; ++order) {
+    std::mt19937_64 random(lab::seed_of_order(order));
+    CHECK(random() != first);
+  }
 }
 
 TEST_CASE("ordered sums: one by one is a loop over the terms, and errs more than in pairs") {
