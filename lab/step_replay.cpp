@@ -159,7 +159,7 @@ StepReplay::Errors StepReplay::likely_of(const ExactOp& exact) {
 
 // What an implementation loses whose sums have their terms in a random order, one by one. Undefined: nothing.
 StepReplay::Errors StepReplay::losses(const ExactOp& here, const Outputs& y) {
-  const SumDraws draws{random_, {.parts = 1, .tree = SumTree::one_by_one}};
+  const SumDraws draws{random_, {.parts = 1, .tree = SumTree::one_by_one, .own_order = false}};
   const std::optional<Outputs> other = run_unrounded(here.op, here.x, draws);
   Errors all;
   if (!other) return all;

@@ -120,6 +120,22 @@ TEST_CASE("ordered sums: no sampled order draws the numbers of the simulations")
   }
 }
 
+TEST_CASE("ordered sums: a quarter has the terms' own order, or none") {
+  std::mt19937_64 random(8);
+  const auto count_own = [&](bool own_order) {
+    int own = 0;
+    for (int draw = 0; draw < 1000; ++draw) {
+      const OrderedSum sum(64, {.parts = 1, .tree = SumTree::one_by_one, .own_order = own_order}, random);
+      own += std::ranges::is_sorted(sum.steps(), {}, &OrderedSum::Step::term) ? 1 : 0;
+    }
+    return own;
+  };
+  CHECK(count_own(true) > 200);
+  CHECK(count_own(true) < 300);
+  CHECK(count_own(false) == 0);
+  CHECK_THROWS_WITH_AS(OrderedSum(0, {}, random), doctest::Contains("0 terms"), Error);
+}
+
 TEST_CASE("ordered sums: one by one is a loop over the terms, and errs more than in pairs") {
   std::mt19937_64 random(2);
   default_generator().manual_seed(4);
