@@ -172,10 +172,17 @@ TEST_CASE("ordered sums: ops that add up in drawn orders compute what their f64 
   const NoGrad off;
   check_near_f64("matmul", [&] { matmul(x, randn({40, 7})); });
   check_near_f64("matmul", [&] { matmul(randn({2, 1, 4, 30}), randn({3, 30, 5})); });
+  check_near_f64("matmul", [&] { matmul(x, randn({40})); });
+  check_near_f64("matmul", [&] { matmul(randn({40}), randn({40, 7})); });
+  check_near_f64("matmul", [&] { matmul(randn({40}), randn({40})); });
+  check_near_f64("matmul", [&] { matmul(randn({2, 5, 4, 40}), randn({40})); });
+  check_near_f64("matmul", [&] { matmul(randn({40}), randn({2, 3, 40, 5})); });
   check_near_f64("linear", [&] { linear(x, randn({7, 40}), randn({7})); });
   check_near_f64("conv2d", [&] { conv2d(images, w, randn({4}), conv); });
   check_near_f64("sum", [&] { sum(images, {0, 2}); });
   check_near_f64("mean", [&] { mean(images, {1, 3}, true); });
+  check_near_f64("norm", [&] { norm(images, 2, {0, 2}); });
+  check_near_f64("norm", [&] { norm(x); });
   check_near_f64("softmax", [&] { softmax(x, -1); });
   check_near_f64("log_softmax", [&] { log_softmax(x, -1); });
   check_near_f64("cross_entropy", [&] {
