@@ -271,7 +271,7 @@ constexpr GradientOp kGradientOps[] = {
     {OpId::rms_norm, 1, OpId::rms_norm_backward, 1},
 };
 
-// matmul gives the gradient of a matrix for each matrix of its first input; a sum follows.
+// matmul gives the gradient of a matrix for each matrix of its first input; a sum follows, which keeps the dims.
 bool is_added_up(const SplitGradient& g) { return g.op == OpId::matmul && g.input == 1 && g.dims > 2; }
 
 // As the op gives it: of a vector, which matmul takes for a row, a row.
@@ -311,7 +311,9 @@ class SplitStep final : public Observer, public SplitWatcher {
     record_gradient(by->op, out);
     if (!is_added_up(g)) return;
     uncompared_.insert(&ops_.all().back() - ops_.all().data());
-    record_gradient(OpId::sum, out);
+    Shape sizes = Shape::filled(g.dims - 2, 1);
+    for (const std::int64_t size : g.gradient.sizes()) sizes.push_back(size);
+    record_gradient(OpId::sum, {{g.gradient.reshape(sizes)}});
   }
 
   // What was recorded at this place has another form in the whole step.
