@@ -98,8 +98,8 @@ Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options 
 // The values of a recorded step by their names in Tolerances.
 StateDict values_of(const RecordedOps& ops);
 // The values of the step under a split: activations but casts, their gradients, gradients of parameters, and parameters
-// after the update. What is inside of a split op has no value, nor have gradients in modules of split attention. Error
-// as for SplitScope.
+// after the update. What is inside of a split op has no value, nor have gradients in modules of split attention and
+// those of a matrix by which matmul multiplies several. Error as for SplitScope.
 StateDict values_under(const Split& split, const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                        const StudyOptions& study = {});
 
