@@ -24,8 +24,8 @@ struct OrderedSumOptions {
   bool own_order = true;             // a quarter of the sums have their terms in their own order, not in a random one
 };
 
-// A tree of additions, the same for many sums at once, as a kernel has it. The terms come in a random order, or in their
-// own. They are split into parts, whose sums are added in order; all parts have trees of one kind. Products may
+// A tree of additions, the same for many sums at once, as a kernel has it. The terms come in a random order, or in
+// their own. They are split into parts, whose sums are added in order; all parts have trees of one kind. Products may
 // be rounded before they are added, or not (a fused multiply-add).
 class OrderedSum {
  public:

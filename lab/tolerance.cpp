@@ -149,7 +149,8 @@ Differences differences(const Tensor& values, const Tolerated& t) {
 }
 
 // All elements of a step are within this factor times their root mean square errors of the simulations with a
-// probability of 99%, if errors of ops are independent and normal: Student's t of each, with so many degrees of freedom.
+// probability of 99%, if errors of ops are independent and normal: Student's t of each, with so many degrees of
+// freedom.
 double factor_for(const std::vector<RecordedOp>& ops) {
   constexpr double kMayFail = 0.01;
   double elements = 1;
