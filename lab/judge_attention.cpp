@@ -21,7 +21,7 @@ Tensor product_error(const Tensor& a, const Tensor& a_error, const Tensor& b, co
                      const Units& units) {
   const Tensor size_a = abs(a);
   const Tensor size_b = abs(b);
-  const double own = gamma(terms + kRescalings, units) + 2 * units.store;
+  const double own = gamma(terms + kRescalings, units.sum) + 2 * units.store;
   Tensor error = mul(matmul(size_a, size_b), own);
   error = add(error, matmul(a_error, add(size_b, b_error)));
   error = add(error, matmul(size_a, b_error));
@@ -43,7 +43,7 @@ Probabilities probabilities(const Tensor& scores, const Tensor& error, const Uni
   const Tensor logarithm = finite(add(largest, log(sum(exp(sub(scores, largest)), {-1}, true))));
   // The row's sum grows by at most this factor, and shrinks by no more.
   const Tensor of_scores = sub(logsumexp(add(scores, error), {-1}, true), logsumexp(scores, {-1}, true));
-  const double own = gamma(length(scores, -1) + kRescalings, units) + kFunction * units.sum + 2 * units.store;
+  const double own = gamma(length(scores, -1) + kRescalings, units.sum) + kFunction * units.sum + 2 * units.store;
   Tensor relative = add(error, where(isnan(of_scores), 0, of_scores));  // NaN: a row that is masked whole
   relative = add(relative, mul(add(abs(s), abs(logarithm)), 2 * units.sum));
   relative = add(relative, own);
@@ -58,7 +58,7 @@ Tensor through_softmax(const Probabilities& probability, const Tensor& g, const 
                        const Units& units) {
   const Tensor& p = probability.p;
   const Tensor mean = sum(mul(p, g), {-1}, true);
-  const double terms = gamma(2 * length(p, -1) + kRescalings, units) + 4 * units.store;
+  const double terms = gamma(2 * length(p, -1) + kRescalings, units.sum) + 4 * units.store;
   Tensor mean_error = mul(sum(mul(p, size), {-1}, true), terms);
   mean_error = add(mean_error, sum(mul(probability.error, size), {-1}, true));
   mean_error = add(mean_error, sum(mul(p, g_error), {-1}, true));
@@ -144,7 +144,7 @@ AttentionGradientBounds attention_gradient_bounds(const AttentionStep& a, const 
   const Tensor size = matmul(abs(gradient), abs(transposed(s.v)));
   // The sums of dO O have the terms of dP and those of the row.
   const Tensor ds_error =
-      through_softmax(s.probability, dp, add(dp_error, mul(size, gamma(length(s.v, -1), units))), size, units);
+      through_softmax(s.probability, dp, add(dp_error, mul(size, gamma(length(s.v, -1), units.sum))), size, units);
   const Tensor ds = mul(p, sub(dp, sum(mul(p, dp), {-1}, true)));
   const double scale = std::abs(a.scale);
   bounds.q = mul(product_error(ds, ds_error, s.k, s.k_error, keys, units), scale);

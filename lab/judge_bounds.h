@@ -16,7 +16,6 @@ namespace gradual::lab {
 
 // n u / (1 - n u): the relative error of n roundings (Higham 2002, 3.1).
 inline double gamma(double roundings, double unit) { return roundings * unit / (1 - std::min(0.5, roundings * unit)); }
-inline double gamma(double roundings, const Units& units) { return gamma(roundings, units.sum); }
 
 inline bool moves(const Tensor& t) { return t.defined() && t.is_floating(); }
 inline Tensor or_zeros(const Tensor& error, const Tensor& like) { return error.defined() ? error : zeros_like(like); }

@@ -21,7 +21,7 @@ LogProbabilities log_probabilities(const Tensor& x, const Tensor& x_error, const
   const Tensor size = add(abs(finite(x)), abs(finite(amax(x, {-1}, true))));
   // The logarithm of the row's sum: of x + error less that of x, the sum's own rounding, and those of its terms.
   Tensor of_sum = sub(logsumexp(add(x, error), {-1}, true), logarithm);
-  of_sum = add(of_sum, gamma(length(x, -1) + kJoins, units) + kFunction * u);
+  of_sum = add(of_sum, gamma(length(x, -1) + kJoins, units.sum) + kFunction * u);
   of_sum = add(of_sum, mul(sum(mul(all.p, size), {-1}, true), 2 * u));
   all.error = add(add(error, of_sum), mul(add(size, mul(abs(finite(all.y)), 2)), 2 * u));
   all.error = where(isfinite(all.y), all.error, 0);

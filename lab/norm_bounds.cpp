@@ -32,7 +32,7 @@ Tensor norm_variance_error(const NormNumbers& n, const NormParts& p, const Tenso
   Tensor error = mul(mean(mul(abs(p.deviation), of_element), n.dims, true), 2);
   error = add(error, add(mean(square(of_element), n.dims, true), square(mean_error)));
   const Tensor size = sqrt(mul(variance, mean(square(n.x), n.dims, true)));
-  return add(error, mul(maximum(size, variance), gamma(p.terms + kJoins, units)));
+  return add(error, mul(maximum(size, variance), gamma(p.terms + kJoins, units.sum)));
 }
 
 // c / sqrt(|c|^2 / n + eps) is a gradient, that of n sqrt(|c|^2 / n + eps), whose second derivative is at most the
@@ -52,7 +52,7 @@ NormParts norm_parts(const NormNumbers& n, const Units& units) {
   NormParts p;
   p.terms = 1;
   for (const std::int64_t d : n.dims) p.terms *= static_cast<double>(n.x.size(static_cast<int>(d)));
-  const double sums = gamma(p.terms + kJoins, units);
+  const double sums = gamma(p.terms + kJoins, units.sum);
   Tensor mean_error = n.mean_error;
   Tensor variance = n.variance;
   Tensor v_error = n.variance_error;
@@ -85,7 +85,7 @@ NormParts norm_parts(const NormNumbers& n, const Units& units) {
 // that over sqrt(n).
 NearbyNorm nearby_norm(const NormNumbers& n, const NormParts& p, const Units& units) {
   const double u = units.sum;
-  const double sums = gamma(p.terms + kJoins, units);
+  const double sums = gamma(p.terms + kJoins, units.sum);
   const Tensor zero = zeros({1}, {.dtype = DType::f64});
   NearbyNorm near{n, p};
   const Tensor moved = mul(n.x_rows, 1 / std::sqrt(p.terms));
@@ -130,7 +130,7 @@ Tensor norm_output_bound(const NormNumbers& n, const NormParts& p, const Units& 
 Tensor norm_input_gradient_bound(const NormNumbers& n, const NormParts& p, const Tensor& g, const Tensor& g_error,
                                  const Tensor& dx, const Units& units) {
   const double u = units.sum;
-  const double sums = gamma(p.terms + kJoins, units);
+  const double sums = gamma(p.terms + kJoins, units.sum);
   const Tensor gw = mul(g, p.weight);
   const Tensor gw_error =
       add(mul(g_error, add(abs(p.weight), p.weight_error)), mul(abs(g), add(p.weight_error, mul(abs(p.weight), u))));
@@ -157,14 +157,14 @@ Tensor norm_input_gradient_bound(const NormNumbers& n, const NormParts& p, const
 
 Tensor norm_weight_gradient_bound(const NormNumbers& n, const NormParts& p, const Tensor& g, const Tensor& g_error,
                                   double terms, const Units& units) {
-  const double sums = gamma(terms + kJoins, units);
+  const double sums = gamma(terms + kJoins, units.sum);
   Tensor error = mul(g_error, add(abs(p.normal), p.normal_error));
   error = add(error, mul(abs(g), p.normal_error));
   return add(error, mul(mul(abs(g), mul(add(abs(n.x), abs(p.mean)), p.root)), sums));
 }
 
 Tensor norm_bias_gradient_bound(const Tensor& g, const Tensor& g_error, double terms, const Units& units) {
-  return add(g_error, mul(abs(g), gamma(terms + kJoins, units)));
+  return add(g_error, mul(abs(g), gamma(terms + kJoins, units.sum)));
 }
 
 }  // namespace gradual::lab

@@ -31,19 +31,21 @@ double count(std::int64_t n) { return static_cast<double>(n); }
 
 // --- products --------------------------------------------------------------------------------------------------------
 
+// A vector is a row on the left, a column on the right.
 Results matmul_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
-  const Tensor& a = in[0];
-  const Tensor& b = in[1];
-  if (a.dim() < 2 || b.dim() < 2) return {};
+  const bool row = in[0].dim() == 1;
+  const Tensor a = row ? reshape(in[0], {1, -1}) : in[0];
+  const Tensor b = in[1].dim() == 1 ? reshape(in[1], {-1, 1}) : in[1];
   if (b.dim() == 2) return {{as_output(draws.product(rows_of(a), b), op, 0)}};
   const std::int64_t m = a.size(-2);
   const std::int64_t n = a.size(-1);
   const std::int64_t k = b.size(-1);
   const Shape& sizes = op.outputs[0].sizes;
   const auto matrices = [&](const Tensor& t, std::int64_t rows, std::int64_t columns) {
-    Shape all = sizes;
-    all[sizes.size() - 2] = rows;
-    all[sizes.size() - 1] = columns;
+    Shape all;
+    for (int d = 0; d < sizes.size() - (row ? 1 : 2); ++d) all.push_back(sizes[d]);
+    all.push_back(rows);
+    all.push_back(columns);
     return reshape(contiguous(t.expand(all)), {-1, rows, columns});
   };
   const Tensor left = matrices(a, m, n);
@@ -158,20 +160,33 @@ Results conv2d_backward_weight_in_order(const RecordedOp& op, const Inputs& in, 
 
 // --- sums ------------------------------------------------------------------------------------------------------------
 
-Results sum_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
+// The elements of each sum as a column, [terms, sums].
+Tensor columns_of_terms(const RecordedOp& op, const Tensor& x) {
   const auto& a = op.attrs.get<ReduceAttrs>();
   Shape dims;
   std::int64_t terms = 1;
   for (const bool reduced : {true, false})
-    for (int d = 0; d < in[0].dim(); ++d) {
+    for (int d = 0; d < x.dim(); ++d) {
       if ((a.dims >> d & 1) != (reduced ? 1U : 0U)) continue;
       dims.push_back(d);
-      if (reduced) terms *= in[0].size(d);
+      if (reduced) terms *= x.size(d);
     }
-  if (terms < 2) return {};
-  Tensor total = draws.of_columns(reshape(contiguous(in[0].permute(dims)), {terms, -1}));
-  if (op.op == OpId::mean) total = div(total, count(terms));
+  return reshape(contiguous(x.permute(dims)), {terms, -1});
+}
+
+Results sum_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
+  const Tensor terms = columns_of_terms(op, in[0]);
+  if (terms.size(0) < 2) return {};
+  Tensor total = draws.of_columns(terms);
+  if (op.op == OpId::mean) total = div(total, count(terms.size(0)));
   return {{as_output(total, op, 0)}};
+}
+
+// The root of a sum of squares.
+Results norm_of_order_2(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
+  const Tensor terms = columns_of_terms(op, in[0]);
+  if (terms.size(0) < 2 || op.attrs.get<ReduceAttrs>().value != 2) return {};
+  return {{as_output(sqrt(draws.of_columns(square(terms))), op, 0)}};
 }
 
 // Rows of src that have the same index are added up.
@@ -332,6 +347,7 @@ constexpr Kernel kKernels[] = {
     {OpId::conv2d_backward_weight, conv2d_backward_weight_in_order},
     {OpId::sum, sum_in_order},
     {OpId::mean, sum_in_order},
+    {OpId::norm, norm_of_order_2},
     {OpId::index_add, index_add_in_order},
     {OpId::softmax, softmax_in_order},
     {OpId::log_softmax, softmax_in_order},

@@ -21,6 +21,9 @@ std::optional<gradual::Outputs> run_unrounded(const RecordedOp& op, const std::v
 // The inputs after an op in place, which runs in its dtypes; f64.
 std::vector<Tensor> run_in_place(const RecordedOp& op, const std::vector<Tensor>& inputs);
 
+// Of sampled order 0, 1 ..: never that of simulations (StepReplay::kSeed).
+constexpr std::uint64_t seed_of_order(int order) { return static_cast<std::uint64_t>(order) + 1; }
+
 // Runs a step's ops in their dtypes with sums in drawn orders.
 class OrderedStep {
  public:

@@ -8,6 +8,7 @@
 
 #include "../core/ops/ops.h"
 #include "../core/support/multiversion.h"
+#include "../core/support/throwf.h"
 
 namespace gradual::lab {
 namespace {
@@ -81,9 +82,11 @@ OrderedSum::OrderedSum(std::int64_t terms, const OrderedSumOptions& options, std
     : tree_(options.tree ? *options.tree : kTrees[random() % std::size(kTrees)]),
       block_(std::int64_t{4} << random() % 8),
       fused_(random() % 2 != 0),
-      order_(static_cast<std::size_t>(terms)) {
+      order_(static_cast<std::size_t>(std::max<std::int64_t>(terms, 0))) {
+  if (terms < 1) throwf("ordered sum: {} terms; at least 1 is needed", terms);
   std::iota(order_.begin(), order_.end(), 0);
-  if (random() % 4 != 0)
+  const bool own = random() % 4 == 0;
+  if (!own || !options.own_order)
     for (std::size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random() % i]);
   const std::int64_t wanted = options.parts > 0 ? options.parts : std::int64_t{1} << random() % 4;
   const std::int64_t parts = std::min(wanted, terms);

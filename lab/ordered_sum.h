@@ -21,14 +21,15 @@ enum class SumTree : std::uint8_t {
 struct OrderedSumOptions {
   int parts = 0;                     // 0: 1, 2, 4 or 8 at random
   std::optional<SumTree> tree = {};  // none: one at random
+  bool own_order = true;             // a quarter of the sums have their terms in their own order, not in a random one
 };
 
-// A tree of additions, the same for many sums at once, as a kernel has it. The terms come in their own order or in a
-// random one. They are split into parts, whose sums are added in order; all parts have trees of one kind. Products may
+// A tree of additions, the same for many sums at once, as a kernel has it. The terms come in a random order, or in
+// their own. They are split into parts, whose sums are added in order; all parts have trees of one kind. Products may
 // be rounded before they are added, or not (a fused multiply-add).
 class OrderedSum {
  public:
-  // terms: at least 1.
+  // Error for less than one term.
   OrderedSum(std::int64_t terms, const OrderedSumOptions& options, std::mt19937_64& random);
 
   // [n, m], f32 -> [1, m]: sums of n terms.

@@ -60,34 +60,6 @@ struct WholeResult final : Function {
   std::string name() const override { return "result of all parts"; }
 };
 
-// Tells a watcher where an op's backward begins: the gradient of its result is there.
-struct ResultOfParts final : Function {
-  explicit ResultOfParts(SplitWatcher* w) : watcher(w) {}
-  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override { return {inputs.front()}; }
-  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
-    if (watcher) watcher->backward_begins();
-    return grads;
-  }
-  std::string name() const override { return "result of a split op"; }
-
-  SplitWatcher* watcher;
-};
-
-// And where it ends: the gradient of its first input is there. The tape is read backwards, so that all nodes of the op
-// lie between.
-struct InputOfParts final : Function {
-  InputOfParts(SplitWatcher* w, OpId o) : watcher(w), op(o) {}
-  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override { return {inputs.front()}; }
-  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
-    if (watcher) watcher->backward_ends(op, grads.front());
-    return grads;
-  }
-  std::string name() const override { return "input of a split op"; }
-
-  SplitWatcher* watcher;
-  OpId op;
-};
-
 bool is_or_is_within(std::string_view path, const std::string& module) {
   return path == module || path.starts_with(module + ".");
 }
@@ -353,6 +325,36 @@ struct SplitScope::State {
   std::int64_t ops = 0;
 };
 
+// Tells a watcher where an op's backward begins: the gradient of its result is there.
+struct SplitScope::Result final : Function {
+  explicit Result(std::shared_ptr<const State> s) : state(std::move(s)) {}
+  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override { return {inputs.front()}; }
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
+    if (state->watcher) state->watcher->backward_begins();
+    return grads;
+  }
+  std::string name() const override { return "result of a split op"; }
+
+  std::shared_ptr<const State> state;
+};
+
+// And the gradient that it gives to an input.
+struct SplitScope::Input final : Function {
+  Input(std::shared_ptr<const State> s, const OpCall& call, int i)
+      : state(std::move(s)), of{.op = call.op, .input = i, .dims = call[0].dim(), .gradient = {}} {}
+  std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override { return {inputs.front()}; }
+  std::vector<Tensor> backward(const std::vector<Tensor>& grads) override {
+    SplitGradient told = of;
+    told.gradient = grads.front();
+    if (state->watcher) state->watcher->backward_gives(told);
+    return grads;
+  }
+  std::string name() const override { return "input of a split op"; }
+
+  std::shared_ptr<const State> state;
+  SplitGradient of;
+};
+
 class SplitScope::Stage final : public amp::OutsideAmp {
  public:
   Stage(std::shared_ptr<Interceptor> below, std::shared_ptr<State> state)
@@ -384,19 +386,30 @@ class SplitScope::Stage final : public amp::OutsideAmp {
     Interceptor* const results = chain().results;
     const auto parts = [&] {
       const StageScope exact(chain().results, nullptr);
-      std::vector<Tensor> inputs;
-      for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i]);
-      inputs[0] = gradual::apply(std::make_shared<InputOfParts>(state_->watcher, call.op), {inputs[0]}).front();
+      const std::vector<Tensor> inputs = watched_inputs(call);
       const std::vector<const Tensor*> refs = pointers_to(inputs);
       OpCall marked = call;
       marked.inputs = TensorRefs(refs.data(), call.inputs.size());
       return (Parts(split(), *this).*run)(marked);
     };
     Outputs out = parts();
-    out[0] = gradual::apply(std::make_shared<ResultOfParts>(state_->watcher), {out[0]}).front();
+    if (state_->watcher) out[0] = gradual::apply(std::make_shared<Result>(state_), {out[0]}).front();
     for (Tensor& t : out.values)
       if (results && t.defined() && t.is_floating()) t = gradual::apply(std::make_shared<WholeResult>(), {t}).front();
     return out;
+  }
+
+  // The tape runs backwards: the last one that is made is the first to get its gradient, when all parts have run.
+  std::vector<Tensor> watched_inputs(const OpCall& call) const {
+    std::vector<Tensor> inputs;
+    for (int i = 0; i < call.inputs.size(); ++i) inputs.push_back(call[i]);
+    if (!state_->watcher || !grad_enabled()) return inputs;
+    for (int i = call.inputs.size() - 1; i >= 0; --i) {
+      Tensor& t = inputs[static_cast<std::size_t>(i)];
+      if (!t.defined() || !t.requires_grad()) continue;
+      t = gradual::apply(std::make_shared<Input>(state_, call, i), {t}).front();
+    }
+    return inputs;
   }
 
   Outputs whole(const OpCall& call) const { return amp ? amp->call(call) : next_below_amp(call); }
@@ -459,7 +472,7 @@ SplitScope::SplitScope(const Split& split, nn::Module& model, SplitWatcher* watc
   installed_.emplace(chain().amp, stage_.get());
 }
 
-SplitScope::~SplitScope() = default;
+SplitScope::~SplitScope() { state_->watcher = nullptr; }
 
 std::int64_t SplitScope::ops() const { return state_->ops; }
 

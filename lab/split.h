@@ -66,15 +66,22 @@ std::string describe(const Split& split);
 // the recipe keeps histories of amaxes, which parts do not have.
 void check_valid(const Split& split, const std::optional<amp::Quantization>& quantization);
 
-// Is told each op that is split, before its parts run and with its whole results. Of its backward it is told the begin,
-// and the end where the first input needs a gradient.
+// The gradient of an input of a split op, of all parts.
+struct SplitGradient {
+  OpId op = OpId::custom;
+  int input = 0;
+  int dims = 0;  // of the op's first input
+  Tensor gradient;
+};
+
+// Is told each op that is split, before its parts run and with its whole results, and of its backward the begin and the
+// gradient of each input that needs one, in the order of inputs. All ops of its parts have run before the first one.
 struct SplitWatcher {
   virtual ~SplitWatcher() = default;
   virtual void begins() = 0;
   virtual void ends(const OpCall& call, const gradual::Outputs& whole) = 0;
   virtual void backward_begins() = 0;
-  // The gradient of the op's first input, of all parts.
-  virtual void backward_ends(OpId op, const Tensor& gradient) = 0;
+  virtual void backward_gives(const SplitGradient& gradient) = 0;
 };
 
 // While it lives, ops of this thread's forward passes run in parts: linear and matmul with a matrix; with columns, rows
@@ -88,6 +95,7 @@ struct SplitWatcher {
 // within another SplitScope.
 class SplitScope : Pinned {
  public:
+  // watcher: is told of no backward after the scope has ended.
   SplitScope(const Split& split, nn::Module& model, SplitWatcher* watcher = nullptr);
   ~SplitScope();
 
@@ -96,6 +104,8 @@ class SplitScope : Pinned {
 
  private:
   struct State;
+  struct Result;
+  struct Input;
   class Stage;
   std::shared_ptr<State> state_;
   std::shared_ptr<Stage> stage_;

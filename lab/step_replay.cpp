@@ -56,7 +56,8 @@ bool is_narrow(const RecordedOp& op) {
   return std::ranges::any_of(op.inputs, narrow) || std::ranges::any_of(op.outputs, narrow);
 }
 
-// Computes each element from one of each input, and has no jumps: what its inputs err by bounds what it errs by.
+// Whether an element moves by no more than the rules say of the elements that it is made of: movements, functions of an
+// element, dropout, max pools. Not if it jumps with another number, or adds up many.
 bool carries_elements(const RecordedOp& op) {
   if (op.op == OpId::relu_backward || op.op == OpId::where || op.op == OpId::index_add || op.op == OpId::scatter_add)
     return false;
@@ -159,7 +160,7 @@ StepReplay::Errors StepReplay::likely_of(const ExactOp& exact) {
 
 // What an implementation loses whose sums have their terms in a random order, one by one. Undefined: nothing.
 StepReplay::Errors StepReplay::losses(const ExactOp& here, const Outputs& y) {
-  const SumDraws draws{random_, {.parts = 1, .tree = SumTree::one_by_one}};
+  const SumDraws draws{random_, {.parts = 1, .tree = SumTree::one_by_one, .own_order = false}};
   const std::optional<Outputs> other = run_unrounded(here.op, here.x, draws);
   Errors all;
   if (!other) return all;

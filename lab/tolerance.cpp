@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -129,6 +130,10 @@ double over(double difference, double allowed) {
   return std::isnan(difference) || !(allowed > 0) ? kInfinity : difference / allowed;
 }
 
+void check_sizes(const Tolerated& t, const Shape& sizes) {
+  if (sizes != t.sizes) throwf("tolerance: '{}' is {}, in the step {}", t.name, to_string(sizes), to_string(t.sizes));
+}
+
 // All of the same sizes, f64.
 Differences differences(const Tensor& values, const Tolerated& t) {
   const Tensor given = contiguous(values);
@@ -144,7 +149,8 @@ Differences differences(const Tensor& values, const Tolerated& t) {
 }
 
 // All elements of a step are within this factor times their root mean square errors of the simulations with a
-// probability of 99%, if errors are normal: Student's t of each, with so many degrees of freedom.
+// probability of 99%, if errors of ops are independent and normal: Student's t of each, with so many degrees of
+// freedom.
 double factor_for(const std::vector<RecordedOp>& ops) {
   constexpr double kMayFail = 0.01;
   double elements = 1;
@@ -158,6 +164,7 @@ enum Model : std::uint8_t { kAlways, kLikely, kOfNorms };
 
 // The largest difference.
 double compare(Tolerated& t, const Tensor& values) {
+  check_sizes(t, values.sizes());
   const Differences d = differences(values, t);
   t.worst = std::max(t.worst, d.over_always);
   t.worst_probably = std::max(t.worst_probably, d.over_probably);
@@ -223,7 +230,7 @@ class Analysis {
   }
 
   void sample(int order) {
-    OrderedStep step(static_cast<std::uint64_t>(order) + 1, {.parts = options_.parts});
+    OrderedStep step(seed_of_order(order), {.parts = options_.parts});
     Places places;
     std::size_t row = 0;
     for (const RecordedOp& op : ops_) {
@@ -242,20 +249,39 @@ class Analysis {
   std::vector<Tolerated> rows_;
 };
 
-// The op that gives the gradient of the first input; none: it is made of several.
-std::optional<OpId> gradient_op(OpId op) {
-  switch (op) {
-    case OpId::linear:
-    case OpId::matmul: return OpId::matmul;
-    case OpId::conv2d: return OpId::conv2d_backward_input;
-    case OpId::layer_norm: return OpId::layer_norm_backward;
-    case OpId::rms_norm: return OpId::rms_norm_backward;
-    default: return {};
-  }
+// The op whose output is the gradient of a split op's input.
+struct GradientOp {
+  OpId of;
+  int input;
+  OpId op;
+  int output = 0;
+};
+constexpr GradientOp kGradientOps[] = {
+    {OpId::linear, 0, OpId::matmul},
+    {OpId::linear, 1, OpId::matmul},
+    {OpId::linear, 2, OpId::sum},
+    {OpId::matmul, 0, OpId::matmul},
+    {OpId::matmul, 1, OpId::matmul},
+    {OpId::conv2d, 0, OpId::conv2d_backward_input},
+    {OpId::conv2d, 1, OpId::conv2d_backward_weight},
+    {OpId::conv2d, 2, OpId::sum},
+    {OpId::layer_norm, 0, OpId::layer_norm_backward, 0},
+    {OpId::layer_norm, 1, OpId::layer_norm_backward, 1},
+    {OpId::layer_norm, 2, OpId::layer_norm_backward, 2},
+    {OpId::rms_norm, 0, OpId::rms_norm_backward, 0},
+    {OpId::rms_norm, 1, OpId::rms_norm_backward, 1},
+};
+
+// matmul gives the gradient of a matrix for each matrix of its first input; a sum follows, which keeps the dims.
+bool is_added_up(const SplitGradient& g) { return g.op == OpId::matmul && g.input == 1 && g.dims > 2; }
+
+// As the op gives it: of a vector, which matmul takes for a row, a row.
+Tensor as_given(const SplitGradient& g) {
+  return g.op == OpId::matmul && g.gradient.dim() == 1 ? g.gradient.reshape({1, -1}) : g.gradient;
 }
 
 // Records a step under a split as if it were whole: of ops in parts the whole results, and of their backward the
-// gradient of the input; no casts. Of a module with an op in parts that is made of several ops, nothing of backward.
+// gradients of inputs; no casts. Of a module with an op in parts that is made of several ops, nothing of backward.
 class SplitStep final : public Observer, public SplitWatcher {
  public:
   explicit SplitStep(RecordedOps& ops) : ops_(ops) {}
@@ -276,13 +302,23 @@ class SplitStep final : public Observer, public SplitWatcher {
     else record(call, whole);
   }
   void backward_begins() override { in_backward_ = true; }
-  void backward_ends(OpId op, const Tensor& gradient) override {
+  void backward_gives(const SplitGradient& g) override {
     in_backward_ = false;
-    const std::optional<OpId> of = gradient_op(op);
-    if (!of || !gradient.defined() || hidden_.contains(context().module)) return;
-    const Attrs none = {};
-    record({*of, TensorRefs(nullptr, 0), &none, {}}, {{gradient}});
+    const auto by = std::ranges::find_if(kGradientOps,
+                                         [&](const GradientOp& one) { return one.of == g.op && one.input == g.input; });
+    if (by == std::end(kGradientOps) || !g.gradient.defined() || hidden_.contains(context().module)) return;
+    gradual::Outputs out;
+    out[by->output] = as_given(g);
+    record_gradient(by->op, out);
+    if (!is_added_up(g)) return;
+    uncompared_.insert(&ops_.all().back() - ops_.all().data());
+    Shape sizes = Shape::filled(g.dims - 2, 1);
+    for (const std::int64_t size : g.gradient.sizes()) sizes.push_back(size);
+    record_gradient(OpId::sum, {{g.gradient.reshape(sizes)}});
   }
+
+  // What was recorded at this place has another form in the whole step.
+  bool is_uncompared(std::ptrdiff_t place) const { return uncompared_.contains(place); }
 
  private:
   bool counts(const OpCall& call) const {
@@ -297,10 +333,16 @@ class SplitStep final : public Observer, public SplitWatcher {
     ops_.after(call, out, record);
   }
 
+  void record_gradient(OpId op, const gradual::Outputs& out) {
+    const Attrs none = {};
+    record({op, TensorRefs(nullptr, 0), &none, {}}, out);
+  }
+
   RecordedOps& ops_;
   int inside_ = 0;
   bool in_backward_ = false;
   std::set<std::string, std::less<>> hidden_;  // modules
+  std::set<std::ptrdiff_t> uncompared_;        // places of ops
 };
 
 Tensor in_f32_rounded_up(const Tensor& t) {
@@ -383,8 +425,7 @@ std::vector<Exceeded> Tolerances::exceeded(const StateDict& values) const {
     const Tensor value = values.tensor(name);
     const auto found = std::ranges::find(tensors, name, &Tolerated::name);
     if (found == tensors.end()) throwf("tolerance: the step has no tensor '{}'", name);
-    if (value.sizes() != found->sizes)
-      throwf("tolerance: '{}' is {}, in the step {}", name, to_string(value.sizes()), to_string(found->sizes));
+    check_sizes(*found, value.sizes());
     const Differences d = differences(inspect::f64_of(value), *found);
     if (d.over_probably > 1) all.push_back({name, d.largest, d.over_probably, d.over_always > 1});
   }
@@ -444,7 +485,9 @@ StateDict values_under(const Split& split, const MakeModel& make_model, const La
     scope.check_used();
   }
   // Parts of an op round operands of their own, so that the quantised numbers of a split have other names.
-  return values_of_places(ops, [](const RecordedOp& op) { return op.kind != Recorded::quantizer; });
+  return values_of_places(ops, [&](const RecordedOp& op) {
+    return op.kind != Recorded::quantizer && !step.is_uncompared(&op - ops.all().data());
+  });
 }
 
 StateDict golden_of(const Tolerances& t) {

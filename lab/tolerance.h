@@ -69,7 +69,8 @@ struct Tolerances {
   std::string data = {};
   std::int64_t step = 0;
   int orders = 0;
-  double factor = 0;       // of the tolerances over the spread of simulations: Student's t, 99% for all elements
+  double factor = 0;       // of the tolerances over the spread of simulations: Student's t. It gives all elements
+                           // together 99%, if the errors of ops are independent and normal
   std::string split = {};  // what was emulated (describe(Split)); empty: nothing
   std::vector<Tolerated> tensors = {};
 
@@ -83,7 +84,7 @@ struct Tolerances {
 struct ToleranceOptions {
   StudyOptions study = {};
   int orders = 16;        // sampled
-  int parts = 0;          // of each sum of products in a sampled order: 1, 2, 4, 8 ..; 0: 1, 2, 4 or 8 at random
+  int parts = 0;          // of each sum in a sampled order, if it is in f32: 1, 2, 4, 8 ..; 0: 1, 2, 4 or 8 at random
   bool of_norms = false;  // also what theory says that knows only norms
   std::optional<Split> split = {};  // the step under it is compared, too
 };
@@ -97,8 +98,8 @@ Tolerances tolerance_of(const RecordedOps& ops, const ToleranceOptions& options 
 // The values of a recorded step by their names in Tolerances.
 StateDict values_of(const RecordedOps& ops);
 // The values of the step under a split: activations but casts, their gradients, gradients of parameters, and parameters
-// after the update. What is inside of a split op has no value, nor have gradients in modules of split attention. Error
-// as for SplitScope.
+// after the update. What is inside of a split op has no value, nor have gradients in modules of split attention and
+// those of a matrix by which matmul multiplies several. Error as for SplitScope.
 StateDict values_under(const Split& split, const MakeModel& make_model, const LabData& data, const amp::Recipe& recipe,
                        const StudyOptions& study = {});
 

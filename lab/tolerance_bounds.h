@@ -11,9 +11,10 @@
 
 namespace gradual::lab {
 
-// always: a bound for every order and grouping of every sum (Higham 2002, chapter 3), of first order in the units of
-// rounding. of_norms: the bound of theory that knows only norms of the operands, ||error|| <= n u ||x|| ||W|| with the
-// largest element and the largest sum of a row. likely: simulated (step_replay.h), without a rule.
+// always: a bound for every order and grouping of every sum (Higham 2002, chapter 3), with a factor for what is of
+// higher order in the units of rounding. of_norms: the bound of theory that knows only norms of the operands, ||error||
+// <= n u ||x|| ||W|| with the largest element and the largest sum of a row. likely: simulated (step_replay.h), without
+// a rule.
 enum class ErrorKind : std::uint8_t { always, likely, of_norms };
 
 // An op in exact arithmetic, before its results are rounded to their dtypes. Tensors are f64.

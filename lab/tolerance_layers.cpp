@@ -58,7 +58,7 @@ Errors of_softmax_backward(const ExactOp& exact, ErrorKind, const Operands& in) 
   const double u = exact.units.sum;
   const Tensor wide = mul(add(abs(g), in.error(0)), add(y, in.error(1)));
   const Tensor of_terms = sub(wide, mul(abs(g), y));
-  const double own = gamma(length(y, -1) + kJoins, exact.units);
+  const double own = gamma(length(y, -1) + kJoins, exact.units.sum);
   const double least = in.element_least();
   const Tensor total_error =
       add(add(sum(of_terms, {-1}, true), mul(sum(wide, {-1}, true), own)), length(y, -1) * least);
@@ -94,7 +94,7 @@ Errors of_log_softmax_backward(const ExactOp& exact, ErrorKind, const Operands& 
   const Tensor p_error = add(probability_error(p, in.error(1), u), in.element_least());
   const Tensor total = abs(sum(g, {-1}, true));
   const Tensor wide = sum(add(abs(g), in.error(0)), {-1}, true);
-  const Tensor total_error = add(sum(in.error(0), {-1}, true), mul(wide, gamma(length(g, -1), exact.units)));
+  const Tensor total_error = add(sum(in.error(0), {-1}, true), mul(wide, gamma(length(g, -1), exact.units.sum)));
   Tensor error = add(in.error(0), mul(p_error, add(total, total_error)));
   error = add(error, mul(p, total_error));
   return {add(add(error, mul(add(abs(g), mul(p, total)), 2 * u)), in.element_least())};
@@ -239,8 +239,8 @@ Errors of_cross_entropy(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Tensor factors = mul(add(chosen, a.label_smoothing / static_cast<double>(classes)), c.rows);
   const Tensor size = mul(factors, abs(log_p.y));
   Tensor error = sum(mul(factors, log_p.error), {1});
-  error = add(error, mul(sum(size, {1}), gamma(static_cast<double>(classes) + kJoins, exact.units)));
-  if (a.reduction != Reduction::none) error = add(sum(error), mul(sum(size), gamma(c.count + kJoins, exact.units)));
+  error = add(error, mul(sum(size, {1}), gamma(static_cast<double>(classes) + kJoins, exact.units.sum)));
+  if (a.reduction != Reduction::none) error = add(sum(error), mul(sum(size), gamma(c.count + kJoins, exact.units.sum)));
   if (a.reduction == Reduction::mean) error = div(error, c.count);
   error = add(error, in.element_least());
   return {reshape(error, exact.y[0].sizes()), add(log_p.error, in.element_least())};

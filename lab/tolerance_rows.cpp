@@ -140,7 +140,7 @@ Passed through_softmax(const ExactOp& exact, const Operands& in) {
   p.elements = mul(minimum(mul(mul(p_of, std::sqrt(2.0)), exp(mul(most, 2))), 0.5), in.rows(0));
   const Tensor x = exact.x[0];
   const Tensor size = add(add(largest_of_rows(magnitudes(x)), most), std::log(length(x, -1)));
-  const Tensor relative = add(mul(size, 4 * u), gamma(length(x, -1) + kJoins, exact.units) + kFunction * u);
+  const Tensor relative = add(mul(size, 4 * u), gamma(length(x, -1) + kJoins, exact.units.sum) + kFunction * u);
   p.own = add(mul(add(p_of, p.elements), expm1(relative)), in.element_least());
   return p;
 }

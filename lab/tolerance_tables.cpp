@@ -42,8 +42,9 @@ std::string of_split(const Tolerated& t) { return t.split ? number(*t.split) : "
 std::string to_string(const Tolerances& t, bool all) {
   std::string text;
   if (!t.recipe.empty()) text = fmt::format("{}, step {} of {}\n", t.recipe, t.step, t.data);
-  text += fmt::format("{} sampled orders; likely: {:.1f} times the spread, 99% for all elements together\n", t.orders,
+  text += fmt::format("{} sampled orders; likely: {:.1f} times the spread of simulations, an estimate:\n", t.orders,
                       t.factor);
+  text += "99% for all elements together if the errors of ops are independent and normal\n";
   if (!t.split.empty()) text += fmt::format("split: {}\n", t.split);
   const bool split = !t.split.empty();
   text += fmt::format("\n{:<{}} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n", "largest of an element", kNameWidth, "size",

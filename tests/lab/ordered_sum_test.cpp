@@ -4,6 +4,7 @@
 #include <gradual/lab/ordered_op.h>
 #include <gradual/lab/ordered_sum.h>
 #include <gradual/lab/recorded_ops.h>
+#include <gradual/lab/step_replay.h>
 
 #include <algorithm>
 #include <cmath>
@@ -110,6 +111,31 @@ TEST_CASE("ordered sums: a drawn tree has each term once, and the length of its 
         }
 }
 
+TEST_CASE("ordered sums: no sampled order draws the numbers of the simulations") {
+  std::mt19937_64 simulations(lab::StepReplay::kSeed);
+  const std::uint64_t first = simulations();
+  for (int order = 0; order < 1000; ++order) {
+    std::mt19937_64 random(lab::seed_of_order(order));
+    CHECK(random() != first);
+  }
+}
+
+TEST_CASE("ordered sums: a quarter has the terms' own order, or none") {
+  std::mt19937_64 random(8);
+  const auto count_own = [&](bool own_order) {
+    int own = 0;
+    for (int draw = 0; draw < 1000; ++draw) {
+      const OrderedSum sum(64, {.parts = 1, .tree = SumTree::one_by_one, .own_order = own_order}, random);
+      own += std::ranges::is_sorted(sum.steps(), {}, &OrderedSum::Step::term) ? 1 : 0;
+    }
+    return own;
+  };
+  CHECK(count_own(true) > 200);
+  CHECK(count_own(true) < 300);
+  CHECK(count_own(false) == 0);
+  CHECK_THROWS_WITH_AS(OrderedSum(0, {}, random), doctest::Contains("0 terms"), Error);
+}
+
 TEST_CASE("ordered sums: one by one is a loop over the terms, and errs more than in pairs") {
   std::mt19937_64 random(2);
   default_generator().manual_seed(4);
@@ -146,10 +172,17 @@ TEST_CASE("ordered sums: ops that add up in drawn orders compute what their f64 
   const NoGrad off;
   check_near_f64("matmul", [&] { matmul(x, randn({40, 7})); });
   check_near_f64("matmul", [&] { matmul(randn({2, 1, 4, 30}), randn({3, 30, 5})); });
+  check_near_f64("matmul", [&] { matmul(x, randn({40})); });
+  check_near_f64("matmul", [&] { matmul(randn({40}), randn({40, 7})); });
+  check_near_f64("matmul", [&] { matmul(randn({40}), randn({40})); });
+  check_near_f64("matmul", [&] { matmul(randn({2, 5, 4, 40}), randn({40})); });
+  check_near_f64("matmul", [&] { matmul(randn({40}), randn({2, 3, 40, 5})); });
   check_near_f64("linear", [&] { linear(x, randn({7, 40}), randn({7})); });
   check_near_f64("conv2d", [&] { conv2d(images, w, randn({4}), conv); });
   check_near_f64("sum", [&] { sum(images, {0, 2}); });
   check_near_f64("mean", [&] { mean(images, {1, 3}, true); });
+  check_near_f64("norm", [&] { norm(images, 2, {0, 2}); });
+  check_near_f64("norm", [&] { norm(x); });
   check_near_f64("softmax", [&] { softmax(x, -1); });
   check_near_f64("log_softmax", [&] { log_softmax(x, -1); });
   check_near_f64("cross_entropy", [&] {

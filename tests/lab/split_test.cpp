@@ -36,7 +36,8 @@ struct Numbers {
 
 // Of a GPT whose sums are f64, so that their order does not matter: those of the last of some forward and backward
 // passes of the same parameters.
-Numbers numbers(const amp::Recipe& recipe, const std::optional<lab::Split>& split, int passes = 1) {
+Numbers numbers(const amp::Recipe& recipe, const std::optional<lab::Split>& split, int passes = 1,
+                lab::SplitWatcher* watcher = nullptr) {
   default_generator().manual_seed(3);
   const std::shared_ptr<nn::Module> model = gpt();
   std::vector<std::int64_t> drawn;
@@ -45,7 +46,7 @@ Numbers numbers(const amp::Recipe& recipe, const std::optional<lab::Split>& spli
   amp::RecipeRun run(recipe, *model, optim::AdamWOptions{});
   const AccumulatorScope exact(accumulator("f64"));
   std::optional<lab::SplitScope> scope;
-  if (split) scope.emplace(*split, *model);
+  if (split) scope.emplace(*split, *model, watcher);
   Numbers n;
   for (int i = 0; i < passes; ++i) {
     model->zero_grad();
@@ -86,6 +87,61 @@ bool has_range_of_tensor(const amp::Recipe& recipe) {
 }
 
 lab::StudyOptions early() { return {.step = 2, .batch = 8, .epochs = 1}; }
+
+// Counts what it is told.
+struct Counts final : lab::SplitWatcher {
+  void begins() override { ++ops; }
+  void ends(const OpCall&, const gradual::Outputs&) override {}
+  void backward_begins() override { ++backward; }
+  void backward_gives(const lab::SplitGradient&) override { ++gradients; }
+
+  int ops = 0;
+  int backward = 0;
+  int gradients = 0;
+};
+
+// Digits as [.., 8, 8] to 64 features, and on to 10 classes.
+struct Repeated : nn::Module {
+  nn::Linear& fc = register_module("fc", nn::Linear(64, 64));
+  nn::Linear& mid = register_module("mid", nn::Linear(64, 64));
+  nn::Conv2d& conv = register_module("conv", nn::Conv2d(1, 1, 3, {.padding = 1}));
+  nn::LayerNorm& norm = register_module("norm", nn::LayerNorm(64));
+  nn::Linear& head = register_module("head", nn::Linear(64, 10));
+  Tensor scale = register_parameter("scale", ones({64}));
+  Tensor square = register_parameter("square", randn({64, 64}) * 0.1);
+  Tensor rows = register_parameter("rows", randn({8, 8}) * 0.1);
+};
+// All layers twice; products outside of modules, of which one is of more than a matrix.
+struct TwiceNet final : Repeated {
+  Tensor forward(const Tensor& x) override {
+    const std::int64_t n = x.size(0);
+    const Tensor images = conv(relu(conv(x.reshape({n, 1, 8, 8}))));
+    const Tensor products = matmul(matmul(images.reshape({n, 8, 8}), rows), rows).reshape({n, 64});
+    Tensor h = fc(products);
+    h = mid(norm(relu(mid(norm(h))))) * scale;
+    return head(matmul(relu(matmul(h, square)), square));
+  }
+};
+// The split ops' first inputs need no gradient, and other ops follow them in backward.
+struct BranchNet final : Repeated {
+  Tensor forward(const Tensor& x) override {
+    const Tensor features = x.reshape({x.size(0), 64});
+    return head(relu(mid(relu(features * scale))) + fc(features));
+  }
+};
+
+// How many tensors were compared; each of them is within what is likely.
+int check_compared(const lab::Tolerances& t) {
+  int compared = 0;
+  for (const lab::Tolerated& one : t.tensors) {
+    CAPTURE(one.name);
+    if (!one.split) continue;
+    ++compared;
+    CHECK(one.worst <= 1);
+    CHECK(one.worst_probably <= 1);
+  }
+  return compared;
+}
 
 }  // namespace
 
@@ -446,7 +502,7 @@ TEST_CASE("splits: tolerance shows the split, and an exchange in bf16 leaves the
     compared += one.split ? 1 : 0;
     if (one.kind != lab::ToleratedKind::gradient) CHECK(one.split.has_value());
   }
-  CHECK(compared == 24);  // with 5 gradients of activations
+  CHECK(compared == 30);  // with 11 gradients of activations and of products
   CHECK(lab::to_string(f32).find("split: rows=4; scales agreed; exchange f32\n") != std::string::npos);
   CHECK(lab::to_string(f32).find("and the split are within the bound") != std::string::npos);
   CHECK(lab::to_json(f32).find("\"split\"") != std::string::npos);
@@ -454,6 +510,72 @@ TEST_CASE("splits: tolerance shows the split, and an exchange in bf16 leaves the
   const std::string text = lab::to_string(tolerances());
   CHECK(text.find("tensors are outside of the bound (!)\n") != std::string::npos);
   CHECK(text.find("  in a sampled order, in this program's own step or under the split\n") != std::string::npos);
+}
+
+TEST_CASE("splits: gradients of layers that are used twice are compared each with its own") {
+  const lab::LabData data = lab::data_for("digits");
+  const lab::MakeModel make = [] { return std::make_shared<TwiceNet>(); };
+  lab::StudyOptions study = early();
+  for (const int accumulate : {1, 2})
+    for (const lab::SplitKind kind : {lab::SplitKind::samples, lab::SplitKind::rows}) {
+      CAPTURE(accumulate);
+      CAPTURE(to_string(kind));
+      study.training.accumulate = accumulate;
+      const lab::Split split{.kind = kind, .parts = 2, .except = {"conv"}};
+      const lab::Tolerances t =
+          lab::tolerance(make, data, amp::recipe("fp32"), {.study = study, .orders = 1, .split = split});
+      const int compared = check_compared(t);
+      // But gradients of a matrix by which more than a matrix is multiplied.
+      CHECK(compared == static_cast<int>(t.tensors.size()) - 2 * accumulate);
+    }
+}
+
+TEST_CASE("splits: the end of an op's backward is known where its first input needs no gradient") {
+  const lab::LabData data = lab::data_for("digits");
+  const lab::MakeModel make = [] { return std::make_shared<BranchNet>(); };
+  const lab::Split split{.kind = lab::SplitKind::samples, .parts = 2};
+  const lab::Tolerances t =
+      lab::tolerance(make, data, amp::recipe("fp32"), {.study = early(), .orders = 1, .split = split});
+  CHECK(check_compared(t) == static_cast<int>(t.tensors.size()));
+}
+
+TEST_CASE("splits: a tensor of other sizes than the step's is an Error that names it") {
+  int made = 0;
+  const lab::MakeModel make = [&] {
+    ++made;
+    const std::int64_t width = made == 1 ? 16 : 8;
+    return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(64, width), nn::Linear(width, 10));
+  };
+  const lab::ToleranceOptions options{
+      .study = early(), .orders = 1, .split = lab::Split{.kind = lab::SplitKind::rows, .parts = 2}};
+  CHECK_THROWS_WITH_AS(lab::tolerance(make, lab::data_for("digits"), amp::recipe("fp32"), options),
+                       doctest::Contains("tolerance: '1.linear' is [8, 8], in the step [8, 16]"), Error);
+}
+
+TEST_CASE("splits: a watcher changes no bit, and is told of no backward after the split has ended") {
+  for (const char* recipe : {"fp32", "amp-bf16", "fp8-delayed", "mxfp8"})
+    for (const lab::SplitKind kind : kKinds) {
+      CAPTURE(std::string(recipe));
+      CAPTURE(to_string(kind));
+      Counts counts;
+      const lab::Split split{.kind = kind, .parts = 2};
+      const Numbers watched = numbers(amp::recipe(recipe), split, 2, &counts);
+      const Numbers alone = numbers(amp::recipe(recipe), split, 2);
+      CHECK(distance(watched.logits, alone.logits) == 0);
+      CHECK(largest_distance(watched, alone) == 0);
+      CHECK(counts.ops > 0);
+      CHECK(counts.backward == counts.ops);
+      CHECK(counts.gradients > counts.ops);
+    }
+  OneLayer one;
+  Tensor loss;
+  {
+    Counts counts;
+    const lab::SplitScope scope({.kind = lab::SplitKind::rows, .parts = 2}, one.layer, &counts);
+    loss = sum(one.layer(one.x));
+  }
+  loss.backward();
+  CHECK(one.layer.weight.grad().defined());
 }
 
 TEST_CASE("splits: the sampler of twins may be split, also with the layers' contributions") {

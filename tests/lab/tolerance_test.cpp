@@ -270,6 +270,32 @@ TEST_CASE("tolerance: the bound of a product is that of its sums' partial sums")
   CHECK(named(t, "mul").bound > named(t, "mul").local);
 }
 
+TEST_CASE("tolerance: sums that are added up one by one are within what is likely, of matrices, vectors and norms") {
+  default_generator().manual_seed(3);
+  const NoGrad off;
+  constexpr std::int64_t kTerms = 16384;
+  const Tensor x = rand({8, kTerms});
+  const Tensor v = rand({kTerms});
+  const auto added_up = [&](const Tensor& factors) {
+    const Tensor products = contiguous(x * factors);
+    std::vector<float> y(8);
+    for (std::int64_t i = 0; i < products.numel(); ++i)
+      y[static_cast<std::size_t>(i / kTerms)] += products.data<float>()[i];
+    return from_data(y, {8});
+  };
+  const auto exceeded = [](const lab::Tolerances& t, const char* name, const Tensor& y) {
+    StateDict other;
+    other.set(name, y);
+    return t.exceeded(other).size();
+  };
+  const lab::Tolerances of_vector = tolerance_of_ops([&] { matmul(x, v); });
+  const lab::Tolerances of_matrix = tolerance_of_ops([&] { matmul(x, v.reshape({kTerms, 1})); });
+  const lab::Tolerances of_norm = tolerance_of_ops([&] { norm(x, 2, {1}); });
+  CHECK(exceeded(of_vector, "matmul", added_up(v)) == 0);
+  CHECK(exceeded(of_matrix, "matmul", added_up(v).reshape({8, 1})) == 0);
+  CHECK(exceeded(of_norm, "norm", sqrt(added_up(x))) == 0);
+}
+
 TEST_CASE("tolerance: a 16-bit result at the end of its range may overflow or not") {
   const lab::Tolerances t = tolerance_of_ops([] {
     const Tensor x = from_data(std::vector<float>{65504, 16}, {1, 2}).to(DType::f16);
