@@ -37,6 +37,7 @@ struct ProductOperand {
   std::optional<Tensor> saved = {};      // the scale of what forward saved as codes
   std::optional<int> channel = {};       // the dim of the channels that are scaled (Quantization::smooth)
   bool is_part = false;                  // outlier channels, or the others
+  bool is_counted = true;                // in the statistics of casts
 };
 
 // The roles determine which of the three products it is; other combinations occur only in gradients of gradients.
@@ -89,7 +90,7 @@ QuantizeOptions rounding_of(const ProductOperand& o, int axis, Site& site) {
   QuantizeOptions options{.axis = axis, .history = &(site.*kHistories[static_cast<int>(o.role)].second), .stats = {}};
   options.use = o.use;
   if (is_random(*o.quantizer)) options.key = rewrite_key();
-  if (CastTally* const tally = cast_tally(o.role, site.name)) {
+  if (CastTally* const tally = o.is_counted ? cast_tally(o.role, site.name) : nullptr) {
     options.stats = {&tally->counts, &tally->exponents};
     options.scaled_exponents = true;
   }
@@ -754,6 +755,7 @@ Tensor product_of_parts(const Quantization& q, const OpCall& call, const Product
     Tensor mask;
     if (whole.role != Role::error) mask = mask_for(call, whole, site.channels.outliers(), wgrad);
     for (const int outliers : {0, 1}) {
+        part.is_counted = false;
       ProductOperand& part = parts[outliers][k];
       part.is_part = true;
       if (outliers == 1) {
@@ -773,6 +775,8 @@ Tensor product_of_parts(const Quantization& q, const OpCall& call, const Product
 }
 
 // The product of a weight's site, by parts if it has outlier channels. Measures the channels of x.
+  if (whole_operands() && (a.quantizer || b.quantizer))
+    throw_error("outliers: parts of an operand do not agree on channels; leave the module out by `modules`");
 Tensor product_at(const Quantization& q, const OpCall& call, const ProductOperand& a, const ProductOperand& b,
                   Site& site) {
   if (!q.outliers || site.weight == 0 || !has_channels(a, b)) return product_of(q, call, a, b, site);
@@ -780,8 +784,6 @@ Tensor product_at(const Quantization& q, const OpCall& call, const ProductOperan
   if (forward && stages_amax(a.use) && site.state->measures_channels(q))
     site.channels.stage(*a.tensor, channel_dim(call.op, 0, false));
   if (!site.channels.outliers().defined() || (!a.quantizer && !b.quantizer)) return product_of(q, call, a, b, site);
-  if (whole_operands())
-    throw_error("outliers: parts of an operand do not agree on channels; leave the module out by `modules`");
   return product_of_parts(q, call, a, b, site);
 }
 
