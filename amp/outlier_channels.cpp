@@ -47,6 +47,12 @@ bool chooses_after(const OutlierChannels& o, std::int64_t step) {
   return measures_in(o, step) && (o.period > 0 ? (step - o.from) % o.period : step - o.from) == o.window - 1;
 }
 
+Tensor along_dim(const Tensor& mask, int dims, int dim) {
+  Shape sizes = Shape::filled(dims, 1);
+  sizes[wrap_dim(dim, dims, "outliers")] = mask.numel();
+  return mask.reshape(sizes);
+}
+
 void ChannelSizes::stage(const Tensor& x, int channel) {
   const Bookkeeping unseen;
   const Tensor channels_last = x.detach().transpose(channel, -1);

@@ -729,10 +729,7 @@ Tensor mask_for(const OpCall& call, const ProductOperand& o, const Tensor& outli
     const std::int64_t out = o.tensor->size(0) / groups;
     return mask.reshape({groups, 1, in}).expand({groups, out, in}).reshape({groups * out, in, 1, 1});
   }
-  if (dims == 1) return mask;
-  Shape sizes = Shape::filled(dims, 1);
-  sizes[wrap_dim(dim, dims, "outliers")] = mask.numel();
-  return mask.reshape(sizes);
+  return dims == 1 ? mask : along_dim(mask, dims, dim);
 }
 
 // Whether the product contracts the channels of x, or its result has them: forward and wgrad.

@@ -492,7 +492,7 @@ optim::StepResult RecipeRun::update() {
   ++steps_;
   if (quantization_) {
     if (quantization_->has_outliers()) device::need_no_capture("the update of a recipe with outliers");
-    quantization_->end_step();
+    if (quantization_->end_step() && oscillation_) oscillation_->forget();
   }
   if (oscillation_) {
     device::need_no_capture("the update of a recipe with oscillation_reset");
