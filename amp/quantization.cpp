@@ -752,10 +752,10 @@ Tensor product_of_parts(const Quantization& q, const OpCall& call, const Product
     Tensor mask;
     if (whole.role != Role::error) mask = mask_for(call, whole, site.channels.outliers(), wgrad);
     for (const int outliers : {0, 1}) {
-        part.is_counted = false;
       ProductOperand& part = parts[outliers][k];
       part.is_part = true;
       if (outliers == 1) {
+        part.is_counted = false;
         part.channel.reset();
         part.quantizer = whole.quantizer && wider ? &*wider : nullptr;
       }
@@ -772,11 +772,11 @@ Tensor product_of_parts(const Quantization& q, const OpCall& call, const Product
 }
 
 // The product of a weight's site, by parts if it has outlier channels. Measures the channels of x.
-  if (whole_operands() && (a.quantizer || b.quantizer))
-    throw_error("outliers: parts of an operand do not agree on channels; leave the module out by `modules`");
 Tensor product_at(const Quantization& q, const OpCall& call, const ProductOperand& a, const ProductOperand& b,
                   Site& site) {
   if (!q.outliers || site.weight == 0 || !has_channels(a, b)) return product_of(q, call, a, b, site);
+  if (whole_operands() && (a.quantizer || b.quantizer))
+    throw_error("outliers: parts of an operand do not agree on channels; leave the module out by `modules`");
   const bool forward = b.role == Role::weight;
   if (forward && stages_amax(a.use) && site.state->measures_channels(q))
     site.channels.stage(*a.tensor, channel_dim(call.op, 0, false));
@@ -821,7 +821,7 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   RewriteContext& context = rewrite_context();
   if (context.recorded || in_checkpoint())
     if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy) ||
-        (q.outliers && by_chance(q.outliers->quantizer)))
+        (q.outliers && site.channels.outliers().defined() && by_chance(q.outliers->quantizer)))
       context.backward_key = rewrite_key();
   std::optional<Accumulator> how = q.accumulator ? q.accumulator : current_accumulator();
   if (q.accumulator && how->rounding.mode == RoundingMode::stochastic) how->key = rewrite_key();

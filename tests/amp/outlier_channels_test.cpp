@@ -14,6 +14,7 @@
 #include "../../amp/cast_stats.h"
 #include "../../amp/operand_bits.h"
 #include "../../amp/recipe.h"
+#include "../../amp/whole_operands.h"
 #include "../../inspect/shadow.h"
 #include "../../nn/activation.h"
 #include "../../nn/conv.h"
@@ -283,9 +284,6 @@ TEST_CASE("outlier channels: equal ones by their order, at least one, none of si
   channels.take_staged();
   channels.choose({.share = 0.01});
   CHECK(channels.outliers().to(DType::f64).to_vector<double>() == std::vector<double>{0, 1, 1, 0, 1, 0});
-}
-
-namespace {
   channels.stage(from_data(std::vector<double>{0, 0, 3, 0, 0, 0}, {6}));
   channels.take_staged();
   CHECK(channels.choose({.share = 0.5}));
@@ -337,6 +335,9 @@ TEST_CASE("outlier channels: parts of an operand are refused from the first call
       std::make_shared<amp::WholeOperands>(amp::WholeOperands{.x = x, .weight = net.weight, .dy = {}}));
   CHECK(message_of([&] { run.forward([&] { return net(x).sum(); }); }).find("parts of an operand do not agree") !=
         std::string::npos);
+}
+
+namespace {
 
 struct Trained {
   nn::Sequential net{nn::Linear(16, 24), nn::ReLU(), nn::Linear(24, 8)};
@@ -369,19 +370,29 @@ Recipe refreshed() {
 }  // namespace
 
 TEST_CASE("outlier channels: before they are chosen no bit differs, and then the loss is another one") {
-  Recipe without = refreshed();
-  without.quantization->outliers.reset();
-  for (const int steps : {3, 4}) {
-    CAPTURE(steps);
-    default_generator().manual_seed(4);
-    Trained plain(without);
-    plain.steps(0, steps);
-    default_generator().manual_seed(4);
-    Trained with(refreshed());
-    with.steps(0, steps);
-    CHECK_FALSE(chosen(with.run).empty());
-    CHECK(same_bits(plain.net.named_parameters()[0].second, with.net.named_parameters()[0].second) == (steps == 3));
-  }
+  for (const bool at_random : {false, true})
+    for (const int steps : {3, 4}) {
+      CAPTURE(at_random);
+      CAPTURE(steps);
+      // At random only the outliers' quantizer draws, and a step draws after it.
+      Recipe r = refreshed();
+      if (at_random) {
+        r.quantization->wgrad_dy->rounding.mode = RoundingMode::nearest_even;
+        r.quantization->outliers->quantizer->rounding.mode = RoundingMode::stochastic;
+      }
+      Recipe without = r;
+      without.quantization->outliers.reset();
+      default_generator().manual_seed(4);
+      Trained plain(without);
+      plain.steps(0, steps);
+      const double drawn = rand({}).item();
+      default_generator().manual_seed(4);
+      Trained with(r);
+      with.steps(0, steps);
+      CHECK_FALSE(chosen(with.run).empty());
+      CHECK(same_bits(plain.net.named_parameters()[0].second, with.net.named_parameters()[0].second) == (steps == 3));
+      if (steps == 3) CHECK(rand({}).item() == drawn);
+    }
 }
 
 TEST_CASE("outlier channels: resumed and observed runs have the same bits") {
