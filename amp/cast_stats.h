@@ -25,7 +25,8 @@ struct CastTally {
   double overflow_percent() const;
 };
 
-// By role and layer: the text of a SiteName.
+// By role and layer: the text of a SiteName. Of a product with outlier channels it has the casts by the product's own
+// quantizers, to which the outliers are zeros, and not those by the outliers' quantizer.
 using CastStatsTable = std::map<std::pair<Role, std::string>, CastTally>;
 void add(CastStatsTable& to, const CastStatsTable& from);
 // The sum over all layers.

@@ -24,9 +24,9 @@ double first_of(std::initializer_list<const std::optional<Quantizer>*> quantizer
 
 // Of an operand that has these bits in all but the outlier channels. dy of wgrad is read in both ways: by the share of
 // the products.
-double with_outliers(const Quantization& q, const std::optional<Quantizer>& operand, double others) {
+double with_outliers(const Quantization& q, const std::optional<Quantizer>& operand, double others, double plain) {
   if (!q.outliers || !operand) return others;
-  const double outliers = q.outliers->quantizer ? bits_per_number(*q.outliers->quantizer) : 32;
+  const double outliers = q.outliers->quantizer ? bits_per_number(*q.outliers->quantizer) : plain;
   return q.outliers->share * outliers + (1 - q.outliers->share) * others;
 }
 
@@ -37,12 +37,12 @@ double operand_bits(const Recipe& recipe) {
   if (!recipe.quantization) return plain;
   const Quantization& q = *recipe.quantization;
   double sum = 0;
-  sum += with_outliers(q, q.forward_x, first_of({&q.forward_x, &q.result}, plain));
-  sum += with_outliers(q, q.forward_w, first_of({&q.forward_w, &q.weight}, plain));
+  sum += with_outliers(q, q.forward_x, first_of({&q.forward_x, &q.result}, plain), plain);
+  sum += with_outliers(q, q.forward_w, first_of({&q.forward_w, &q.weight}, plain), plain);
   sum += first_of({&q.dgrad_dy, &q.result}, plain);
   sum += first_of({&q.dgrad_w, &q.weight}, plain);
-  sum += with_outliers(q, q.wgrad_x, first_of({&q.wgrad_x, &q.result}, plain));
-  sum += with_outliers(q, q.wgrad_dy, first_of({&q.wgrad_dy, &q.result}, plain));
+  sum += with_outliers(q, q.wgrad_x, first_of({&q.wgrad_x, &q.result}, plain), plain);
+  sum += with_outliers(q, q.wgrad_dy, first_of({&q.wgrad_dy, &q.result}, plain), plain);
   return sum / 6;
 }
 

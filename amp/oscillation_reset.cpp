@@ -40,9 +40,7 @@ Tensor rounded_weight(const QuantizationState& state, const Tensor& weight, cons
     return fake_quantize(value, q, {.axis = axis});
   const Tensor mask = (*site)->channels.outliers().to(value.device());
   if (mask.numel() != value.size(axis)) return value;  // a convolution in groups
-  Shape sizes = Shape::filled(value.dim(), 1);
-  sizes[axis] = mask.numel();
-  const Tensor outliers = mask.reshape(sizes);
+  const Tensor outliers = along_dim(mask, value.dim(), axis);
   return where(outliers, value, fake_quantize(where(outliers, 0, value), q, {.axis = axis}));
 }
 

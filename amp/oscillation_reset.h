@@ -35,8 +35,8 @@ void check_valid(const OscillationReset& options);
 // Watches the weights of a model's Linear layers along their inputs and of its Conv2d layers along their input channels
 // (where blocks of scales divide them), as far as a quantizer of forward_w rounds them. Rounded is the weight with its
 // full precision: the master if there is one. Outlier channels are left alone, as are convolutions in groups that have
-// some. It costs four numbers of f32 for each weight in a window. Nothing is
-// observed or recorded but the write of a weight that is reset.
+// some. It costs four numbers of f32 for each weight in a window. Nothing is observed or recorded but the write of a
+// weight that is reset.
 class OscillationWatch : Pinned {
  public:
   // Error if the model has no such layer.
@@ -44,7 +44,7 @@ class OscillationWatch : Pinned {
 
   // After update number `updates` of the run, counted from 1.
   void after_update(std::int64_t updates, const QuantizationState& state, optim::Optimizer& optimizer);
-  // The quantizers change: a window that has begun is dropped.
+  // The quantizers or the outlier channels change: a window that has begun is dropped.
   void forget() { watched_.clear(); }
 
   std::int64_t resets() const { return resets_; }    // of weights, in all windows

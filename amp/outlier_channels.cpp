@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "../core/ops/ops.h"
@@ -47,11 +47,18 @@ bool chooses_after(const OutlierChannels& o, std::int64_t step) {
   return measures_in(o, step) && (o.period > 0 ? (step - o.from) % o.period : step - o.from) == o.window - 1;
 }
 
+Tensor along_dim(const Tensor& mask, int dims, int dim) {
+  Shape sizes = Shape::filled(dims, 1);
+  sizes[wrap_dim(dim, dims, "outliers")] = mask.numel();
+  return mask.reshape(sizes);
+}
+
 void ChannelSizes::stage(const Tensor& x, int channel) {
   const Bookkeeping unseen;
   const Tensor channels_last = x.detach().transpose(channel, -1);
   const Tensor rows = channels_last.reshape({-1, x.size(channel)}).to(DType::f64);
-  stage(cast(cast(sqrt(sum(square(rows), {0})), DType::f32), DType::f64).to(Device::cpu()));
+  const Tensor norms = cast(cast(sqrt(sum(square(rows), {0})), DType::f32), DType::f64).to(Device::cpu());
+  if (std::ranges::all_of(norms.to_vector<double>(), [](double norm) { return std::isfinite(norm); })) stage(norms);
 }
 
 void ChannelSizes::stage(const Tensor& sizes) {
@@ -70,20 +77,21 @@ void ChannelSizes::take_staged() {
   staged_ = Tensor();
 }
 
-void ChannelSizes::choose(const OutlierChannels& options) {
-  if (!sizes_.defined()) return;
+bool ChannelSizes::choose(const OutlierChannels& options) {
+  if (!sizes_.defined()) return false;
   const Bookkeeping unseen;
-  std::vector<double> sizes = sizes_.to_vector<double>();
-  for (double& size : sizes)
-    if (std::isnan(size)) size = std::numeric_limits<double>::infinity();
+  const std::vector<double> sizes = std::exchange(sizes_, Tensor()).to_vector<double>();
   std::vector<std::int64_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater(), [&](std::int64_t c) { return sizes[static_cast<std::size_t>(c)]; });
-  const std::int64_t wanted = std::llround(options.share * static_cast<double>(sizes.size()));
-  outliers_ = zeros({std::ssize(sizes)}, {.dtype = DType::bool_});
-  for (std::int64_t i = 0; i < std::max<std::int64_t>(1, wanted); ++i)
+  const auto wanted = std::llround(options.share * static_cast<double>(sizes.size()));
+  const auto above_zero = std::ranges::count_if(sizes, [](double size) { return size > 0; });
+  if (above_zero == 0) return false;
+  const Tensor before = std::exchange(outliers_, zeros({std::ssize(sizes)}, {.dtype = DType::bool_}));
+  for (std::int64_t i = 0; i < std::clamp<std::int64_t>(wanted, 1, above_zero); ++i)
     outliers_.narrow(0, order[static_cast<std::size_t>(i)], 1).fill_(1);
-  sizes_ = Tensor();
+  const auto numbers = [](const Tensor& mask) { return mask.to(DType::f64).to_vector<double>(); };
+  return !before.defined() || numbers(before) != numbers(outliers_);
 }
 
 void ChannelSizes::add_to(StateDict& state) const {

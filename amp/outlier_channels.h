@@ -16,8 +16,9 @@
 
 namespace gradual::amp {
 
-// In the steps [from, from + window) the sizes of the channels of each x are measured: the sum of the norms that a
-// channel has in each call of forward. From step from + window on the largest ones are outliers. Theirs for language
+// In the steps [from, from + window) of the training the sizes of the channels of each x are measured: the sum of the
+// norms that a channel has in each call of forward whose norms are all finite. From step from + window on the largest
+// ones are outliers, and they stay so in later phases of a schedule until others are chosen. Theirs for language
 // models: 10% of the channels, by steps 501 to 550 of 12,505, in MXFP8.
 struct OutlierChannels {
   double share = 0.1;  // of the channels, rounded to a number of at least 1; above 0 and below 1
@@ -37,19 +38,26 @@ std::string describe(const OutlierChannels& options);
 bool measures_in(const OutlierChannels& options, std::int64_t step);
 bool chooses_after(const OutlierChannels& options, std::int64_t step);
 
+// A mask of channels [n] shaped to a tensor of `dims` dims with the channels along `dim`: 1 along the others.
+Tensor along_dim(const Tensor& mask, int dims, int dim);
+
 // The channels of the x of one product. Sizes are f64 sums of norms that are rounded to f32, so that the sum of shards
 // is the same in any order as long as sizes lie within a factor of 2^29 / calls of each other.
 class ChannelSizes {
  public:
-  // Stages the norms of a call's channels, which lie along the dim `channel`.
+  // Stages the norms of a call's channels, which lie along the dim `channel`. Nothing, if one is not finite: a loss
+  // scale may skip the step.
   void stage(const Tensor& x, int channel);
   // Stages sizes of another shard. Error for another number of channels.
   void stage(const Tensor& sizes);
   const Tensor& staged() const { return staged_; }  // f64 [channels]; undefined: none
   void forget_staged() { staged_ = Tensor(); }
   void take_staged();
-  // Makes the largest of them outliers; of equal ones the first. Begins anew. Without sizes nothing changes.
-  void choose(const OutlierChannels& options);
+  // Makes the largest of them outliers; of equal ones the first. Sizes of 0 are none, and if all are 0, or there are
+  // no sizes, nothing changes. Begins anew. True if the outliers are others than before.
+  bool choose(const OutlierChannels& options);
+  // Begins anew without a choice.
+  void forget_sizes() { sizes_ = Tensor(); }
   // bool [channels]; undefined: none yet.
   const Tensor& outliers() const { return outliers_; }
 

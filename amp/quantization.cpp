@@ -37,6 +37,7 @@ struct ProductOperand {
   std::optional<Tensor> saved = {};      // the scale of what forward saved as codes
   std::optional<int> channel = {};       // the dim of the channels that are scaled (Quantization::smooth)
   bool is_part = false;                  // outlier channels, or the others
+  bool is_counted = true;                // in the statistics of casts
 };
 
 // The roles determine which of the three products it is; other combinations occur only in gradients of gradients.
@@ -89,7 +90,7 @@ QuantizeOptions rounding_of(const ProductOperand& o, int axis, Site& site) {
   QuantizeOptions options{.axis = axis, .history = &(site.*kHistories[static_cast<int>(o.role)].second), .stats = {}};
   options.use = o.use;
   if (is_random(*o.quantizer)) options.key = rewrite_key();
-  if (CastTally* const tally = cast_tally(o.role, site.name)) {
+  if (CastTally* const tally = o.is_counted ? cast_tally(o.role, site.name) : nullptr) {
     options.stats = {&tally->counts, &tally->exponents};
     options.scaled_exponents = true;
   }
@@ -728,10 +729,7 @@ Tensor mask_for(const OpCall& call, const ProductOperand& o, const Tensor& outli
     const std::int64_t out = o.tensor->size(0) / groups;
     return mask.reshape({groups, 1, in}).expand({groups, out, in}).reshape({groups * out, in, 1, 1});
   }
-  if (dims == 1) return mask;
-  Shape sizes = Shape::filled(dims, 1);
-  sizes[wrap_dim(dim, dims, "outliers")] = mask.numel();
-  return mask.reshape(sizes);
+  return dims == 1 ? mask : along_dim(mask, dims, dim);
 }
 
 // Whether the product contracts the channels of x, or its result has them: forward and wgrad.
@@ -757,6 +755,7 @@ Tensor product_of_parts(const Quantization& q, const OpCall& call, const Product
       ProductOperand& part = parts[outliers][k];
       part.is_part = true;
       if (outliers == 1) {
+        part.is_counted = false;
         part.channel.reset();
         part.quantizer = whole.quantizer && wider ? &*wider : nullptr;
       }
@@ -776,12 +775,12 @@ Tensor product_of_parts(const Quantization& q, const OpCall& call, const Product
 Tensor product_at(const Quantization& q, const OpCall& call, const ProductOperand& a, const ProductOperand& b,
                   Site& site) {
   if (!q.outliers || site.weight == 0 || !has_channels(a, b)) return product_of(q, call, a, b, site);
+  if (whole_operands() && (a.quantizer || b.quantizer))
+    throw_error("outliers: parts of an operand do not agree on channels; leave the module out by `modules`");
   const bool forward = b.role == Role::weight;
   if (forward && stages_amax(a.use) && site.state->measures_channels(q))
     site.channels.stage(*a.tensor, channel_dim(call.op, 0, false));
   if (!site.channels.outliers().defined() || (!a.quantizer && !b.quantizer)) return product_of(q, call, a, b, site);
-  if (whole_operands())
-    throw_error("outliers: parts of an operand do not agree on channels; leave the module out by `modules`");
   return product_of_parts(q, call, a, b, site);
 }
 
@@ -822,7 +821,7 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   RewriteContext& context = rewrite_context();
   if (context.recorded || in_checkpoint())
     if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy) ||
-        (q.outliers && by_chance(q.outliers->quantizer)))
+        (q.outliers && site.channels.outliers().defined() && by_chance(q.outliers->quantizer)))
       context.backward_key = rewrite_key();
   std::optional<Accumulator> how = q.accumulator ? q.accumulator : current_accumulator();
   if (q.accumulator && how->rounding.mode == RoundingMode::stochastic) how->key = rewrite_key();

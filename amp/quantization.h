@@ -175,8 +175,10 @@ class QuantizationState : Pinned {
   bool has_outliers() const;
   // Whether the running step measures the channels of a product.
   bool measures_channels(const Quantization& of_product) const;
-  // After the update of a step: outlier channels that its numbers decide are chosen.
-  void end_step();
+  // After the update of a step: outlier channels that its numbers decide are chosen. True if some have changed. A
+  // RecipeRun counts each call of its update(): updates that its loss scale skips, and phases without outliers, too.
+  bool end_step();
+  void set_ended_steps(std::int64_t steps) { ended_steps_ = steps; }
 
   // What the calls that come are for. It decides what they do to the histories.
   enum class Purpose : std::uint8_t {

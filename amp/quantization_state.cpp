@@ -108,7 +108,8 @@ void QuantizationState::take_histories(const QuantizationState& other) {
   for (const auto& theirs : other.sites_) {
     Site& mine = find(theirs->name);
     const auto outliers = [](const Site& s) { return s.quantization ? s.quantization->outliers : std::nullopt; };
-    if (outliers(mine) == outliers(*theirs)) mine.channels = theirs->channels;
+    mine.channels = theirs->channels;
+    if (outliers(mine) != outliers(*theirs)) mine.channels.forget_sizes();
     if (!mine.quantization || !theirs->quantization || alone(*mine.quantization) != alone(*theirs->quantization))
       continue;
     for (const auto& [name, history] : kHistories) mine.*history = (*theirs).*history;
@@ -145,11 +146,13 @@ bool QuantizationState::measures_channels(const Quantization& of_product) const 
   return of_product.outliers && measures_in(*of_product.outliers, ended_steps_);
 }
 
-void QuantizationState::end_step() {
+bool QuantizationState::end_step() {
+  bool changed = false;
   for (const auto& s : sites_)
     if (s->quantization && s->quantization->outliers && chooses_after(*s->quantization->outliers, ended_steps_))
-      s->channels.choose(*s->quantization->outliers);
+      changed = s->channels.choose(*s->quantization->outliers) || changed;
   ++ended_steps_;
+  return changed;
 }
 
 void QuantizationState::end_forward() {

@@ -490,9 +490,9 @@ optim::StepResult RecipeRun::update() {
   if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
   optimizer_->zero_grad();
   ++steps_;
-  if (quantization_ && quantization_->has_outliers()) {
-    device::need_no_capture("the update of a recipe with outliers");
-    quantization_->end_step();
+  if (quantization_) {
+    if (quantization_->has_outliers()) device::need_no_capture("the update of a recipe with outliers");
+    if (quantization_->end_step() && oscillation_) oscillation_->forget();
   }
   if (oscillation_) {
     device::need_no_capture("the update of a recipe with oscillation_reset");
@@ -556,6 +556,8 @@ void RecipeRun::load_state_dict(const StateDict& state) {
   enter_phase();
   if (oscillation_) oscillation_->load_state_dict(state.sub("oscillation"));
   quantization_->load_state_dict(state.sub("quantization"));
+  // A phase without outliers stores no count.
+  if (counts_steps(recipe_)) quantization_->set_ended_steps(steps_);
   for (const auto& [name, param] : model_.named_parameters()) optimizer_->keep_master(param);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../amp/quantized_run.h"
 #include "../amp/site_name.h"
 #include "../core/support/message_text.h"
 #include "findings.h"
@@ -489,6 +490,12 @@ std::vector<LossShare> loss_shares(const Shadow& shadow) {
   }
   for (LossShare& s : all) s.share = sum > 0 ? s.share / sum : 0;
   return all;
+}
+
+std::optional<amp::Quantization> resolved_quantization(const amp::Recipe& recipe, nn::Module& model) {
+  std::optional<amp::Quantization> resolved = recipe.quantization;
+  if (resolved) amp::name_layers(*resolved, model);
+  return resolved;
 }
 
 std::vector<Finding> diagnose(const Evidence& e) {

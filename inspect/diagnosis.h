@@ -51,6 +51,9 @@ struct LossShare {
 // The evidence from a run.
 struct Evidence {
   const amp::Recipe* recipe = nullptr;
+  // Its quantisation, whose modules "first" and "last" are paths of the model (resolved_quantization()). Unset: as the
+  // recipe has it.
+  std::optional<amp::Quantization> quantization = {};
   bool fp32_fails = false;   // fp32, too, diverges or learns nothing
   bool trains = false;       // the training loss falls as in fp32: only evaluation is worse
   std::int64_t steps = 0;    // all steps
@@ -121,6 +124,9 @@ std::string cause_text(Cause cause, const std::vector<std::string>& operands);
 
 // The parts of a step's errors, from a shadow with attribution that has observed it.
 std::vector<LossShare> loss_shares(const class Shadow& shadow);
+
+// The recipe's quantisation in this model: its modules "first" and "last" are paths. Unset: nothing is quantised.
+std::optional<amp::Quantization> resolved_quantization(const amp::Recipe& recipe, nn::Module& model);
 
 // The most likely cause first; empty if no evidence explains a failure.
 std::vector<Finding> diagnose(const Evidence& evidence);

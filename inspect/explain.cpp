@@ -39,6 +39,7 @@ struct Collector::Impl {
   std::vector<Scalar> scalars = {};
   std::vector<std::string> layers = {};
   LayerNames names = {};
+  std::optional<amp::Quantization> quantization = {};
   std::optional<GradientCheck> gradients = {};
 
   std::int64_t steps() const { return std::ssize(losses); }
@@ -311,6 +312,7 @@ class Explanation {
     e.scalars = first_pass_.scalars;
     e.layers = first_pass_.layers;
     e.names = first_pass_.names;
+    e.quantization = first_pass_.quantization;
     e.first = observed(0, 0);
     const auto skip = std::ranges::find(first_pass_.skipped, true);
     if (result_.step >= 0) e.bad = observed(result_.step - 1, result_.step);
@@ -408,6 +410,7 @@ bool Collector::step(amp::RecipeRun& run, const std::function<Tensor()>& loss) {
   if (step == 0) {
     for (const auto& [path, module] : run.model().named_modules()) pass.layers.push_back(path);
     pass.names = LayerNames(run.model());
+    pass.quantization = resolved_quantization(pass.recipe, run.model());
   }
   pass.scales.push_back(run.loss_scale());
   std::optional<amp::RunStep> done;

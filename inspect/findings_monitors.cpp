@@ -22,6 +22,8 @@ constexpr double kChanged = 0.02;     // of the tokens
 constexpr double kMoved = 0.25;       // of a logit
 constexpr double kWeak = 0.01;        // of a severity: a sure finding with an equal trial comes first
 
+std::string router_of(const std::string& mixture) { return mixture.empty() ? "router" : mixture + ".router"; }
+
 // The quantisation of a layer's products; null: none.
 const amp::Quantization* quantization_of(const Evidence& e, const amp::QuantizationState& state,
                                          const std::string& layer) {
@@ -42,7 +44,8 @@ struct LargeChannels {
 };
 LargeChannels large_channels(const ActivationRow& row) {
   std::vector<double> squares = row.features;
-  if (squares.size() < kChannels) return {};
+  const auto is_finite = [](double s) { return std::isfinite(s); };
+  if (squares.size() < kChannels || !std::ranges::all_of(squares, is_finite)) return {};
   std::ranges::sort(squares);
   const auto largest = squares.end() - static_cast<std::ptrdiff_t>(kFew * static_cast<double>(squares.size()));
   const auto smallest = std::ranges::upper_bound(squares, 0.0);
@@ -64,13 +67,17 @@ Finding finding_of(const Evidence& e, Cause cause, const std::string& site) {
   return f;
 }
 
-// The layer whose large channels are the largest.
+// The layer whose large channels are the largest. Its cure changes the recipe's own quantisation: it reaches neither
+// layers that have another by `modules` nor later phases of a schedule.
 Found of_outlier_channels(const Evidence& e, const amp::QuantizationState& state) {
+  if (!e.recipe->schedule.empty()) return {};
   const ActivationRow* worst = nullptr;
   LargeChannels most;
   for (const ActivationRow& row : e.late->activations) {
     const amp::Quantization* const q = quantization_of(e, state, row.layer);
-    if (row.operand != kLayerInput || !q || q->outliers || !q->forward_x || !shares_scales(*q->forward_x)) continue;
+    if (row.operand != kLayerInput || q != &state.quantization() || q->outliers || !q->forward_x ||
+        !shares_scales(*q->forward_x))
+      continue;
     const LargeChannels large = large_channels(row);
     const bool few = static_cast<double>(large.count) <= kFew * static_cast<double>(row.features.size());
     if (large.count == 0 || !few || large.ratio <= most.ratio) continue;
@@ -81,10 +88,11 @@ Found of_outlier_channels(const Evidence& e, const amp::QuantizationState& state
   const std::size_t channels = worst->features.size();
   Finding f = finding_of(e, Cause::outlier_channels, worst->layer);
   f.operands = {"forward_x"};
+  const bool one = most.count == 1;
   f.sentence = fmt::format(
-      "{}: {} of the {} channels of x {} up to {:.3g} times as large as the median of the others, and "
-      "share scales with the others",
-      layer_text(e, worst->layer), most.count, channels, most.count == 1 ? "is" : "are", most.ratio);
+      "{}: {} of the {} channels of x {} {:.3g} times as large as the median of the others, and {} scales with them",
+      layer_text(e, worst->layer), most.count, channels, one ? "is" : "are up to", most.ratio,
+      one ? "shares" : "share");
   f.cures = {cures::outlier_channels(*e.recipe, static_cast<double>(most.count) / static_cast<double>(channels))};
   return f;
 }
@@ -92,12 +100,12 @@ Found of_outlier_channels(const Evidence& e, const amp::QuantizationState& state
 Found of_routes(const Evidence& e, const amp::QuantizationState& state) {
   const RouteRow* worst = nullptr;
   for (const RouteRow& row : e.late->routes) {
-    const amp::Quantization* const q = quantization_of(e, state, row.path + ".router");
+    const amp::Quantization* const q = quantization_of(e, state, router_of(row.path));
     if (!q || !(q->forward_x || q->forward_w) || !(row.changed.changed_share() > kChanged)) continue;
     if (!worst || row.changed.changed_share() > worst->changed.changed_share()) worst = &row;
   }
   if (!worst) return {};
-  const std::string router = worst->path.empty() ? "router" : worst->path + ".router";
+  const std::string router = router_of(worst->path);
   Finding f = finding_of(e, Cause::changed_routes, router);
   f.sentence = fmt::format("{}: {} of the tokens go to other experts than in f64", layer_text(e, router),
                            percent(worst->changed.changed_share()));
@@ -125,7 +133,7 @@ Found of_logits(const Evidence& e, const amp::QuantizationState& state) {
   if (!worst) return {};
   Finding f = finding_of(e, Cause::attention_logits, worst->layer);
   f.sentence = fmt::format(
-      "{}: its largest logit is {:.3g}, and rounding q and k moves it by up to {:.2g}; the "
+      "{}: its largest logit is {:.3g}, and rounding q and k moves it by about {:.2g}; the "
       "entropy of its probabilities is {:.2g}",
       layer_text(e, worst->layer), worst->largest_logit, most, worst->entropy());
   for (const char* operand : {"q", "k"}) {
@@ -141,7 +149,7 @@ Found of_logits(const Evidence& e, const amp::QuantizationState& state) {
 std::vector<Finding> of_monitors(const Evidence& e) {
   std::vector<Finding> found;
   if (!e.recipe->quantization || !e.late) return found;
-  const amp::QuantizationState state(*e.recipe->quantization);
+  const amp::QuantizationState state(e.quantization ? *e.quantization : *e.recipe->quantization);
   for (const auto rule : {of_outlier_channels, of_routes, of_logits})
     if (Found f = rule(e, state)) found.push_back(*std::move(f));
   return found;

@@ -210,7 +210,8 @@ int order_of(const inspect::Finding& f) {
 }
 
 // Two findings of one loss: where other scales undo half of what exact numbers do, or outlier channels in f32 nearly
-// all of it, these are its cause and come before it.
+// all of it, these are its cause and come before it. The loss of outlier channels is any finding of numbers of their
+// role at their site: of those that become 0, are clipped or rounded.
 void put_causes_first(std::vector<inspect::Finding>& findings) {
   constexpr double kNearlyAll = 0.97;
   for (auto f = findings.begin(); f != findings.end(); ++f) {

@@ -45,13 +45,20 @@ function sortable(table) {
     const n = parseFloat(t.replace(/^[<‹] ?/, ""));
     return isNaN(n) ? t : n;
   };
-  [...table.rows[0].cells].forEach((th, i) => th.addEventListener("click", () => {
+  const sortBy = (th, i) => {
     const down = th.getAttribute("aria-sort") !== "descending";
     for (const other of table.rows[0].cells) other.removeAttribute("aria-sort");
     th.setAttribute("aria-sort", down ? "descending" : "ascending");
     const sign = down ? -1 : 1;
     table.append(...[...table.rows].slice(1).sort((a, b) => sign * ascending(value(a, i), value(b, i))));
-  }));
+  };
+  [...table.rows[0].cells].forEach((th, i) => {
+    th.tabIndex = 0;
+    th.addEventListener("click", () => sortBy(th, i));
+    th.addEventListener("keydown", event => {
+      if (event.key === "Enter") sortBy(th, i);
+    });
+  });
 }
 
 // About n round numbers from low to high.

@@ -160,6 +160,7 @@ inspect::Evidence Run::evidence() {
   for (const auto& [name, update] : updates_) e.updates.push_back(update);
   for (const auto& [path, module] : model_->named_modules()) e.layers.push_back(path);
   e.names = layer_names(*model_);
+  e.quantization = inspect::resolved_quantization(recipe_, *model_);
   if (const auto* exported = dynamic_cast<const pt2::ExportedModule*>(model_.get())) e.lines = exported->lines();
   return e;
 }

@@ -5,8 +5,12 @@ const digits = data.measure.share ? 2 : 4;
 const unit = data.measure.share ? "%" : "";
 const isHigherBetter = data.measure.better === "higher";
 const text = value => finite(value) ? (factor * value).toFixed(digits) + unit : "–";
-const half = value => finite(value) ? ` ± ${(factor * value).toFixed(digits)}` : "";
-const signed = value => (value >= 0 ? "+" : "−") + (factor * Math.abs(value)).toFixed(digits);
+const points = data.measure.share ? " pp" : "";  // of a difference of shares
+const size = value => (factor * value).toFixed(digits) + points;
+const half = value => finite(value) ? ` ± ${size(value)}` : "";
+const signed = value => (value >= 0 ? "+" : "−") + size(Math.abs(value));
+// Without chance between seeds or combinations nobody knows.
+const isChance = term => data.error_degrees && !term.holds;
 const mean = values => values.reduce((a, b) => a + b, 0) / values.length;
 const row = (tag, texts) => el("tr", {}, ...texts.map(t => t instanceof Element ? t : el(tag, {}, t)));
 const nameOf = term => term.factors.join(" × ");
@@ -18,7 +22,7 @@ function fillHeader() {
   const better = isHigherBetter ? "higher is better" : "lower is better";
   byId("subtitle").textContent = `${counted(data.combinations.length, "combination")} of ${
       counted(data.factors.length, "factor")}, ${counted(seeds, "seed")}; ${data.measure.name}, ${better}; mean ${
-      text(data.mean)}`;
+      text(data.mean)}${data.measure.share ? "; pp are percentage points" : ""}`;
   const warnings = [];
   if (data.diverged) warnings.push(`${counted(data.diverged, "training")} diverged.`);
   if (data.replaced)
@@ -86,7 +90,7 @@ function mainChart(term) {
 
 function fillMains() {
   for (const term of data.terms.filter(t => t.factors.length === 1)) {
-    const about = `share ${(100 * term.share).toFixed(1)}%` + (term.holds ? "" : ", within chance");
+    const about = `share ${(100 * term.share).toFixed(1)}%` + (isChance(term) ? ", within chance" : "");
     byId("mains").append(
         el("div", {class: "panel"}, el("h3", {}, nameOf(term)), el("p", {}, about), mainChart(term)));
   }
@@ -98,7 +102,7 @@ function fillCells(term) {
   const most = Math.max(...term.effects.map(e => Math.abs(e.effect))) || 1;
   const cell = (effect, i, j) => {
     const good = (effect.effect > 0) === isHigherBetter;
-    const strength = Math.round(45 * Math.abs(effect.effect) / most);
+    const strength = isChance(term) ? 0 : Math.round(45 * Math.abs(effect.effect) / most);
     const td = el("td", {}, `${text(effect.mean)} (${signed(effect.effect)}${half(effect.half)})`);
     td.style.background = `color-mix(in srgb, var(${good ? "--c2" : "--c4"}) ${strength}%, transparent)`;
     return hover(td, `${rows[i]}, ${columns[j]}\nmean ${text(effect.mean)}\nadds ${signed(effect.effect)}${
@@ -113,7 +117,7 @@ function fillCells(term) {
       `Each cell has the mean, and in brackets what the two choices do together beyond the sum of what each does ` +
       `alone, with its 95% interval; green is better. ` +
       `This interaction has ${(100 * term.share).toFixed(1)}% of all squares` +
-      (term.holds ? "." : ", within chance.");
+      (isChance(term) ? ", within chance." : ".");
 }
 
 function fillInteractions() {
@@ -133,7 +137,7 @@ function fillCombinations() {
   const head = row("th", [...data.factors.map(f => f.name), "mean", "± 95%", ...seeds]);
   const sign = isHigherBetter ? -1 : 1;
   const sorted = [...data.combinations].sort((a, b) => sign * (mean(a.values) - mean(b.values)));
-  const interval = finite(data.combination_half) ? (factor * data.combination_half).toFixed(digits) : "–";
+  const interval = finite(data.combination_half) ? size(data.combination_half) : "–";
   const lines = sorted.map(c => row("td", [...c.levels, text(mean(c.values)), interval, ...c.values.map(text)]));
   byId("combinations").append(head, ...lines);
   byId("combinations-note").textContent =

@@ -395,6 +395,7 @@ std::optional<std::vector<Finding>> explain(const MakeModel& make_model, const L
     for (std::size_t i = 0; i < checks.excluded.size(); ++i) sentence += (i == 0 ? ": " : "; ") + checks.excluded[i];
   }
   if (fp32) weigh(found, make_model, data, recipe, seed, options, result, *fp32);
+  else std::erase_if(found, [](const inspect::Finding& f) { return f.is_unproven(); });  // no trial will prove them
   if (options.stop && options.stop()) return {};
   std::vector<Finding> findings;
   for (const inspect::Finding& f : found) findings.push_back(from(f, recipe));

@@ -254,8 +254,7 @@ void outlier_channels(Instance& i, Draw& draw) {
   i.model.outlier_every = 4;
   i.model.outlier_size = draw.scale(30, 100) * (name == "e2m3" ? 4 : 1);
   quantise(i.recipe, Role::activation, scaled(name, PowerBlocks{.block = 32, .rule = ScaleRule::rceil}));
-  of_operand(i, Cause::outlier_channels, Role::activation, *i.recipe.quantization->forward_x, {"scaling"});
-  i.truth.causes.push_back(Cause::format_range);
+  of_operand(i, Cause::outlier_channels, Role::activation, *i.recipe.quantization->forward_x, {});
   i.truth.cured.quantization->outliers = amp::OutlierChannels{.share = 0.25, .window = 1};
   i.truth.specific.emplace_back("/quantization/outliers");
   i.truth.sites = {outlier_path(i)};

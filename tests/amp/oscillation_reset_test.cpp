@@ -107,6 +107,17 @@ TEST_CASE("oscillation reset: from a step on, and never without a window") {
   CHECK(Trained(recipe(std::nullopt)).run->oscillation() == nullptr);
 }
 
+TEST_CASE("oscillation reset: a window in which other outlier channels are chosen is dropped") {
+  Recipe r = recipe();
+  r.quantization->outliers = amp::OutlierChannels{.share = 0.12, .from = 10, .window = 1};
+  Trained t(r);
+  for (int k = 0; k < kOften.period + kOften.window; ++k) t.step();
+  CHECK(t.run->quantization()->sites().at(0)->channels.outliers().defined());
+  CHECK(t.run->oscillation()->windows() == 0);
+  for (int k = 0; k < kOften.period; ++k) t.step();
+  CHECK(t.run->oscillation()->windows() == 1);
+}
+
 TEST_CASE("oscillation reset: a master is reset, and its half parameter is the master rounded") {
   Recipe r = recipe();
   r.mode = amp::Mode::half;

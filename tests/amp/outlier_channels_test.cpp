@@ -7,11 +7,14 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "../../amp/cast_stats.h"
 #include "../../amp/operand_bits.h"
 #include "../../amp/recipe.h"
+#include "../../amp/whole_operands.h"
 #include "../../inspect/shadow.h"
 #include "../../nn/activation.h"
 #include "../../nn/conv.h"
@@ -262,22 +265,76 @@ TEST_CASE("outlier channels: the largest by their norms in the steps of a window
   }
 }
 
-TEST_CASE(
-    "outlier channels: equal ones by their order, NaN as the largest, at least one, and another number is refused") {
+TEST_CASE("outlier channels: equal ones by their order, at least one, none of size 0, and another number is refused") {
   amp::ChannelSizes channels;
-  channels.stage(from_data(std::vector<double>{1, 2, 2, 2, std::nan(""), 0}, {6}));
+  channels.stage(zeros({6}, {.dtype = DType::f64}));
+  channels.take_staged();
+  CHECK_FALSE(channels.choose({.share = 0.5}));
+  CHECK_FALSE(channels.outliers().defined());
+  channels.stage(from_data(std::vector<double>{1, 2, 2, 2, 3, 0}, {6}));
   CHECK(message_of([&] { channels.stage(zeros({5}, {.dtype = DType::f64})); }).find("5 channels now and had 6") !=
         std::string::npos);
   channels.take_staged();
-  channels.choose({.share = 0.5});
+  CHECK(channels.choose({.share = 0.5}));
   CHECK(channels.outliers().to(DType::f64).to_vector<double>() == std::vector<double>{0, 1, 1, 0, 1, 0});
-  channels.choose({.share = 0.5});  // nothing was measured since
+  CHECK_FALSE(channels.choose({.share = 0.5}));  // nothing was measured since
   CHECK(channels.outliers().to(DType::f64).to_vector<double>() == std::vector<double>{0, 1, 1, 0, 1, 0});
   channels.stage(from_data(std::vector<double>{1, 2, 3, 0, 0, 0}, {6}));
   channels.forget_staged();
   channels.take_staged();
   channels.choose({.share = 0.01});
   CHECK(channels.outliers().to(DType::f64).to_vector<double>() == std::vector<double>{0, 1, 1, 0, 1, 0});
+  channels.stage(from_data(std::vector<double>{0, 0, 3, 0, 0, 0}, {6}));
+  channels.take_staged();
+  CHECK(channels.choose({.share = 0.5}));
+  CHECK(channels.outliers().to(DType::f64).to_vector<double>() == std::vector<double>{0, 0, 1, 0, 0, 0});
+}
+
+TEST_CASE("outlier channels: a call with Inf or NaN, which a loss scale skips, decides nothing") {
+  for (const double bad : {HUGE_VAL, std::nan("")}) {
+    CAPTURE(bad);
+    nn::Linear net(16, 8);
+    Recipe r = recipe(all_operands(kNarrow), {.share = 0.12, .window = 3});
+    r.scaling.emplace();
+    RecipeRun run(r, net, optim::SGDOptions{.lr = 0});
+    for (int step = 0; step < 3; ++step) {
+      const Tensor x = with_large_channels({12, 16}, 1, static_cast<std::uint64_t>(step));
+      if (step == 0) x.narrow(1, 5, 1).mul_(bad);
+      CHECK(run.step([&] { return square(net(x)).mean(); }).result.skipped() == (step == 0));
+    }
+    CHECK(chosen(run) == std::vector<std::int64_t>{3, 8});
+  }
+}
+
+TEST_CASE("outlier channels: casts count those of the product's own quantizers once") {
+  nn::Linear net(16, 8, {.bias = false});
+  OutlierChannels outliers = kOneStep;
+  outliers.quantizer = kWide;
+  RecipeRun run(recipe(all_operands(kNarrow), outliers), net, optim::SGDOptions{.lr = 0});
+  const Tensor x = with_large_channels({32, 16}, 1, 1);
+  const auto casts = [&] {
+    amp::CastStatsTable table;
+    {
+      const amp::CastStatsScope scope(table);
+      run.step([&] { return square(net(x)).mean(); });
+    }
+    return table;
+  };
+  const amp::CastStatsTable before = casts();
+  REQUIRE(chosen(run) == std::vector<std::int64_t>{3, 8});
+  const amp::CastStatsTable after = casts();
+  REQUIRE(before.size() == 3);
+  for (const auto& [key, tally] : before) CHECK(after.at(key).counts.elements == tally.counts.elements);
+}
+
+TEST_CASE("outlier channels: parts of an operand are refused from the first call on") {
+  nn::Linear net(16, 8);
+  RecipeRun run(recipe(all_operands(kNarrowTensor), kOneStep), net, optim::SGDOptions{.lr = 0});
+  const Tensor x = with_large_channels({12, 16}, 1, 1);
+  const amp::WholeOperandsScope parts(
+      std::make_shared<amp::WholeOperands>(amp::WholeOperands{.x = x, .weight = net.weight, .dy = {}}));
+  CHECK(message_of([&] { run.forward([&] { return net(x).sum(); }); }).find("parts of an operand do not agree") !=
+        std::string::npos);
 }
 
 namespace {
@@ -313,19 +370,29 @@ Recipe refreshed() {
 }  // namespace
 
 TEST_CASE("outlier channels: before they are chosen no bit differs, and then the loss is another one") {
-  Recipe without = refreshed();
-  without.quantization->outliers.reset();
-  for (const int steps : {3, 4}) {
-    CAPTURE(steps);
-    default_generator().manual_seed(4);
-    Trained plain(without);
-    plain.steps(0, steps);
-    default_generator().manual_seed(4);
-    Trained with(refreshed());
-    with.steps(0, steps);
-    CHECK_FALSE(chosen(with.run).empty());
-    CHECK(same_bits(plain.net.named_parameters()[0].second, with.net.named_parameters()[0].second) == (steps == 3));
-  }
+  for (const bool at_random : {false, true})
+    for (const int steps : {3, 4}) {
+      CAPTURE(at_random);
+      CAPTURE(steps);
+      // At random only the outliers' quantizer draws, and a step draws after it.
+      Recipe r = refreshed();
+      if (at_random) {
+        r.quantization->wgrad_dy->rounding.mode = RoundingMode::nearest_even;
+        r.quantization->outliers->quantizer->rounding.mode = RoundingMode::stochastic;
+      }
+      Recipe without = r;
+      without.quantization->outliers.reset();
+      default_generator().manual_seed(4);
+      Trained plain(without);
+      plain.steps(0, steps);
+      const double drawn = rand({}).item();
+      default_generator().manual_seed(4);
+      Trained with(r);
+      with.steps(0, steps);
+      CHECK_FALSE(chosen(with.run).empty());
+      CHECK(same_bits(plain.net.named_parameters()[0].second, with.net.named_parameters()[0].second) == (steps == 3));
+      if (steps == 3) CHECK(rand({}).item() == drawn);
+    }
 }
 
 TEST_CASE("outlier channels: resumed and observed runs have the same bits") {

@@ -156,6 +156,45 @@ TEST_CASE("schedule: a run that is resumed in or before a phase has the bits of 
   }
 }
 
+namespace {
+
+// mxfp4 with outlier channels, as a recipe that a phase can name.
+Recipe with_outliers(const amp::OutlierChannels& outliers) {
+  Recipe r = amp::recipe("mxfp4");
+  r.name = fmt::format("outliers from {} every {}", outliers.from, outliers.period);
+  r.quantization->outliers = outliers;
+  amp::register_recipe(r);
+  return r;
+}
+
+// The outlier channels of the first product; empty: none.
+std::vector<double> outliers_of(const Trained& trained) {
+  const Tensor& mask = trained.run->quantization()->sites().at(0)->channels.outliers();
+  return mask.defined() ? mask.to(DType::f64).to_vector<double>() : std::vector<double>{};
+}
+
+}  // namespace
+
+TEST_CASE("schedule: outlier channels are chosen by the steps of the training, in phases without them too") {
+  const Recipe late = with_outliers({.share = 0.1, .from = 4, .window = 1});
+  const Trained trained(from_json(R"([{"from": 3, "recipe": ")" + late.name + R"("}])"));
+  trained.steps(0, 4);
+  CHECK(outliers_of(trained).empty());
+  trained.steps(4, 5);
+  CHECK(outliers_of(trained).size() == 32);
+
+  Recipe often = with_outliers({.share = 0.1, .window = 1, .period = 2});
+  const std::string name = often.name;
+  often.name = "interrupted";
+  often.schedule = from_json(R"([{"from": 1, "recipe": "mxfp8"}, {"from": 3, "recipe": ")" + name + R"("}])").schedule;
+  for (const int broken : {1, 2, 3, 4}) {
+    CAPTURE(broken);
+    const auto [whole, resumed] = whole_and_resumed(often, broken);
+    check_same(resumed, whole);
+    CHECK(outliers_of(resumed) == outliers_of(whole));
+  }
+}
+
 TEST_CASE("schedule: in a file, and what contradicts") {
   const Recipe r = from_json(R"([{"from": 3, "recipe": "fp32", "modules": ["a"]}, {"last": 0.25, "recipe": "mxfp8"}])");
   CHECK(r.schedule.size() == 2);

@@ -176,9 +176,10 @@ TEST_CASE(
   amp::Recipe resets = amp::recipe("tetrajet-v2");
   resets.name = "resets";
   resets.oscillation_reset = amp::OscillationReset{.period = 3, .window = 2, .ratio = 1.5};
-  // every second step, from the first one on
+  // every third step, before the resets' window begins
+  resets.quantization->outliers->from = 2;
   resets.quantization->outliers->window = 1;
-  resets.quantization->outliers->period = 2;
+  resets.quantization->outliers->period = 3;
   amp::register_recipe(resets);
   for (const char* recipe : {"measured", "resets"})
     for (const bool synchronized : {false, true}) {

@@ -5,7 +5,9 @@
 #include <gradual/inspect/diagnosis.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +16,9 @@ using inspect::Cause, inspect::Evidence, inspect::Finding;
 
 namespace {
 
-std::vector<Finding> found(const amp::Recipe& recipe, const std::function<void(inspect::ObservedStep&)>& seen) {
-  Evidence e{.recipe = &recipe, .steps = 10};
+std::vector<Finding> found(const amp::Recipe& recipe, const std::function<void(inspect::ObservedStep&)>& seen,
+                           const std::optional<amp::Quantization>& quantization = {}) {
+  Evidence e{.recipe = &recipe, .quantization = quantization, .steps = 10};
   e.late.emplace().step = 10;
   seen(*e.late);
   return inspect::diagnose(e);
@@ -36,6 +39,12 @@ inspect::ActivationRow row(int count, double size) {
   return r;
 }
 
+struct Net final : nn::Module {
+  nn::Linear& fc = register_module("fc", nn::Linear(16, 16));
+  nn::Linear& head = register_module("head", nn::Linear(16, 4));
+  Tensor forward(const Tensor& x) override { return head(fc(x)); }
+};
+
 }  // namespace
 
 TEST_CASE("outlier channels: a few that are ten times as large, under scales that they share") {
@@ -49,7 +58,12 @@ TEST_CASE("outlier channels: a few that are ten times as large, under scales tha
   CHECK(one[0].site == "fc");
   CHECK(one[0].weak);
   CHECK(one[0].role == inspect::NumberRole::activation);
-  CHECK(one[0].sentence.find("2 of the 16 channels of x are up to 12 times as large") != std::string::npos);
+  CHECK(one[0].sentence ==
+        "layer fc: 2 of the 16 channels of x are up to 12 times as large as the median of the others, and share scales "
+        "with them");
+  CHECK(of(fp4, row(1, 12)).at(0).sentence ==
+        "layer fc: 1 of the 16 channels of x is 12 times as large as the median of the others, and shares scales with "
+        "them");
   REQUIRE(one[0].cures.size() == 1);
   CHECK(one[0].cures[0].recipe.quantization->outliers == amp::OutlierChannels{.share = 0.125, .window = 1});
   CHECK(of(fp4, row(4, 12)).size() == 1);
@@ -67,6 +81,26 @@ TEST_CASE("outlier channels: a few that are ten times as large, under scales tha
   inspect::ActivationRow few = row(1, 1000);
   few.features.resize(6);
   CHECK(of(fp4, few).empty());
+  for (const double bad : {HUGE_VAL, std::nan("")}) {
+    inspect::ActivationRow broken = row(1, 1000);
+    broken.features[5] = bad;
+    CHECK(of(fp4, broken).empty());
+  }
+}
+
+TEST_CASE("outlier channels: only in layers that a change of the recipe's own quantisation reaches") {
+  const auto of = [](const amp::Recipe& recipe, const std::optional<amp::Quantization>& quantization = {}) {
+    return found(
+        recipe, [](inspect::ObservedStep& step) { step.activations = {row(1, 1000)}; }, quantization);
+  };
+  CHECK(of(named("mxfp4")).size() == 1);
+  Net model;
+  const amp::Recipe first = named("mxfp4", [](amp::Recipe& r) { r.quantization->modules = {{"first", "fp32"}}; });
+  const amp::Recipe last = named("mxfp4", [](amp::Recipe& r) { r.quantization->modules = {{"last", "fp32"}}; });
+  CHECK(of(first, inspect::resolved_quantization(first, model)).empty());
+  CHECK(of(last, inspect::resolved_quantization(last, model)).size() == 1);
+  CHECK(of(named("mxfp4", [](amp::Recipe& r) { r.quantization->modules = {{"fc", "nvfp4"}}; })).empty());
+  CHECK(of(named("mxfp4", [](amp::Recipe& r) { r.schedule = {{.last = 0.5, .recipe = "mxfp8"}}; })).empty());
 }
 
 TEST_CASE("changed routes: more than 2% of the tokens, of a router that the recipe rounds") {
@@ -85,6 +119,14 @@ TEST_CASE("changed routes: more than 2% of the tokens, of a router that the reci
         std::vector<std::pair<std::string, std::string>>{{"mixture.router", "fp32"}});
   CHECK(of(named("mxfp4"), 2).empty());
   CHECK(of(named("fp32"), 50).empty());
+  // A model that is the mixture itself.
+  const auto of_model = [](const amp::Recipe& recipe) {
+    return found(recipe, [](inspect::ObservedStep& step) {
+      step.routes = {{.path = "", .changed = {.tokens = 100, .changed = 50, .choices = 200, .moved = 5}}};
+    });
+  };
+  CHECK(of_model(named("mxfp4")).size() == 1);
+  CHECK(of_model(named("mxfp4", [](amp::Recipe& r) { r.quantization->modules = {{"router", "fp32"}}; })).empty());
   CHECK(of(named("mxfp4", [](amp::Recipe& r) { r.quantization->modules = {{"mixture", "fp32"}}; }), 50).empty());
 }
 
