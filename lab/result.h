@@ -96,9 +96,9 @@ struct Finding {
     std::string edit = {};
     std::string remedy = {};
   };
-  // All that may help, in the order in which --cure trains with them: the smallest edit first, then those that would cure
-  // anything, then those that undid little. `cure` is the one that undid most in trials of some steps, or the one that
-  // `tried` tells of.
+  // All that may help, in the order in which --cure trains with them: the smallest edit first, then those that would
+  // cure anything, then those that undid little. `cure` is the one that undid most in trials of some steps, or the one
+  // that `tried` tells of.
   std::vector<Cure> cures = {};
   struct Tried {
     double accuracy = 0;

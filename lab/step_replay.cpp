@@ -43,6 +43,10 @@ Units units_of(const RecordedOp& op) {
   units.sum = std::max(units.sum, std::ldexp(nearest ? 0.5 : 1.0, -a.format.mantissa_bits));
   if (a.fraction > 0) units.sum = std::max(units.sum, std::ldexp(1.0, -a.fraction));
   units.least = std::max(units.least, a.format.min_positive());
+  if (a.product) {
+    units.sum = std::max(units.sum, std::ldexp(0.5, -a.product->mantissa_bits));
+    units.least = std::max(units.least, a.product->min_positive());
+  }
   return units;
 }
 
@@ -142,6 +146,7 @@ ExactOp StepReplay::exact_of(const RecordedOp& op, const RecordedNumbers& values
   ExactOp exact{.op = op, .units = units_of(op)};
   for (const RecordedTensor& t : op.inputs) exact.x.push_back(values.read(t));
   if (op.accumulator && op.accumulator->group > 0) exact.roundings_per_term = 3;
+  if (op.accumulator && op.accumulator->product) exact.roundings_per_term = 2;
   if (!rounds_to_tf32(op)) return exact;
   for (std::size_t i = 0; i < 2; ++i) exact.x[i] = rounded_to_tf32(exact.x[i]);
   return exact;

@@ -114,8 +114,11 @@ std::vector<Tensor> map(const ExactOp& exact, const Operands& in, Tensor (*f)(co
 Tensor magnitude(const Tensor& x, const Tensor&) { return abs(x); }
 Tensor widened(const Tensor& x, const Tensor& e) { return add(abs(x), e); }
 
-// The largest number of an accumulator's sums.
-double range_of(const Accumulator& a) { return a.f64 ? float_info(DType::f64).max : a.format.max(); }
+// The largest number of an accumulator's sums and products.
+double range_of(const Accumulator& a) {
+  if (a.f64) return float_info(DType::f64).max;
+  return a.product ? std::min(a.format.max(), a.product->max()) : a.format.max();
+}
 
 // The error; infinite where a partial sum of this size may be beyond the range of its format in some order.
 Tensor open_beyond_range(const Tensor& error, const Tensor& largest, const RecordedOp& op) {

@@ -27,7 +27,7 @@ struct ExactOp {
   std::vector<Tensor> columns = {};
   std::array<Tensor, kMaxOutputs> y = {};  // results; of an op in place what it wrote
   Units units = {};                        // sum: of the accumulator; store: of rounding inside of an op to the dtype
-  double roundings_per_term = 1;           // of a sum; tensor cores also cut off each addend
+  double roundings_per_term = 1;           // of a sum; tensor cores also cut off each addend, others round products
 };
 
 // By how much each element of the results may differ before they are rounded. Undefined: they may not. Of integers 1

@@ -39,12 +39,13 @@ enum class GroupSum : std::uint8_t {
 };
 
 // The sum starts at zero, and each product updates it: sum = round(sum + a b). The product, if it has no format of its
-// own, and the sum before rounding are exact. matmul, linear, conv2d with its gradients, the products of attention, sum and mean compute so in an
-// AccumulatorScope, on one exact and slow path. The products have the order of the contracted axis. A convolution is
-// the product of its windows with the axis kh*kw*C in forward, kh*kw*O in the input's gradient (with the zeros between
-// strides), oh*ow*N in the weight's gradient. A reduction takes an output's elements in row-major order. A sum beyond
-// the format's range becomes Inf, or NaN in a format without Inf. The finished sum and the bias are added exactly and
-// rounded once to the output's dtype. A mean divides the sum in f32. Ops on f64 tensors ignore the accumulator.
+// own, and the sum before rounding are exact. matmul, linear, conv2d with its gradients, the products of attention, sum
+// and mean compute so in an AccumulatorScope, on one exact and slow path. The products have the order of the contracted
+// axis. A convolution is the product of its windows with the axis kh*kw*C in forward, kh*kw*O in the input's gradient
+// (with the zeros between strides), oh*ow*N in the weight's gradient. A reduction takes an output's elements in
+// row-major order. A sum beyond the format's range becomes Inf, or NaN in a format without Inf. The finished sum and
+// the bias are added exactly and rounded once to the output's dtype. A mean divides the sum in f32. Ops on f64 tensors
+// ignore the accumulator.
 struct Accumulator {
   Format format = Format::ieee(8, 23);
   Rounding rounding = {};  // toward_zero truncates; stochastic takes its words from `key`
@@ -75,8 +76,8 @@ struct Accumulator {
 void check_valid(const Accumulator& accumulator);
 
 // The accumulator with this name: one of accumulators(), a name of named_formats() or "eXmY". ":toward-zero" or another
-// rounding, "/chunk=N", "/promote=N", "/group=N", "/fraction=N", "/adds=WAY", "/lowest=N" and "/product=FORMAT" may follow. Libraries use
-// "hopper-fp8/promote=128".
+// rounding, "/chunk=N", "/promote=N", "/group=N", "/fraction=N", "/adds=WAY", "/lowest=N" and "/product=FORMAT" may
+// follow. Libraries use "hopper-fp8/promote=128".
 // Error for other texts.
 Accumulator accumulator(std::string_view name);
 struct NamedAccumulator {
