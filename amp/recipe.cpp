@@ -143,7 +143,7 @@ bool means_accumulator(const std::string& name) {
     throwf(
         "no recipe '{}', and {}. An accumulator is FORMAT-acc or a name as hopper-fp8, then what is wanted of "
         ":ROUNDING, "
-        "/chunk=N, /promote=N, /group=N, /fraction=N, /adds=WAY and /lowest=N; {}",
+        "/chunk=N, /promote=N, /group=N, /fraction=N, /adds=WAY, /lowest=N and /product=FORMAT; {}",
         name, wrong.what(), in_a_file("e8m18-acc/chunk=64"));
   }
   throwf("no recipe '{}': it is an accumulator, which {}", name, in_a_file(name));

@@ -284,10 +284,10 @@ TEST_CASE("scopes nest, and end") {
 }
 
 TEST_CASE("names of accumulators and back") {
-  for (const char* text : {"f32", "f64", "fp16-acc", "bf16-acc", "hopper-fp8-14bit", "e5m2", "e8m13", "e8m13:up",
-                           "e4m3fn", "tf32", "e6m9:toward-zero", "fp16-acc:to-odd/chunk=64", "f32/promote=4",
-                           "hopper-fp8-14bit/chunk=32/promote=128", "f64/chunk=2", "fp16-unfused/chunk=8",
-                           "bf16-acc/product=fp16", "f32/product=bf16"})
+  for (const char* text :
+       {"f32", "f64", "fp16-acc", "bf16-acc", "hopper-fp8-14bit", "e5m2", "e8m13", "e8m13:up", "e4m3fn", "tf32",
+        "e6m9:toward-zero", "fp16-acc:to-odd/chunk=64", "f32/promote=4", "hopper-fp8-14bit/chunk=32/promote=128",
+        "f64/chunk=2", "fp16-unfused/chunk=8", "bf16-acc/product=fp16", "f32/product=bf16"})
     CHECK(to_string(accumulator(text)) == text);
   for (int x = 1; x <= 8; ++x)
     for (int m = 1; m <= 23; ++m) {
