@@ -16,6 +16,7 @@
 #include "../core/support/threads.h"
 #include "../inspect/csv_text.h"
 #include "gradual/version.h"
+#include "html_page.h"
 #include "json/fields.h"
 #include "json/packed.h"
 #include "live.h"
@@ -26,8 +27,6 @@
 
 namespace gradual::embedded {
 extern const unsigned char report_html_in[];
-extern const unsigned char report_css[];
-extern const unsigned char plot_js[];
 extern const unsigned char report_js[];
 }  // namespace gradual::embedded
 
@@ -467,10 +466,6 @@ std::string to_text(const Json& j, int indent = -1) {
   return j.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-void replace(std::string& text, const std::string& mark, const std::string& by) {
-  text.replace(text.find(mark), mark.size(), by);
-}
-
 }  // namespace
 
 std::string results_json(const std::vector<Result>& results, bool with_curves) {
@@ -522,19 +517,11 @@ std::string runs_csv(const std::vector<Result>& results) {
 }
 
 std::string report_html(const std::vector<Result>& results) {
-  const auto text_of = [](const unsigned char* bytes) { return std::string(reinterpret_cast<const char*>(bytes)); };
-  std::string html = text_of(embedded::report_html_in);
-  replace(html, "@CSS@", text_of(embedded::report_css));
-  replace(html, "@JS@", text_of(embedded::plot_js) + text_of(embedded::report_js));
-  // "<" occurs only in strings, where HTML would interpret "</script" and "<!--"
   Json all = document(results, true);
   for (Json& run : all["runs"]) run.erase("samples");  // the page does not show them
   all["sums"] = sums(results);
   all["pairs"] = json_of(recipe_pairs(results));
-  std::string data = to_text(all);
-  for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6) data.replace(at, 1, "\\u003c");
-  replace(html, "@DATA@", data);
-  return html;
+  return html_page(embedded::report_html_in, embedded::report_js, to_text(all));
 }
 
 }  // namespace gradual::lab

@@ -9,13 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "html_page.h"
 #include "student_t.h"
 #include "sweep.h"
 
 namespace gradual::embedded {
 extern const unsigned char sweep_html_in[];
-extern const unsigned char report_css[];
-extern const unsigned char plot_js[];
 extern const unsigned char sweep_js[];
 }  // namespace gradual::embedded
 
@@ -263,7 +262,6 @@ static double half_of_combination(const SweepResult& r) {
 }
 
 std::string sweep_html(const SweepResult& r, const std::vector<SweepPart>& parts) {
-  const auto text_of = [](const unsigned char* bytes) { return std::string(reinterpret_cast<const char*>(bytes)); };
   Json json = document_of(r);
   json["measure"]["share"] = r.metric.is_share();
   json["combination_half"] = finite(half_of_combination(r));
@@ -272,16 +270,7 @@ std::string sweep_html(const SweepResult& r, const std::vector<SweepPart>& parts
   for (const SweepPart& part : parts)
     json["parts"].push_back(
         {{"name", part.name}, {"report", part.name + "/report.html"}, {"options", options_text(part)}});
-  std::string data = json.dump();
-  // "<" occurs only in strings, where HTML would interpret "</script" and "<!--"
-  for (std::size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6) data.replace(at, 1, "\\u003c");
-  std::string html = text_of(embedded::sweep_html_in);
-  const std::pair<const char*, std::string> fields[] = {
-      {"@CSS@", text_of(embedded::report_css)},
-      {"@JS@", text_of(embedded::plot_js) + text_of(embedded::sweep_js)},
-      {"@DATA@", data}};
-  for (const auto& [field, value] : fields) html.replace(html.find(field), std::string(field).size(), value);
-  return html;
+  return html_page(embedded::sweep_html_in, embedded::sweep_js, json.dump());
 }
 
 }  // namespace gradual::lab

@@ -456,10 +456,7 @@ TEST_CASE("outlier channels: in files, in words, in bits, and what contradicts")
   // forward and wgrad: a quarter in 8 bits, the rest in 4.25; dgrad in 4.25
   CHECK(amp::operand_bits(r) == doctest::Approx((4 * (0.25 * 8 + 0.75 * 4.25) + 2 * 4.25) / 6));
   const auto message = [](const std::string& keys, const std::string& base = "mxfp4") {
-    return message_of([&] {
-      amp::recipe_from_json(R"({"name": "mine", "base": ")" + base + R"(", "quantization": {"outliers": )" + keys +
-                            "}}");
-    });
+    return message_of_recipe(base, R"("quantization": {"outliers": )" + keys + "}");
   };
   const std::pair<std::string, std::string> rows[] = {
       {message(R"({"share": 0})"), "share is 0; allowed is above 0 and below 1"},

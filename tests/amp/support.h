@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "../../amp/recipe.h"
 #include "../../core/ops/ops.h"
 
 namespace gradual {
@@ -26,6 +27,11 @@ inline std::string message_of(const std::function<void()>& f) {
     f();
   } catch (const Error& e) { return e.what(); }
   return "no error";
+}
+
+// What is said of a recipe's file with that base and these fields, as "\"gradients\": \"f32\"".
+inline std::string message_of_recipe(const std::string& base, const std::string& fields) {
+  return message_of([&] { amp::recipe_from_json(R"({"name": "mine", "base": ")" + base + R"(", )" + fields + "}"); });
 }
 
 }  // namespace gradual

@@ -219,7 +219,7 @@ TEST_CASE("memory: an op reuses the memory of a temporary") {
   }
 }
 
-TEST_CASE("memory: an op does not write to what somebody else has or sees") {
+TEST_CASE("memory: an op does not write to memory that another tensor shares") {
   const NoGrad off;
   const Tensor x = numbers({1, 2, 3});
   Tensor t = x + 1;

@@ -75,7 +75,7 @@ TEST_CASE("outlier channels: a few that are ten times as large, under scales tha
   CHECK(of(named("fp32"), row(1, 1000)).empty());
   CHECK(of(named("mxfp4", [](amp::Recipe& r) { r.quantization->outliers.emplace(); }), row(1, 1000)).empty());
   CHECK(of(named("mxfp4", [](amp::Recipe& r) { r.quantization->modules = {{"fc", "fp32"}}; }), row(1, 1000)).empty());
-  inspect::ActivationRow dead = row(4, 12);  // 3 * 4 channels besides, of which most are 0 in all samples
+  inspect::ActivationRow dead = row(4, 12);  // and 3 * 4 other channels; most of them are 0 in all samples
   for (const std::size_t c : {1, 2, 4, 5, 7, 8, 10, 11}) dead.features[c] = 0;
   CHECK(of(fp4, dead).size() == 1);
   inspect::ActivationRow few = row(1, 1000);

@@ -573,7 +573,7 @@ TEST_CASE("explain finds a 1-minimal set for a divergence and for a slow loss") 
 TEST_CASE("explain: fields of a recipe are apart, so that none in a set is superfluous") {
   check_explained(amp::recipe("fp16-pure"), mlp, short_run(2), lab::FailureKind::divergence,
                   R"({"optimizer_state":"f32"})");
-  // A number beyond f16 besides: both are needed, and nothing else.
+  // If an activation exceeds f16 as well, both edits are needed, and nothing else.
   const lab::MakeModel beyond = [] {
     return std::make_shared<Between>([](const Tensor& x) { return mul(relu(x), 1e6) * 1e-6; });
   };
