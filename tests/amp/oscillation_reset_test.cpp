@@ -197,9 +197,10 @@ TEST_CASE("oscillation reset: in files, and what contradicts") {
       {message("{}", "fp8-delayed"), "needs a rounding of weights that is the same in each step"},
       {message("{}", "int4-lsq"), "needs a rounding of weights that is the same in each step"},
       {message("{}", "msamp-o1"), "leave weight, master and result out"}};
-  for (const auto& [said, part] : rows) {
+  for (const auto& row : rows) {
+    const std::string& said = row.first;
     CAPTURE(said);
-    CHECK(said.find(part) != std::string::npos);
+    CHECK(said.find(row.second) != std::string::npos);
   }
   Recipe half = recipe();
   half.mode = amp::Mode::half;

@@ -470,8 +470,9 @@ TEST_CASE("outlier channels: in files, in words, in bits, and what contradicts")
        "allowed are scales from the operand's own numbers"},
       {message("{}", "int4-lsq"), "outliers go with scales that are not learned"},
       {message("{}", "e2m1-dge"), "outliers go with straight gradients, not with a differentiable one"}};
-  for (const auto& [said, part] : rows) {
+  for (const auto& row : rows) {
+    const std::string& said = row.first;
     CAPTURE(said);
-    CHECK(said.find(part) != std::string::npos);
+    CHECK(said.find(row.second) != std::string::npos);
   }
 }

@@ -32,10 +32,10 @@ amp::Recipe named(const char* base, const std::function<void(amp::Recipe&)>& cha
 }
 
 // 16 channels of size 1, of which `count` are `size` times as large.
-inspect::ActivationRow row(int count, double size) {
+inspect::ActivationRow row(std::size_t count, double size) {
   inspect::ActivationRow r{.layer = "fc", .operand = "x", .elements = 160};
   r.features.assign(16, 10.0);
-  for (int c = 0; c < count; ++c) r.features[static_cast<std::size_t>(3 * c)] = 10 * size * size;
+  for (std::size_t c = 0; c < count; ++c) r.features[3 * c] = 10 * size * size;
   return r;
 }
 
