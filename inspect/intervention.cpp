@@ -11,6 +11,7 @@
 #include "../amp/attention_steps.h"
 #include "../amp/site_name.h"
 #include "../core/formats/accumulator.h"
+#include "../core/ops/accumulator_of.h"
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/throwf.h"
 #include "block_xray.h"
@@ -82,9 +83,8 @@ void Intervention::after(const OpCall& call, const Outputs& out, const CallRecor
           from |= found->second;
     for (int i = 0; i < kMaxOutputs && out[i].defined(); ++i) frame.inputs[amp::storage_id(out[i])] |= from;
   }
-  const bool sums = kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean;
-  const std::optional<Accumulator>& accumulator = current_accumulator();
-  if (!sums || !accumulator || *accumulator == Accumulator() || !out[0].defined()) return;
+  const std::optional<Accumulator> accumulator = accumulator_of(call.op);
+  if (!accumulator || *accumulator == Accumulator() || !out[0].defined()) return;
   const std::string line = line_of(call.where);
   const bool wanted = std::ranges::any_of(
       exact_, [&](const Exact& e) { return applies(e, ExactPart::sum, context().module, line, ""); });

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "../core/formats/accumulator.h"
+#include "../core/ops/accumulator_of.h"
 #include "../core/ops/parameter_inputs.h"
 #include "../core/quantize/quantizer_call.h"
 #include "csv_text.h"
@@ -214,9 +215,7 @@ void Ledger::after(const OpCall& call, const Outputs& out, const CallRecord& rec
     r.nonfinite_inputs = is_mask(call) || (kind == OpKind::InPlace ? nonfinite_[0] : any_nonfinite(call));
   if (call.op == OpId::cast && r.counts.elements) note_errors(r, call[0], out[0]);
   if ((call.op == OpId::add || call.op == OpId::sub) && is_half(r.to)) count_swamped(r, call, out[0]);
-  if (const auto& sums = current_accumulator();
-      sums && *sums != Accumulator() &&
-      (kind == OpKind::Contraction || call.op == OpId::sum || call.op == OpId::mean)) {
+  if (const auto sums = accumulator_of(call.op); sums && *sums != Accumulator()) {
     r.accumulator = gradual::to_string(*sums);
     r.accumulation_db = inspect::accumulation_db(call, out);
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "../amp/rewrite.h"
+#include "../core/ops/accumulator_of.h"
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/f8_operands.h"
 #include "../core/ops/ops.h"
@@ -92,7 +93,7 @@ void RecordedOps::before(const OpCall& call, const CallRecord& record) {
     throwf("{}: updates {} parameters at once; record under UnfusedScope", called(call), parameters.count);
   RecordedOp op = begun(record.context, record.replaced ? Recorded::rewritten_begins : Recorded::op, record.op);
   if (!record.replaced) op.attrs = *call.attrs;
-  op.accumulator = current_accumulator();
+  op.accumulator = accumulator_of(call.op);
   op.tf32 = modes().matmul_precision == MatmulPrecision::tf32;
   const inspect::Unseen unseen;
   for (int i = 0; i < call.inputs.size(); ++i) {

@@ -15,6 +15,7 @@
 #include "../kernels/copies.h"
 #include "../kernels/loops.h"
 #include "../kernels/reduce_plan.h"
+#include "../ops/accumulator_of.h"
 #include "../support/multiversion.h"
 #include "../support/parallel.h"
 #include "../support/philox.h"
@@ -452,18 +453,17 @@ void accumulate(const Accumulator& how, const Gemm<float>& g, bool narrows, std:
 }
 
 bool sum_accumulated(const Tensor& x, std::uint32_t dims, double n, Tensor& out) {
-  if (!current_accumulator() || !is_floating(x.dtype()) || x.dtype() == DType::f64) return false;
+  const std::optional<Accumulator> how = accumulator_of(OpId::sum);  // the same for mean
+  if (!how || !is_floating(x.dtype()) || x.dtype() == DType::f64) return false;
   const Tensor rows = copied(reduced_last(x, dims), DType::f32);
   const std::int64_t count = x.numel() / std::max<std::int64_t>(1, out.numel());
-  Accumulator how = *current_accumulator();
-  how.product.reset();  // the terms are no products
   const Result<float> sums(out);
   parallel_for(out.numel(), kCols, [&](std::int64_t begin, std::int64_t end) {
     float* const to = sums.data() + begin;
     std::fill_n(to, end - begin, 0.0F);
     const MatrixRef<float> ones{&kOne, 0, 0};
     const MatrixRef<float> terms{rows.data<float>() + begin * count, 1, count};
-    accumulate(how, {1, end - begin, count, ones, terms, to, end - begin}, n == 1 && out.dtype() != DType::f32, begin,
+    accumulate(*how, {1, end - begin, count, ones, terms, to, end - begin}, n == 1 && out.dtype() != DType::f32, begin,
                out.numel());
     for (std::int64_t i = 0; i < end - begin; ++i) to[i] = to[i] / static_cast<float>(n);
   });

@@ -4,8 +4,8 @@
 
 #include "reduce.h"
 
-#include "../../core/formats/accumulator.h"
 #include "../../core/kernels/norm_element.h"
+#include "../../core/ops/accumulator_of.h"
 #include "../../core/tensor/memory.h"
 #include "elementwise.h"
 #include "movement.h"
@@ -140,7 +140,7 @@ template <class C> std::size_t bytes_of(const ReduceSource<1>& s) {
 }
 
 // Under an accumulator: the product of each output's elements, in row-major order, with ones, divided by n.
-void sum_accumulated(const Tensor& x, std::uint32_t dims, double n, const Tensor& out) {
+void sum_accumulated(const Accumulator& how, const Tensor& x, std::uint32_t dims, double n, const Tensor& out) {
   if (out.numel() == 0) return;
   const CategoryScope scope(Category::workspace);
   const Tensor rows = copied(cpu::reduced_last(x, dims), DType::f32);
@@ -154,16 +154,17 @@ void sum_accumulated(const Tensor& x, std::uint32_t dims, double n, const Tensor
                   .b = {.data = one.raw()},  // the same one for every element
                   .c = sums.raw(),
                   .ldc = 1};
-  accumulate(*current_accumulator(), ones, n == 1 && out.dtype() != DType::f32);
+  accumulate(how, ones, n == 1 && out.dtype() != DType::f32);
   const Tensor number;
   const Tensor* const quotient[] = {&sums, &number};
   map_elements<float, 2>(out, quotient, functors::Div{}, static_cast<float>(n));
 }
 
 template <bool kMean> void sum(const OpCall& c, Outputs& out) {
-  if (current_accumulator() && c[0].is_floating() && c[0].dtype() != DType::f64) {
+  const std::optional<Accumulator> how = accumulator_of(c.op);
+  if (how && c[0].is_floating() && c[0].dtype() != DType::f64) {
     const double n = kMean ? static_cast<double>(c[0].numel()) / static_cast<double>(out[0].numel()) : 1;
-    return sum_accumulated(c[0], c.get<ReduceAttrs>().dims, n, out[0]);
+    return sum_accumulated(*how, c[0], c.get<ReduceAttrs>().dims, n, out[0]);
   }
   const ReduceSource<1> s = source(c);
   cpu::visit_compute(c[0].dtype(), [&]<class C>(C) {

@@ -121,7 +121,7 @@ TEST_CASE("sums under an accumulator have the CPU's bits") {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     const Tensor x = drawn({4, 37, 6}, 5, dtype);
     for (const std::string name :
-         {"f64", "fp16-acc", "bf16-acc:toward-zero", "hopper-fp8-14bit", "e5m4/chunk=3/promote=10"}) {
+         {"f64", "fp16-acc", "bf16-acc:toward-zero", "hopper-fp8-14bit", "e5m4/chunk=3/promote=10", "fp16-unfused"}) {
       const AccumulatorScope scope(accumulator(name));
       CAPTURE(name);
       CAPTURE(gradual::to_string(dtype));

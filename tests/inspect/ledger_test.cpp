@@ -246,6 +246,17 @@ TEST_CASE("a ledger tells what a sum drops: against f32 sums, and of an addition
   }
   CHECK(ledger.rows()[0].accumulator == "e5m2");
   CHECK(ledger.rows()[0].accumulation_db < 3);  // the sum stays at 8
+  Ledger unfused;
+  for (const char* const name : {"f32/product=e5m2", "fp16-acc/product=e5m2"}) {
+    const ObserverScope scope(unfused);
+    const AccumulatorScope rounds_products(accumulator(name));
+    static_cast<void>(matmul(ones64, wide));
+    static_cast<void>(sum(wide));
+    static_cast<void>(mean(wide));
+  }
+  std::vector<std::string> named;
+  for (const LedgerRow& row : unfused.rows()) named.push_back(row.accumulator);
+  CHECK(named == std::vector<std::string>{"f32/product=e5m2", "", "", "fp16-acc/product=e5m2", "fp16-acc", "fp16-acc"});
   Ledger sums;
   {
     const ObserverScope scope(sums);

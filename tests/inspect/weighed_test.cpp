@@ -94,6 +94,13 @@ TEST_CASE("an intervention without entries changes no bit, and one on sums makes
   const Tensor exact = matmul(a, b);
   CHECK_FALSE(equal(exact, rounded));
   CHECK(sums.touched() == 1);
+  {
+    const AccumulatorScope unfused(accumulator("f32/product=e5m2"));
+    static_cast<void>(sum(a));  // its terms are no products
+    CHECK(sums.touched() == 1);
+    static_cast<void>(matmul(a, b));
+    CHECK(sums.touched() == 2);
+  }
   const AccumulatorScope f32(std::nullopt);
   CHECK(equal(matmul(a, b), exact));
 }

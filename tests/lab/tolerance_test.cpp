@@ -325,6 +325,23 @@ TEST_CASE("tolerance: sums of few bits that overflow in some order have no bound
   CHECK_THROWS_WITH_AS(sums_in("e8m7:stochastic"), doctest::Contains("matmul"), Error);
 }
 
+TEST_CASE("tolerance: an accumulator widens the bounds of the ops that add up in it, its products those of products") {
+  const auto bound = [](const char* op, const char* name) {
+    const lab::Tolerances t = tolerance_of_ops([&] {
+      const AccumulatorScope scope(accumulator(name));
+      const Tensor x = from_data(std::vector<float>{1, 2, 3, 4}, {1, 4});
+      sum(x);
+      softmax(x, -1);
+      matmul(x, ones({4, 1}));
+    });
+    return named(t, op).bound;
+  };
+  CHECK(bound("matmul", "bf16-acc/product=e5m2") > bound("matmul", "bf16-acc"));
+  CHECK(bound("sum", "bf16-acc/product=e5m2") == bound("sum", "bf16-acc"));
+  CHECK(bound("sum", "bf16-acc") > bound("sum", "f32"));
+  CHECK(bound("softmax", "bf16-acc") == bound("softmax", "f32"));
+}
+
 TEST_CASE("tolerance: the root of a variance that may be 0 grows up to that of eps") {
   const auto root_error = [](double eps) {
     lab::NormNumbers n;

@@ -1,3 +1,5 @@
+#include <gradual/core/ops/accumulator_of.h>
+
 #include <bit>
 #include <fstream>
 #include <sstream>
@@ -164,6 +166,12 @@ TEST_CASE("a product of its own format is rounded before it is added, and terms 
   CHECK(std::isinf(under("f32/product=f16", [&] { return matmul(large, large.t()); }).item()));
   const Tensor x = full({4}, 1 + 0x1p-12);
   CHECK(under("f32/product=f16", [&] { return sum(x); }).item() == 4 + 0x1p-10);
+  CHECK_FALSE(accumulator_of(OpId::matmul).has_value());
+  const AccumulatorScope scope(accumulator("fp16-acc/chunk=4/product=e4m3fn"));
+  CHECK(accumulator_of(OpId::matmul) == accumulator("fp16-acc/chunk=4/product=e4m3fn"));
+  CHECK(accumulator_of(OpId::sum) == accumulator("fp16-acc/chunk=4"));
+  CHECK(accumulator_of(OpId::mean) == accumulator("fp16-acc/chunk=4"));
+  CHECK_FALSE(accumulator_of(OpId::norm).has_value());
 }
 
 TEST_CASE("f64 sums are doubles, and f64 tensors know no accumulator") {
