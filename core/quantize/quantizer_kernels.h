@@ -153,6 +153,15 @@ GRADUAL_HD inline double larger_magnitude(double a, double b) {
 
 // The functions below take amaxes as f64, so that those of f64 sources are exact.
 
+// The largest f32 of at least `least` and at most `scale` that takes amax to `most` at most; `least` if none does. The
+// quotient most / amax, rounded to f32, is that number or the one above it.
+GRADUAL_HD inline float fitting_scale(float scale, float least, double amax, double most) {
+  if (!(amax * scale > most)) return scale;
+  auto fits = static_cast<float>(most / amax);
+  if (amax * fits > most) fits = std::bit_cast<float>(std::bit_cast<std::uint32_t>(fits) - 1);
+  return fits < least ? least : fits;
+}
+
 // The scale of a tensor, a row or a block with f32 scales: max / amax. That of a finite amax has a finite inverse.
 GRADUAL_HD inline Scale current_scale(double amax, const ScaleSpec& s) {
   float scale = 1;
@@ -167,11 +176,10 @@ GRADUAL_HD inline Scale current_scale(double amax, const ScaleSpec& s) {
   }
   scale *= s.factor;
   if (scale > FLT_MAX) scale = FLT_MAX;
-  if (s.power_of_two && scale > 0) scale = floor_power(scale);
   const float least = s.power_of_two ? kLeastPower : kLeastScale;
   if (scale < least && !is_inf(amax)) scale = least;
-  while (s.fits && scale <= FLT_MAX && scale > least && amax * scale > s.most)
-    scale = std::bit_cast<float>(std::bit_cast<std::uint32_t>(scale) - 1);
+  if (s.fits) scale = fitting_scale(scale, least, amax, s.most);
+  if (s.power_of_two && scale > 0) scale = floor_power(scale);
   return inverted(scale);
 }
 

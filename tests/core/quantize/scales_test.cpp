@@ -1,6 +1,7 @@
 // Scales: the numbers of Transformer Engine, torchao, MX and NVFP4.
 #include <doctest/doctest.h>
 #include <gradual/core/quantize/quantizer.h>
+#include <gradual/core/quantize/quantizer_kernels.h>
 
 #include <bit>
 #include <cfloat>
@@ -119,6 +120,49 @@ TEST_CASE("max / amax takes the largest element to the largest value at most, wh
       }
   }
   CHECK(exceeded > 100);
+}
+
+TEST_CASE("a negative margin does not take the largest element beyond: the scale is that of margin 0") {
+  const auto scale = [](double amax, double margin, bool power_of_two) {
+    const Quantizer q{.format = format("e4m3fn"),
+                      .rounding = {RoundingMode::up},
+                      .overflow = Overflow::ieee,
+                      .scaling = TensorScale{.margin = margin, .power_of_two = power_of_two}};
+    return quantize(full({4}, amax), q).scales.item<float>();
+  };
+  for (const double margin : {-1.0, -64.0})
+    for (const double amax : {0.37, 448.0, 449.0, 3e38, 1e-40}) {
+      CAPTURE(margin);
+      CAPTURE(amax);
+      CHECK(scale(amax, margin, false) == scale(amax, 0, false));
+      int exponent = 0;
+      CHECK(std::frexp(scale(amax, margin, true), &exponent) == 0.5F);
+      CHECK(scale(amax, margin, true) == scale(amax, 0, true));
+    }
+}
+
+TEST_CASE("the scale that fits is the first one down that takes the amax to the largest value at most") {
+  const auto one_by_one = [](float scale, float least, double amax, double most) {
+    while (scale > least && amax * scale > most) scale = std::nextafter(scale, 0.0F);
+    return scale;
+  };
+  Generator generator(3);
+  const std::vector<double> drawn = rand({300}, {.dtype = DType::f64}, generator).to_vector<double>();
+  int moved = 0;
+  for (std::size_t i = 0; i < drawn.size(); ++i)
+    for (const double most : {6.0, 448.0, 57344.0, 16777215.0, static_cast<double>(FLT_MAX)})
+      for (const double size : {1e-44, 1e-30, 1.0, 1e30}) {
+        const double amax = i % 2 == 0 ? drawn[i] * size : static_cast<float>(drawn[i] * size);
+        float scale = static_cast<float>(most / amax);
+        for (std::size_t k = 0; k < i % 40; ++k) scale = std::nextafter(scale, INFINITY);
+        if (!(amax > 0) || !(scale <= FLT_MAX)) continue;
+        const float least = i % 3 == 0 ? scale * (1 - 0x1p-21F) : detail::kLeastScale;
+        if (scale < least) continue;
+        const float want = one_by_one(scale, least, amax, most);
+        if (detail::fitting_scale(scale, least, amax, most) != want) FAIL_CHECK(amax, ", ", most, ", ", scale);
+        moved += want < scale ? 1 : 0;
+      }
+  CHECK(moved > 1000);
 }
 
 TEST_CASE("the scales of MX") {
