@@ -36,9 +36,9 @@ std::optional<Quantizer> rounding_of(const QuantizationState& state, const std::
 Tensor rounded_weight(const QuantizationState& state, const Tensor& weight, const Tensor& value, const Quantizer& q,
                       int axis) {
   const auto site = std::ranges::find(state.sites(), storage_id(weight), [](const auto& s) { return s->weight; });
-  if (site == state.sites().end() || !(*site)->channels.outliers().defined())
-    return fake_quantize(value, q, {.axis = axis});
-  const Tensor mask = (*site)->channels.outliers().to(value.device());
+  const Tensor chosen = site == state.sites().end() ? Tensor() : (*site)->outliers();
+  if (!chosen.defined()) return fake_quantize(value, q, {.axis = axis});
+  const Tensor mask = chosen.to(value.device());
   if (mask.numel() != value.size(axis)) return value;  // a convolution in groups
   const Tensor outliers = along_dim(mask, value.dim(), axis);
   return where(outliers, value, fake_quantize(where(outliers, 0, value), q, {.axis = axis}));

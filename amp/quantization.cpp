@@ -750,7 +750,7 @@ Tensor product_of_parts(const Quantization& q, const OpCall& call, const Product
   for (const int k : {0, 1}) {
     const ProductOperand& whole = k == 0 ? a : b;
     Tensor mask;
-    if (whole.role != Role::error) mask = mask_for(call, whole, site.channels.outliers(), wgrad);
+    if (whole.role != Role::error) mask = mask_for(call, whole, site.outliers(), wgrad);
     for (const int outliers : {0, 1}) {
       ProductOperand& part = parts[outliers][k];
       part.is_part = true;
@@ -780,7 +780,7 @@ Tensor product_at(const Quantization& q, const OpCall& call, const ProductOperan
   const bool forward = b.role == Role::weight;
   if (forward && stages_amax(a.use) && site.state->measures_channels(q))
     site.channels.stage(*a.tensor, channel_dim(call.op, 0, false));
-  if (!site.channels.outliers().defined() || (!a.quantizer && !b.quantizer)) return product_of(q, call, a, b, site);
+  if (!site.outliers().defined() || (!a.quantizer && !b.quantizer)) return product_of(q, call, a, b, site);
   return product_of_parts(q, call, a, b, site);
 }
 
@@ -821,7 +821,7 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   RewriteContext& context = rewrite_context();
   if (context.recorded || in_checkpoint())
     if (by_chance(q.dgrad_dy) || by_chance(q.dgrad_w) || by_chance(q.wgrad_x) || by_chance(q.wgrad_dy) ||
-        (q.outliers && site.channels.outliers().defined() && by_chance(q.outliers->quantizer)))
+        (site.outliers().defined() && by_chance(q.outliers->quantizer)))
       context.backward_key = rewrite_key();
   std::optional<Accumulator> how = q.accumulator ? q.accumulator : current_accumulator();
   if (q.accumulator && how->rounding.mode == RoundingMode::stochastic) how->key = rewrite_key();

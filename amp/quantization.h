@@ -146,6 +146,9 @@ class QuantizationState : Pinned {
     Tensor w_step = {};
     ChannelSizes channels = {};  // of x, for Quantization::outliers
 
+    // The chosen channels of x, bool [channels]. Undefined: none yet, or the quantisation has no outlier channels; a
+    // choice of an earlier phase then waits for a later one.
+    Tensor outliers() const;
     // Takes in what the calls of a step have staged of an operand: amaxes into the history, a step's first value.
     void take_staged(Role role);
   };

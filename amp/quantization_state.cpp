@@ -89,6 +89,10 @@ void QuantizationState::set_steps(const Tensor& weight, const Tensor& x_step, co
   steps_.push_back({weight, x_step, w_step});
 }
 
+Tensor QuantizationState::Site::outliers() const {
+  return quantization && quantization->outliers ? channels.outliers() : Tensor();
+}
+
 void QuantizationState::Site::take_staged(Role role) {
   const bool of_x = role == Role::activation;
   AmaxHistory& history = this->*kHistories[static_cast<int>(role)].second;

@@ -118,6 +118,21 @@ TEST_CASE("oscillation reset: a window in which other outlier channels are chose
   CHECK(t.run->oscillation()->windows() == 1);
 }
 
+TEST_CASE("oscillation reset: a phase without outlier channels watches all weights") {
+  Recipe r = recipe();
+  r.quantization->outliers = amp::OutlierChannels{.share = 0.12, .window = 1};
+  r.schedule = {{.from = 2, .recipe = "mxfp4"}};
+  Trained t(r);
+  for (int k = 0; k < kOften.period; ++k) t.step();
+  REQUIRE(t.run->quantization()->sites().at(0)->channels.outliers().defined());
+  const StateDict state = t.run->state_dict();
+  const Tensor value = state.tensor("oscillation.watched..value");
+  const Tensor rounded = fake_quantize(value, *amp::recipe("mxfp4").quantization->forward_w, {.axis = 1});
+  CHECK(same_bits(state.tensor("oscillation.watched..rounded"), rounded));
+  for (int column = 0; column < 8; ++column)
+    CHECK_FALSE(same_bits(value.narrow(1, column, 1), rounded.narrow(1, column, 1)));
+}
+
 TEST_CASE("oscillation reset: a master is reset, and its half parameter is the master rounded") {
   Recipe r = recipe();
   r.mode = amp::Mode::half;
