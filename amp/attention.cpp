@@ -22,6 +22,7 @@
 #include "attention_kernel.h"
 #include "attention_steps.h"
 #include "cast_stats.h"
+#include "quantization_parts.h"
 
 namespace gradual::amp {
 namespace {
@@ -307,17 +308,6 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   check_sizes_of_mask(mask, q.size(-2), k.size(-2));
 }
 
-// What a quantizer of attention cannot have.
-struct RefusedOption {
-  const char* name;
-  bool (*is_in)(const Quantizer& q);
-};
-constexpr RefusedOption kRefusedOptions[] = {
-    {"a Hadamard transform", [](const Quantizer& q) { return static_cast<bool>(q.hadamard); }},
-    {"center", [](const Quantizer& q) { return q.center; }},
-    {"delayed scaling", [](const Quantizer& q) { return is_any<DelayedScale>(q.scaling); }},
-    {"learned scaling", [](const Quantizer& q) { return has_kept_scale(q.scaling); }}};
-
 }  // namespace
 
 void check_valid(const AttentionPrecision& a) {
@@ -325,13 +315,11 @@ void check_valid(const AttentionPrecision& a) {
     const std::optional<Quantizer>& q = a.*field;
     if (!q) continue;
     in_context(name, [&] { check_valid(*q); });
-    const auto* const refused =
-        std::ranges::find_if(kRefusedOptions, [&q](const RefusedOption& option) { return option.is_in(*q); });
-    if (refused != std::end(kRefusedOptions))
+    if (const char* const refused = beyond_own_scales(*q))
       throwf(
           "{}: {}; attention's quantizers take their scales from the numbers at hand: every scaling but delayed and "
           "learned is allowed, without hadamard and center",
-          name, refused->name);
+          name, refused);
     if (q->gradient != QuantizerGradient::straight)
       throwf("{}: the gradient is {}; in attention it is straight", name, to_string(q->gradient));
   }

@@ -12,6 +12,7 @@
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "bookkeeping.h"
+#include "quantization_parts.h"
 
 namespace gradual::amp {
 
@@ -25,7 +26,7 @@ void check_valid(const OutlierChannels& o) {
   if (!o.quantizer) return;
   in_context("outliers, quantizer", [&] { check_valid(*o.quantizer); });
   const Quantizer& q = *o.quantizer;
-  if (has_kept_scale(q.scaling) || q.hadamard || q.center || q.gradient != QuantizerGradient::straight)
+  if (beyond_own_scales(q) || q.gradient != QuantizerGradient::straight)
     throwf(
         "outliers: the quantizer is {}; allowed are scales from the operand's own numbers, without a transform, "
         "centering and a gradient that is not straight",
@@ -38,19 +39,23 @@ std::string describe(const OutlierChannels& o) {
                      o.from + o.window - 1, again, o.quantizer ? describe(*o.quantizer) : "fp32");
 }
 
-bool measures_in(const OutlierChannels& o, std::int64_t step) {
+// The number of steps since the last window began. Below 0: none has begun.
+static std::int64_t since_window(const OutlierChannels& o, std::int64_t step) {
   const std::int64_t since = step - o.from;
-  return since >= 0 && (o.period > 0 ? since % o.period : since) < o.window;
+  return since >= 0 && o.period > 0 ? since % o.period : since;
 }
 
-bool chooses_after(const OutlierChannels& o, std::int64_t step) {
-  return measures_in(o, step) && (o.period > 0 ? (step - o.from) % o.period : step - o.from) == o.window - 1;
+bool measures_in(const OutlierChannels& o, std::int64_t step) {
+  const std::int64_t since = since_window(o, step);
+  return since >= 0 && since < o.window;
 }
 
-Tensor along_dim(const Tensor& mask, int dims, int dim) {
+bool chooses_after(const OutlierChannels& o, std::int64_t step) { return since_window(o, step) == o.window - 1; }
+
+Tensor along_dim(const Tensor& channels, int dims, int dim) {
   Shape sizes = Shape::filled(dims, 1);
-  sizes[wrap_dim(dim, dims, "outliers")] = mask.numel();
-  return mask.reshape(sizes);
+  sizes[wrap_dim(dim, dims, "channels")] = channels.numel();
+  return channels.reshape(sizes);
 }
 
 void ChannelSizes::stage(const Tensor& x, int channel) {
@@ -87,11 +92,12 @@ bool ChannelSizes::choose(const OutlierChannels& options) {
   const auto wanted = std::llround(options.share * static_cast<double>(sizes.size()));
   const auto above_zero = std::ranges::count_if(sizes, [](double size) { return size > 0; });
   if (above_zero == 0) return false;
-  const Tensor before = std::exchange(outliers_, zeros({std::ssize(sizes)}, {.dtype = DType::bool_}));
+  std::vector<double> chosen(sizes.size(), 0.0);
   for (std::int64_t i = 0; i < std::clamp<std::int64_t>(wanted, 1, above_zero); ++i)
-    outliers_.narrow(0, order[static_cast<std::size_t>(i)], 1).fill_(1);
-  const auto numbers = [](const Tensor& mask) { return mask.to(DType::f64).to_vector<double>(); };
-  return !before.defined() || numbers(before) != numbers(outliers_);
+    chosen[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])] = 1;
+  if (outliers_.defined() && outliers_.to(DType::f64).to_vector<double>() == chosen) return false;
+  outliers_ = from_data(chosen, {std::ssize(chosen)}).to(DType::bool_);
+  return true;
 }
 
 void ChannelSizes::add_to(StateDict& state) const {

@@ -110,11 +110,8 @@ Tensor channel_scales(const Tensor& t, int channel, const Format& format) {
   const StageScope unseen(chain().observe, nullptr);  // rounds no operand
   const Quantizer by_channel{
       .format = format, .overflow = Overflow::saturate, .scaling = RowScale{.power_of_two = true}};
-  const std::int64_t channels = t.size(channel);
-  const Tensor rows = t.detach().transpose(channel, -1).reshape({-1, channels});
-  Shape sizes = Shape::filled(t.dim(), 1);
-  sizes[wrap_dim(channel, t.dim(), "smooth")] = channels;
-  return quantize_operand(rows, by_channel, {.axis = 0}).scale.reshape(sizes);
+  const Tensor rows = t.detach().transpose(channel, -1).reshape({-1, t.size(channel)});
+  return along_dim(quantize_operand(rows, by_channel, {.axis = 0}).scale, t.dim(), channel);
 }
 
 // Whether the gradient of the operand that is rounded is more than straight-through.
@@ -753,7 +750,7 @@ Tensor product_of_parts(const Quantization& q, const OpCall& call, const Product
     if (whole.role != Role::error) mask = mask_for(call, whole, site.outliers(), wgrad);
     for (const int outliers : {0, 1}) {
       ProductOperand& part = parts[outliers][k];
-      part.is_part = true;
+      part.is_part = whole.quantizer != nullptr;
       if (outliers == 1) {
         part.is_counted = false;
         part.channel.reset();

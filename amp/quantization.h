@@ -176,11 +176,14 @@ class QuantizationState : Pinned {
   void take_histories(const QuantizationState& other);
   // True if this quantisation, or that of a module, has outlier channels.
   bool has_outliers() const;
-  // Whether the running step measures the channels of a product.
+  // Whether the running step measures the channels of a product, and those of any product: the same on every rank of a
+  // data-parallel run, whichever products it has met.
   bool measures_channels(const Quantization& of_product) const;
-  // After the update of a step: outlier channels that its numbers decide are chosen. True if some have changed. A
-  // RecipeRun counts each call of its update(): updates that its loss scale skips, and phases without outliers, too.
-  bool end_step();
+  bool measures_channels() const;
+  // After the update of a step: outlier channels that its numbers decide are chosen. True if some have changed.
+  bool choose_outliers();
+  // The steps that have ended: the number of the running one. A RecipeRun counts the calls of its update(): updates that
+  // its loss scale skips, and phases without outliers, too.
   void set_ended_steps(std::int64_t steps) { ended_steps_ = steps; }
 
   // What the calls that come are for. It decides what they do to the histories.
@@ -221,6 +224,8 @@ class QuantizationState : Pinned {
 
  private:
   Site& find(const SiteName& name);
+  // Whether has(q) is true of this quantisation, or of that of a module.
+  template <class F> bool any(const F& has) const;
   Quantization quantization_;
   std::vector<std::optional<Quantization>> overrides_;  // of quantization_.modules
   std::vector<std::unique_ptr<Site>> sites_;

@@ -5,10 +5,9 @@
 #include <cmath>
 #include <cstddef>
 
-#include "../autograd/grad_mode.h"
-#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
+#include "bookkeeping.h"
 #include "quantization_parts.h"
 #include "recipe.h"
 
@@ -82,7 +81,7 @@ void check_valid(const Quantization& q) {
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
   one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
-    if (*kept && (delayed(*kept) || learned(*kept) || changes_numbers(**kept)))
+    if (*kept && beyond_own_scales(**kept))
       throw_error(
           "quantization: gradients, weights, masters, moments and results take scales from their own "
           "values: no delayed nor learned scaling, no transform, no mean subtracted");
@@ -99,13 +98,30 @@ void check_valid(const Quantization& q) {
     });
 }
 
+namespace {
+
+struct KnownOption {
+  const char* name;
+  bool (*is_in)(const Quantizer& q);
+};
+constexpr KnownOption kBeyondOwnScales[] = {
+    {"a Hadamard transform", [](const Quantizer& q) { return static_cast<bool>(q.hadamard); }},
+    {"center", [](const Quantizer& q) { return q.center; }},
+    {"delayed scaling", [](const Quantizer& q) { return is_any<DelayedScale>(q.scaling); }},
+    {"learned scaling", [](const Quantizer& q) { return is_any<LearnedScale>(q.scaling); }}};
+
+}  // namespace
+
+const char* beyond_own_scales(const Quantizer& q) {
+  const auto* const found =
+      std::ranges::find_if(kBeyondOwnScales, [&q](const KnownOption& option) { return option.is_in(q); });
+  return found == std::end(kBeyondOwnScales) ? nullptr : found->name;
+}
+
 bool learned(const std::optional<Quantizer>& q) { return q && is_any<LearnedScale>(q->scaling); }
 
 bool hides_nonfinite(const Quantizer& q) {
-  const NoGrad off;
-  const StageScope amp(chain().amp, nullptr);
-  const StageScope unseen(chain().observe, nullptr);
-  const StageScope exact(chain().results, nullptr);
+  const Bookkeeping unseen;
   const Quantizer plain = untransformed(q);
   for (const double bad : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
     const Tensor t = ones({1, 2});

@@ -24,6 +24,10 @@ inline Quantizer untransformed(Quantizer q) {
   return q;
 }
 
+// What a quantizer has beyond the rounding of the numbers at hand by scales of their own: a transform, a mean that is
+// subtracted, or a scale that is kept between steps; "a Hadamard transform". Null: none of these.
+const char* beyond_own_scales(const Quantizer& q);
+
 // Null: the quantizer has no history.
 inline const DelayedScale* delayed(const std::optional<Quantizer>& q) {
   return q ? std::get_if<DelayedScale>(&q->scaling) : nullptr;

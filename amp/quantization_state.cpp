@@ -3,9 +3,8 @@
 #include <sstream>
 #include <utility>
 
-#include "../autograd/grad_mode.h"
-#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
+#include "bookkeeping.h"
 #include "quantization_parts.h"
 #include "recipe.h"
 
@@ -21,10 +20,7 @@ void advance(AmaxHistory& h, const std::optional<Quantizer>& q) {
 // Gives a step without a value the staged one.
 void begin_step(AmaxHistory& h, const Tensor& step) {
   if (!h.is_staged) return;
-  const NoGrad off;
-  const StageScope amp(chain().amp, nullptr);
-  const StageScope unseen(chain().observe, nullptr);
-  const StageScope exact(chain().results, nullptr);
+  const Bookkeeping unseen;
   const double first = h.staged;
   h.forget_staged();
   if (step.item<double>() == 0) step.fill_(first);
@@ -61,15 +57,16 @@ const Quantization* QuantizationState::of_module(const std::string& path) const 
   return found;
 }
 
+template <class F> bool QuantizationState::any(const F& has) const {
+  return has(quantization_) || std::ranges::any_of(overrides_, [&](const auto& other) { return other && has(*other); });
+}
+
 bool QuantizationState::rounds_attention() const {
-  return quantization_.attention ||
-         std::ranges::any_of(overrides_, [](const auto& other) { return other && other->attention; });
+  return any([](const Quantization& q) { return q.attention.has_value(); });
 }
 
 bool QuantizationState::learns_scales() const {
-  const auto learns = [](const Quantization& q) { return learned(q.forward_x) || learned(q.forward_w); };
-  return learns(quantization_) ||
-         std::ranges::any_of(overrides_, [&](const auto& other) { return other && learns(*other); });
+  return any([](const Quantization& q) { return learned(q.forward_x) || learned(q.forward_w); });
 }
 
 QuantizationState::Site& QuantizationState::find(const SiteName& name) {
@@ -142,20 +139,22 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
 }
 
 bool QuantizationState::has_outliers() const {
-  return quantization_.outliers ||
-         std::ranges::any_of(overrides_, [](const auto& other) { return other && other->outliers; });
+  return any([](const Quantization& q) { return q.outliers.has_value(); });
 }
 
 bool QuantizationState::measures_channels(const Quantization& of_product) const {
   return of_product.outliers && measures_in(*of_product.outliers, ended_steps_);
 }
 
-bool QuantizationState::end_step() {
+bool QuantizationState::measures_channels() const {
+  return any([&](const Quantization& q) { return measures_channels(q); });
+}
+
+bool QuantizationState::choose_outliers() {
   bool changed = false;
   for (const auto& s : sites_)
     if (s->quantization && s->quantization->outliers && chooses_after(*s->quantization->outliers, ended_steps_))
       changed = s->channels.choose(*s->quantization->outliers) || changed;
-  ++ended_steps_;
   return changed;
 }
 
@@ -209,13 +208,11 @@ StateDict QuantizationState::state_dict() const {
     state.add(std::to_string(number++), one);
   }
   state.set("sites", names);
-  if (has_outliers()) state.set("steps", ended_steps_);  // as in files of earlier versions without them
   return state;
 }
 
 void QuantizationState::load_state_dict(const StateDict& state) {
   std::istringstream names(state.text("sites"));
-  ended_steps_ = state.contains("steps") ? state.integer("steps") : 0;
   for (const auto& s : sites_) {
     s->channels = {};
     for (const auto& [name, history] : kHistories) (*s).*history = {};

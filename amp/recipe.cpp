@@ -6,6 +6,7 @@
 #include <span>
 
 #include "../autograd/grad_mode.h"
+#include "../core/formats/accumulator_options.h"
 #include "../core/formats/synonyms.h"
 #include "../core/ops/dispatch.h"
 #include "../core/support/message_text.h"
@@ -141,10 +142,8 @@ bool means_accumulator(const std::string& name) {
     accumulator(name);
   } catch (const Error& wrong) {
     throwf(
-        "no recipe '{}', and {}. An accumulator is FORMAT-acc or a name as hopper-fp8, then what is wanted of "
-        ":ROUNDING, "
-        "/chunk=N, /promote=N, /group=N, /fraction=N, /adds=WAY, /lowest=N and /product=FORMAT; {}",
-        name, wrong.what(), in_a_file("e8m18-acc/chunk=64"));
+        "no recipe '{}', and {}. An accumulator is FORMAT-acc or a name as hopper-fp8, then what is wanted of {}; {}",
+        name, wrong.what(), accumulator_suffixes(), in_a_file("e8m18-acc/chunk=64"));
   }
   throwf("no recipe '{}': it is an accumulator, which {}", name, in_a_file(name));
 }
@@ -489,11 +488,11 @@ optim::StepResult RecipeRun::update() {
   }
   if (quantization_) quantize_parameters(*quantization_, model_, *optimizer_);
   optimizer_->zero_grad();
-  ++steps_;
   if (quantization_) {
     if (quantization_->has_outliers()) device::need_no_capture("the update of a recipe with outliers");
-    if (quantization_->end_step() && oscillation_) oscillation_->forget();
+    if (quantization_->choose_outliers() && oscillation_) oscillation_->forget();
   }
+  set_steps(steps_ + 1);
   if (oscillation_) {
     device::need_no_capture("the update of a recipe with oscillation_reset");
     oscillation_->after_update(steps_, *quantization_, *optimizer_);
@@ -524,8 +523,23 @@ RunStep RecipeRun::step(const std::function<Tensor()>& loss) {
   return {value.detach(), update()};
 }
 
-// Whether what a step does depends on its number.
-static bool counts_steps(const Recipe& r) { return !r.schedule.empty() || r.oscillation_reset; }
+void RecipeRun::set_steps(std::int64_t steps) {
+  steps_ = steps;
+  if (quantization_) quantization_->set_ended_steps(steps);
+}
+
+bool RecipeRun::counts_steps() const {
+  const bool has_outliers = quantization_ && quantization_->has_outliers();  // those of phases are in the schedule
+  return has_outliers || !recipe_.schedule.empty() || recipe_.oscillation_reset;
+}
+
+// The number of steps in a state. Earlier versions have that of a recipe with outlier channels in the quantisation's.
+static std::int64_t steps_in(const StateDict& state) {
+  const std::string of_quantization = "quantization.steps";
+  if (!state.contains("steps") && state.contains(of_quantization)) return state.integer(of_quantization);
+  return static_cast<std::int64_t>(state.real("steps"));
+}
+
 static bool has_conditions(const Recipe& r) {
   return std::ranges::any_of(r.schedule, [](const Phase& p) { return p.when.has_value(); });
 }
@@ -537,7 +551,7 @@ StateDict RecipeRun::state_dict() {
   state.add("optimizer", optimizer_->state_dict());
   if (scaler_) state.add("scaler", scaler_->state_dict());
   if (quantization_) state.add("quantization", quantization_->state_dict());
-  if (counts_steps(recipe_)) state.set("steps", static_cast<double>(steps_));
+  if (counts_steps()) state.set("steps", static_cast<double>(steps_));
   if (has_conditions(recipe_)) state.add("phases", phases_state());
   if (oscillation_) state.add("oscillation", oscillation_->state_dict());
   return state;
@@ -551,13 +565,11 @@ void RecipeRun::load_state_dict(const StateDict& state) {
   optimizer_->load_state_dict(state.sub("optimizer"));  // after the model: its masters stand
   if (scaler_) scaler_->load_state_dict(state.sub("scaler"));
   if (!quantization_) return;
-  if (counts_steps(recipe_)) steps_ = static_cast<std::int64_t>(state.real("steps"));
+  if (counts_steps()) set_steps(steps_in(state));
   if (has_conditions(recipe_)) load_phases(state.sub("phases"));
   enter_phase();
   if (oscillation_) oscillation_->load_state_dict(state.sub("oscillation"));
   quantization_->load_state_dict(state.sub("quantization"));
-  // A phase without outliers stores no count.
-  if (counts_steps(recipe_)) quantization_->set_ended_steps(steps_);
   for (const auto& [name, param] : model_.named_parameters()) optimizer_->keep_master(param);
 }
 

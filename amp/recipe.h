@@ -224,6 +224,9 @@ class RecipeRun : Pinned {
   StateDict master_state_dict();  // the model in FP32
 
  private:
+  void set_steps(std::int64_t steps);
+  bool counts_steps() const;  // whether what a step does depends on its number
+
   void tell_purpose() const;  // to the quantisation: whether the model trains
   void check_model() const;
   Tensor run_forward(const std::function<Tensor()>& loss) const;
@@ -241,7 +244,7 @@ class RecipeRun : Pinned {
 
   Recipe recipe_;
   Recipe now_;
-  std::int64_t steps_ = 0;         // updates so far
+  std::int64_t steps_ = 0;         // updates so far, which the quantisation is told
   std::vector<PhaseStart> begun_;  // phases with `when`
   std::int64_t below_ = 0;         // steps in a row in which the watched phase's quantity was below its threshold
   nn::Module& model_;

@@ -36,18 +36,9 @@ template <class F> void for_staged(QuantizationState& state, const F& f) {
   }
 }
 
-// Whether this step measures the channels of some product: the same on every rank, whichever products it has met.
-bool measures_channels(const QuantizationState& state) {
-  const Quantization& whole = state.quantization();
-  return state.measures_channels(whole) || std::ranges::any_of(whole.modules, [&](const auto& module) {
-           const Quantization* const q = state.of_module(module.first);
-           return q && state.measures_channels(*q);
-         });
-}
-
 // Adds up the sizes of channels of all shards, of each rank in order.
 void take_sizes(QuantizationState& state, Communicator& ranks) {
-  if (!measures_channels(state)) return;
+  if (!state.measures_channels()) return;
   std::string own;
   for (const auto& site : state.sites())
     if (const Tensor& sizes = site->channels.staged(); sizes.defined()) {

@@ -10,6 +10,7 @@
 
 #include "../support/message_text.h"
 #include "../support/throwf.h"
+#include "accumulator_options.h"
 #include "synonyms.h"
 
 namespace gradual {
@@ -28,10 +29,8 @@ Accumulator from_base(std::string_view base) {
     if (f.format.is_signed) names.emplace_back(f.name);
   const bool widths = base.size() > 1 && base[0] == 'e' && std::isdigit(static_cast<unsigned char>(base[1]));
   if (widths || std::find(names.begin(), names.end(), base) != names.end()) return {.format = format(base)};
-  throwf(
-      "there are {}, formats as bf16 and eXmY (or eXmY-acc); then :ROUNDING, /chunk=N, /promote=N, /group=N, "
-      "/fraction=N, /adds=WAY, /lowest=N, /product=FORMAT{}",
-      own, did_you_mean(base, names, format_synonyms()));
+  throwf("there are {}, formats as bf16 and eXmY (or eXmY-acc); then {}{}", own, accumulator_suffixes(),
+         did_you_mean(base, names, format_synonyms()));
 }
 
 constexpr std::pair<std::string_view, int Accumulator::*> kCounts[] = {{"chunk", &Accumulator::chunk},
@@ -114,8 +113,7 @@ void read_option(std::string_view text, Accumulator& a, Given& given) {
     given.product = true;
     return;
   }
-  const std::vector<std::string> all{"chunk=N",  "promote=N", "group=N",       "fraction=N",
-                                     "adds=WAY", "lowest=N",  "product=FORMAT"};
+  const std::vector<std::string>& all = accumulator_options();
   throwf("no option '{}'; there are {}{}", text, join(all), did_you_mean(text, all));
 }
 
@@ -142,6 +140,18 @@ void check_format(std::string_view what, const Format& f) {
 }
 
 }  // namespace
+
+const std::vector<std::string>& accumulator_options() {
+  static const std::vector<std::string> all{"chunk=N",  "promote=N", "group=N",       "fraction=N",
+                                            "adds=WAY", "lowest=N",  "product=FORMAT"};
+  return all;
+}
+
+std::string accumulator_suffixes() {
+  std::string text = ":ROUNDING";
+  for (const std::string& option : accumulator_options()) text += ", /" + option;
+  return text;
+}
 
 void check_valid(const Accumulator& a) {
   check_format("sums", a.format);

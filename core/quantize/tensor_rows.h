@@ -110,18 +110,9 @@ struct Rows {
   }
 
   // Whether x's elements fill a range of memory, in any order.
-  bool is_dense() const {
-    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // strides and sizes
-    for (int d = 0; d < x.dim(); ++d)
-      if (x.sizes()[d] != 1) dims.emplace_back(x.strides()[d], x.sizes()[d]);
-    std::ranges::sort(dims);
-    std::int64_t filled = 1;
-    for (const auto& [step, size] : dims) {
-      if (step != filled) return false;
-      filled *= size;
-    }
-    return true;
-  }
+  bool is_dense() const { return gradual::is_dense(x.sizes(), x.strides()); }
+  // The rows, one after the other, whose elements of one column are adjacent.
+  std::int64_t adjacent_rows() const { return sizes.size() > 1 && strides.end()[-2] == 1 ? sizes.end()[-2] : 1; }
 
   // Elements [first, first + n) in the order [rows, k] as T (float or double): in place if they are T in that order,
   // else in `scratch`, which is allocated on demand.
@@ -137,14 +128,12 @@ struct Rows {
       gradual::fetch_and_cast(x.dtype(), from, step, buffer + to, count);
     };
     if (in_order) copy(first, 1, 0, n);
-    const std::int64_t adjacent = sizes.size() > 1 && strides.end()[-2] == 1 ? sizes.end()[-2] : 1;
+    const std::int64_t adjacent = adjacent_rows();
     for (std::int64_t done = 0; done < n && !in_order;) {
       const std::int64_t column = (first + done) % k;
       const std::int64_t row = (first + done) / k;
       const std::int64_t count = std::min(n - done, k - column);
-      std::int64_t at = column * stride;
-      std::int64_t rest = row;
-      for (int d = sizes.size() - 2; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
+      const std::int64_t at = offset_of(row, sizes, strides, 1) + column * stride;
       // Whole rows whose elements are adjacent share cache lines.
       const bool alone = count < k || stride == 1;
       const std::int64_t whole = alone ? 1 : std::min({kTogether, (n - done) / k, adjacent - row % adjacent});
@@ -164,11 +153,9 @@ struct Rows {
 
   // Writes elements [first, first + n), whole rows, to `to`, which has x's layout.
   void store(const float* values, std::int64_t first, std::int64_t n, float* to) const {
-    const std::int64_t adjacent = sizes.size() > 1 && strides.end()[-2] == 1 ? sizes.end()[-2] : 1;
+    const std::int64_t adjacent = adjacent_rows();
     for (std::int64_t row = first / k; n > 0;) {
-      std::int64_t at = 0;
-      std::int64_t rest = row;
-      for (int d = sizes.size() - 2; d >= 0; rest /= sizes[d--]) at += rest % sizes[d] * strides[d];
+      const std::int64_t at = offset_of(row, sizes, strides, 1);
       const std::int64_t together = std::min({n / k, adjacent - row % adjacent, kTogether});
       transpose(values, k, to + at, stride, k, together);
       values += together * k;

@@ -422,6 +422,29 @@ TEST_CASE("outlier channels: resumed and observed runs have the same bits") {
   for (const inspect::ShadowRow& row : shadow.rows()) CHECK_MESSAGE(row.not_exact.empty(), row.op, row.not_exact);
 }
 
+TEST_CASE("outlier channels: the number of steps is one entry, and a state that has it elsewhere is resumed") {
+  default_generator().manual_seed(4);
+  Trained whole(refreshed());
+  whole.steps(0, 9);
+  default_generator().manual_seed(4);
+  Trained first(refreshed());
+  first.steps(0, 2);
+  const StateDict state = first.run.state_dict();
+  CHECK(state.real("steps") == 2);
+  CHECK_FALSE(state.contains("quantization.steps"));
+  // As earlier versions wrote it.
+  StateDict earlier;
+  for (const auto& entry : state)
+    if (entry.name != "steps") std::visit([&](const auto& value) { earlier.set(entry.name, value); }, entry.value);
+  earlier.set("quantization.steps", std::int64_t{2});
+  const RandomKey key = default_generator().state();
+  Trained second(refreshed());
+  second.run.load_state_dict(earlier);
+  default_generator().set_state(key);
+  second.steps(2, 9);
+  CHECK(second.equals(whole));
+}
+
 TEST_CASE("outlier channels: a step that throws leaves nothing") {
   default_generator().manual_seed(4);
   Trained whole(refreshed());

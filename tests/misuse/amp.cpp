@@ -102,7 +102,7 @@ Misuses amp_misuses() {
        "no recipe 'e8m18-acc/chank=64', and accumulator 'e8m18-acc/chank=64': no option 'chank=64'; there are chunk=N, "
        "promote=N, group=N, fraction=N, adds=WAY, lowest=N, product=FORMAT; did you mean 'chunk=N'?. An accumulator is "
        "FORMAT-acc or a name as hopper-fp8, then what is wanted of :ROUNDING, /chunk=N, /promote=N, /group=N, "
-       "/fraction=N, /adds=WAY, /lowest=N and /product=FORMAT"},
+       "/fraction=N, /adds=WAY, /lowest=N, /product=FORMAT"},
       {"a named accumulator for a recipe", [] { recipe("hopper-fp8/promote=128"); },
        "no recipe 'hopper-fp8/promote=128': it is an accumulator, which a recipe's file names"},
       {"recipes that are no JSON", [] { recipes_from_json("fp32"); }, "recipes: not JSON: line 1, column 2"},
