@@ -38,7 +38,7 @@ std::string describe(const OutlierChannels& options);
 bool measures_in(const OutlierChannels& options, std::int64_t step);
 bool chooses_after(const OutlierChannels& options, std::int64_t step);
 
-// One number of each of n channels, shaped to a tensor of `dims` dims with the channels along `dim`: 1 along the others.
+// One number of each channel [n], shaped to a tensor of `dims` dims with the channels along `dim`: 1 along the others.
 Tensor along_dim(const Tensor& channels, int dims, int dim);
 
 // The channels of the x of one product. Sizes are f64 sums of norms that are rounded to f32, so that the sum of shards

@@ -182,8 +182,8 @@ class QuantizationState : Pinned {
   bool measures_channels() const;
   // After the update of a step: outlier channels that its numbers decide are chosen. True if some have changed.
   bool choose_outliers();
-  // The steps that have ended: the number of the running one. A RecipeRun counts the calls of its update(): updates that
-  // its loss scale skips, and phases without outliers, too.
+  // The steps that have ended: the number of the running one. A RecipeRun counts the calls of its update(): updates
+  // that its loss scale skips, and phases without outliers, too.
   void set_ended_steps(std::int64_t steps) { ended_steps_ = steps; }
 
   // What the calls that come are for. It decides what they do to the histories.
