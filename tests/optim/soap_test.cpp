@@ -252,6 +252,24 @@ UpdateOptions of_8_bits() {
 
 }  // namespace
 
+TEST_CASE("SOAP takes the steps of its authors' program") {
+  std::ifstream file(source_dir() + "/tests/golden/soap.json");
+  const auto golden = nlohmann::json::parse(file);
+  for (const auto& c : golden["cases"]) {
+    const Shape shape = shape_of(c["shape"]);
+    CAPTURE(to_string(shape));
+    const Tensor w = parameter(shape, DType::f64);
+    Soap soap({w}, {.lr = 0.01,
+                    .beta1 = 0.9,
+                    .beta2 = 0.95,
+                    .weight_decay = 0.1,
+                    .refresh_every = c["precondition_frequency"].get<int>(),
+                    .largest_dim = c["max_precond_dim"].get<int>()});
+    take_steps(soap, w, 1, golden["steps"].get<int>(), DType::f64);
+    CHECK(max_difference(w.to_vector<double>(), c["weight"].get<Values>()) < 1e-10);
+  }
+}
+
 TEST_CASE("SOAP follows its paper, written in loops") {
   const AdamRates rates{0.02, 0.9, 0.95, 1e-8, 0.05};
   // A matrix of covariances with a null space of several dimensions has no eigenbasis of its own.
