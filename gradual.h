@@ -83,3 +83,4 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "optim/sgd.h"
+#include "optim/soap.h"

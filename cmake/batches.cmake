@@ -28,7 +28,7 @@ set(gradual_batch_lines
   "autograd: rules_shape slice_sum tape"
   "nn: attention conv init norm recurrent"
   "nn: sequential summary"
-  "optim: amsgrad clip moment_faults optimizer_by_ops"
+  "optim: amsgrad clip moment_faults optimizer_by_ops soap"
   "optim: optimizer_device optimizer_state_dict quantized_moments schedule"
   "amp: before_step cast_stats convert_model exchange operand_bits"
   "amp: policy precision_observer quantized_results"

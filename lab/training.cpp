@@ -15,6 +15,7 @@
 #include "../core/support/throwf.h"
 #include "../optim/adam.h"
 #include "../optim/sgd.h"
+#include "../optim/soap.h"
 
 namespace gradual::lab {
 namespace {
@@ -41,6 +42,14 @@ template <class Options> Options adam_options(double lr, const Rates& r) {
   return o;
 }
 
+amp::MakeOptimizer soap(double lr, const Rates& r) {
+  return [options = adam_options<optim::SoapOptions>(lr, r)](std::vector<optim::ParamGroup> groups,
+                                                             const optim::UpdateOptions& precision) mutable {
+    options.precision = precision;
+    return std::make_unique<optim::Soap>(std::move(groups), options);
+  };
+}
+
 std::vector<OptimizerInfo>& optimizers() {
   static std::vector<OptimizerInfo> all{
       {"adamw",
@@ -51,10 +60,14 @@ std::vector<OptimizerInfo>& optimizers() {
        2e-3,
        {"weight_decay", "beta1", "beta2", "eps"},
        [](double lr, const Rates& r) -> amp::MakeOptimizer { return adam_options<optim::AdamOptions>(lr, r); }},
-      {"sgd", 0.05, {"weight_decay", "momentum"}, [](double lr, const Rates& r) -> amp::MakeOptimizer {
+      {"sgd",
+       0.05,
+       {"weight_decay", "momentum"},
+       [](double lr, const Rates& r) -> amp::MakeOptimizer {
          return optim::SGDOptions{
              .lr = lr, .momentum = r.momentum.value_or(0.9), .weight_decay = r.weight_decay.value_or(0)};
-       }}};
+       }},
+      {"soap", 3e-3, {"weight_decay", "beta1", "beta2", "eps"}, soap}};
   return all;
 }
 

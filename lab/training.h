@@ -52,7 +52,7 @@ struct Training {
 // Error naming the field, for the options of --help.
 void check(const Training& training);
 
-// The optimizers by name: sgd, adam, adamw, and those of add_optimizer.
+// The optimizers by name: sgd, adam, adamw, soap, and those of add_optimizer.
 struct OptimizerInfo {
   std::string name;
   double lr = 0;                   // the usual one

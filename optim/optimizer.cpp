@@ -166,15 +166,15 @@ std::vector<Optimizer::Live> Optimizer::live_gradients() {
 void Optimizer::prepare_state(ParamState& s) {
   const Tensor& p = s.param;
   const CategoryScope category(Category::optimizer);
-  const auto make = [&](Tensor& t, DType dtype) {
+  const auto make = [&](Tensor& t, DType dtype, const Shape& sizes) {
     if (!t.defined()) {
       need_no_capture(s.name);
-      t = zeros(p.sizes(), {.dtype = dtype, .device = p.device()});
+      t = zeros(sizes, {.dtype = dtype, .device = p.device()});
     }
     t = t.to(p.device(), dtype);  // follows the parameter
   };
   if (!s.is_low()) s.compensation = Tensor();
-  if (s.is_low() && options_.update == LowPrecisionUpdate::kahan) make(s.compensation, p.dtype());
+  if (s.is_low() && options_.update == LowPrecisionUpdate::kahan) make(s.compensation, p.dtype(), p.sizes());
   DType dtype = options_.state_dtype.value_or(options_.pure_arithmetic ? p.dtype() : DType::f32);
   if (p.dtype() == DType::f64) dtype = DType::f64;
   const std::size_t kept = moments(s).size();
@@ -185,8 +185,12 @@ void Optimizer::prepare_state(ParamState& s) {
       s.moments[k] = s.codes[k]->dequantize();
       if (!overwritten(s.codes[k], s.param)) s.codes[k].reset();
     }
-    make(s.moments[k], coded ? DType::f32 : dtype);
+    make(s.moments[k], coded ? DType::f32 : dtype, p.sizes());
   }
+  const std::vector<Statistic> wanted = statistics(p);
+  s.statistics.resize(wanted.size());
+  for (std::size_t k = 0; k < wanted.size(); ++k)
+    make(s.statistics[k], p.dtype() == DType::f64 ? DType::f64 : DType::f32, wanted[k].sizes);
 }
 
 void Optimizer::encode_moments(ParamState& s, const DeviceStep& there) const {

@@ -187,11 +187,20 @@ class Optimizer : Pinned {
     std::span<Tensor> state;  // in the order of their names: write in place, or assign
     const ParamGroup& group;  // its rates
     std::int64_t step;        // of this parameter, from 1
+    // Those of statistics(param), in its order: write in place, or assign.
+    std::span<Tensor> statistics = {};
   };
   // Returns the new weight, computed with ops; recording and autocast are off. If it throws, the weight does not
   // change, but state written in place is not restored. The base class rounds the weight into the parameter as
   // UpdateOptions says, and state tensors to state_dtype.
   virtual Tensor update(const Update&);
+  // More state of a parameter: tensors of any shape, which start as zeros. They are f32 (f64 for f64 parameters),
+  // whatever state_dtype, moments and pure_arithmetic say. Names differ from those of the state tensors.
+  struct Statistic {
+    std::string name;
+    Shape sizes;
+  };
+  virtual std::vector<Statistic> statistics(const Tensor& /*param*/) const { return {}; }
 
   // For an optimizer with a fused op, such as SGD and Adam: the op that updates parameters (inputs of each: parameter,
   // gradient, master, compensation and state), and its attributes for parameters that were updated `steps` times before
@@ -235,6 +244,7 @@ class Optimizer : Pinned {
     Tensor master = {};        // f32; undefined if there is none
     Tensor compensation = {};  // LowPrecisionUpdate::kahan
     Tensor moments[kMaxState] = {};
+    std::vector<Tensor> statistics = {};           // in the order of statistics(param)
     std::optional<QuantizedTensor> codes[2] = {};  // in the place of one of the first two
     Stamp written = {};  // the parameter after the optimizer's last write; if it differs, other code changed it
     // f32: the unscaled or clipped gradient of an f16 or bf16 parameter, and the gradient it was made from.
@@ -276,8 +286,20 @@ class Optimizer : Pinned {
   Tensor stored_next(const ParamState& s, const Tensor& v, const Tensor& g, double beta2) const;
   void step_run(std::span<const Live> run, const GradientScale& by, bool counts_there, SourceLocation loc);
   void step_by_ops(const Live& live, const GradientScale& by);
+  // The state tensors and statistics of a parameter, with the dtype in which update() gets them.
+  struct StatePlace {
+    std::string_view name;
+    Tensor place;
+    DType dtype;
+  };
+  std::vector<StatePlace> state_places(const ParamState& s, DType dtype) const;
   void unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write);
-  std::vector<std::pair<std::string, Tensor*>> saved_tensors(ParamState& s) const;
+  struct SavedTensor {
+    std::string key;
+    Tensor* place;
+    Shape sizes;
+  };
+  std::vector<SavedTensor> saved_tensors(ParamState& s) const;
   void load_param(ParamState& s, const StateDict& from) const;
 
   // Counts of steps, and in recorded steps the rates, in the memory of the parameters' GPU.

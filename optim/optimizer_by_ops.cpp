@@ -14,6 +14,29 @@ Tensor Optimizer::update(const Update&) {
   throwf("optimizer: {} has neither a fused row nor an update(); override update(const Update&)", update_rule_.kind);
 }
 
+std::vector<Optimizer::StatePlace> Optimizer::state_places(const ParamState& s, DType dtype) const {
+  std::vector<StatePlace> out;
+  for (std::size_t k = 0; k < moments(s).size(); ++k) out.push_back({moments(s)[k], s.moments[k], dtype});
+  for (const Tensor& t : s.statistics) out.push_back({"a statistic", t, t.dtype()});
+  return out;
+}
+
+namespace {
+
+// Writes what an update gave. A result may share memory with another state tensor, which is written next.
+template <class Places> void store_state(const Places& places, std::vector<Tensor>& state, Tensor& next) {
+  const auto own = [&](Tensor& t, const Tensor& place) {
+    for (const auto& other : places)
+      if (!other.place.is_same(place) && t.shares_storage(other.place)) t = clone(t);
+  };
+  own(next, Tensor());
+  for (std::size_t k = 0; k < state.size(); ++k) own(state[k], places[k].place);
+  for (std::size_t k = 0; k < state.size(); ++k)
+    if (!state[k].is_same(places[k].place)) Tensor(places[k].place).copy_(state[k]);
+}
+
+}  // namespace
+
 void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   const StageScope amp(chain().amp, nullptr);
   ParamState& s = *live.state;
@@ -34,27 +57,22 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
                     .compensation = s.compensation,
                     .state = std::span<const Tensor>(s.moments, moments(s).size())};
   event.tell_before();
+  const std::vector<StatePlace> places = state_places(s, dtype);
   std::vector<Tensor> state;
-  for (std::size_t k = 0; k < moments(s).size(); ++k) state.push_back(cast(s.moments[k], dtype));
+  for (const StatePlace& place : places) state.push_back(cast(place.place, place.dtype));
   const std::int64_t step = s.steps + 1;
-  Tensor next = update({weight, gradient, state, groups_[s.group], step});
-  const auto check = [&](const Tensor& t, std::string_view what) {
-    if (!t.defined() || t.sizes() != p.sizes() || t.dtype() != dtype || t.device() != p.device())
+  const std::size_t of_moments = moments(s).size();
+  const std::span<Tensor> all(state);
+  Tensor next = update({weight, gradient, all.first(of_moments), groups_[s.group], step, all.subspan(of_moments)});
+  const auto check = [&](const Tensor& t, std::string_view what, const Shape& sizes, DType wanted) {
+    if (!t.defined() || t.sizes() != sizes || t.dtype() != wanted || t.device() != p.device())
       throwf("optimizer: {}: update() gave {} {} for {}; it must be {} {} on {}", update_rule_.kind, what, describe(t),
-             s.name, to_string(p.sizes()), to_string(dtype), to_string(p.device()));
+             s.name, to_string(sizes), to_string(wanted), to_string(p.device()));
   };
-  check(next, "a weight");
-  for (std::size_t k = 0; k < state.size(); ++k) check(state[k], moments(s)[k]);
-
-  // A result may share memory with another state tensor, which is written next.
-  const auto own = [&](Tensor& t, const Tensor& place) {
-    for (std::size_t k = 0; k < state.size(); ++k)
-      if (!s.moments[k].is_same(place) && t.shares_storage(s.moments[k])) t = clone(t);
-  };
-  own(next, Tensor());
-  for (std::size_t k = 0; k < state.size(); ++k) own(state[k], s.moments[k]);
+  check(next, "a weight", p.sizes(), dtype);
   for (std::size_t k = 0; k < state.size(); ++k)
-    if (!state[k].is_same(s.moments[k])) s.moments[k].copy_(state[k]);
+    check(state[k], places[k].name, places[k].place.sizes(), places[k].dtype);
+  store_state(places, state, next);
   if (s.master.defined()) s.master.copy_(next);
   if (s.is_low() && options_.update == LowPrecisionUpdate::stochastic)
     p.copy_(fake_quantize(next, format_of(p.dtype()), {RoundingMode::stochastic}, Overflow::ieee,
@@ -62,7 +80,7 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   else p.copy_(next);
   if (s.compensation.defined()) s.compensation.copy_(next - cast(p, dtype));
   event.next = next;
-  event.next_state = state;
+  event.next_state = all.first(of_moments);
   event.tell_after();
   encode_moments(s, {});
   s.steps = step;

@@ -31,9 +31,13 @@ void load_group(ParamGroup& group, const StateDict& from) {
 }  // namespace
 
 // A parameter's entries in the state dict, by key.
-std::vector<std::pair<std::string, Tensor*>> Optimizer::saved_tensors(ParamState& s) const {
-  std::vector<std::pair<std::string, Tensor*>> out = {{"master", &s.master}, {"compensation", &s.compensation}};
-  for (std::size_t k = 0; k < moments(s).size(); ++k) out.emplace_back(moments(s)[k], &s.moments[k]);
+std::vector<Optimizer::SavedTensor> Optimizer::saved_tensors(ParamState& s) const {
+  const Shape& sizes = s.param.sizes();
+  std::vector<SavedTensor> out = {{"master", &s.master, sizes}, {"compensation", &s.compensation, sizes}};
+  for (std::size_t k = 0; k < moments(s).size(); ++k) out.push_back({moments(s)[k], &s.moments[k], sizes});
+  const std::vector<Statistic> kept = statistics(s.param);
+  s.statistics.resize(kept.size());
+  for (std::size_t k = 0; k < kept.size(); ++k) out.push_back({kept[k].name, &s.statistics[k], kept[k].sizes});
   return out;
 }
 
@@ -53,7 +57,7 @@ StateDict Optimizer::state_dict() {
   for (ParamState& s : states()) {
     const std::string prefix = fmt::format("params.{}.", s.index);
     out.set(prefix + "steps", s.steps);
-    for (const auto& [key, t] : saved_tensors(s))
+    for (const auto& [key, t, sizes] : saved_tensors(s))
       if (t->defined() && (s.is_low() || t != &s.master)) out.set(prefix + key, *t);
     for (std::size_t k = 0; k < std::min(moments(s).size(), std::size(s.codes)); ++k)
       if (s.codes[k]) save_moment(out, prefix + moments(s)[k], *s.codes[k], *moment_quantizer(options_, s.param, k));
@@ -63,13 +67,23 @@ StateDict Optimizer::state_dict() {
 
 void Optimizer::load_param(ParamState& s, const StateDict& from) const {
   s.steps = static_cast<std::int64_t>(from.natural("steps"));
-  for (const auto& [key, t] : saved_tensors(s)) {
+  const std::vector<SavedTensor> places = saved_tensors(s);
+  const std::size_t statistics_from = places.size() - s.statistics.size();
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto& [key, t, sizes] = places[i];
     const bool is_master = t == &s.master;
     if (is_master && !(keeps_masters() && from.contains(key))) continue;
     *t = Tensor();
-    if (!from.contains(key)) continue;
+    if (!from.contains(key)) {
+      if (i >= statistics_from && s.steps > 0)
+        throwf("load_state_dict: {} of {} is missing; after {} steps the state has it", key, s.name, s.steps);
+      continue;
+    }
     const Tensor value = from.tensor(key);
-    if (value.sizes() != s.param.sizes() || !value.is_floating())
+    if (i >= statistics_from && (value.sizes() != sizes || !value.is_floating()))
+      throwf("load_state_dict: {} of {} is {}, it should be floating {}", key, s.name, gradual::describe(value),
+             gradual::to_string(sizes));
+    if (value.sizes() != sizes || !value.is_floating())
       throwf("load_state_dict: {} of {} is {}, the parameter is {}", key, s.name, gradual::describe(value),
              gradual::describe(s.param));
     const CategoryScope scope(is_master ? Category::masters : Category::optimizer);
@@ -97,7 +111,7 @@ void Optimizer::load_state_dict(const StateDict& from) {
   for (std::size_t i = 0; i < loaded.size(); ++i) {
     const auto before = saved_tensors(states_[i]);
     const auto after = saved_tensors(loaded[i]);
-    for (std::size_t k = 0; k < after.size(); ++k) keep_place(*before[k].second, *after[k].second);
+    for (std::size_t k = 0; k < after.size(); ++k) keep_place(*before[k].place, *after[k].place);
     for (std::size_t k = 0; k < std::size(loaded[i].codes); ++k)
       if (auto &was = states_[i].codes[k], &now = loaded[i].codes[k]; was && now)
         for (const auto part : kPartsOfCodes) keep_place((*was).*part, (*now).*part);

@@ -120,11 +120,11 @@ void TaskArguments::declare(OptionParser& app) {
   app.add_option("--loss", loss, join(loss_names()) + " (default: that of the data)");
   app.add_option("--metric", metric, join(metric_names()) + ": what verdicts compare (default: that of the loss)");
   app.add_option("--optimizer", optimizer, join(optimizer_names())).capture_default_str();
-  app.add_option("--weight-decay", weight_decay_, "(default: the optimizer's; adamw 0.01, else 0)");
+  app.add_option("--weight-decay", weight_decay_, "(default: the optimizer's; adamw and soap 0.01, else 0)");
   app.add_option("--momentum", momentum_, "of sgd and muon (default: 0.9, 0.95)");
-  app.add_option("--beta1", beta1_, "of adam, adamw and lion");
-  app.add_option("--beta2", beta2_, "of adam, adamw and lion");
-  app.add_option("--eps", eps_, "of adam, adamw and rmsprop");
+  app.add_option("--beta1", beta1_, "of adam, adamw, soap and lion");
+  app.add_option("--beta2", beta2_, "of adam, adamw, soap and lion");
+  app.add_option("--eps", eps_, "of adam, adamw, soap and rmsprop");
   app.add_option("--schedule", schedule_, "of the learning rate: " + join(schedule_names())).capture_default_str();
   app.add_option("--warmup", training.warmup, "first steps, in which the learning rate rises from 0");
   app.add_option("--clip", training.clip, "largest norm of all gradients together; 0: any").capture_default_str();

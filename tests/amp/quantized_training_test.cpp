@@ -417,6 +417,27 @@ TEST_CASE("a quantised weight leaves its master alone, also after a resume") {
   CHECK(same_bits(run.optimizer().master(layer->weight), resumed.optimizer().master(other->weight)));
 }
 
+TEST_CASE("a quantizer of masters rounds them after each step, and parameters follow") {
+  Recipe r = amp::recipe("bf16-master");
+  r.name = "test";
+  r.quantization = Quantization{};
+  r.quantization->master = Quantizer{.format = format("e5m10")};
+  const Tensor x = random({8, 32}, 1);
+  manual_seed(4);
+  nn::Linear layer(32, 32, {.bias = false});
+  RecipeRun run(r, layer, optim::SGDOptions{.lr = 0.5});
+  Tensor expected = run.optimizer().master(layer.weight).clone();
+  for (int step = 0; step < 3; ++step) {
+    const Tensor weight = layer.weight.detach().clone().set_requires_grad();
+    mse_loss(linear(x, weight.to(DType::f32)), x).backward();  // operands without a quantizer are f32
+    expected = (expected - 0.5 * weight.grad().to(DType::f32)).to(DType::f16).to(DType::f32);
+    run.step([&] { return mse_loss(layer(x), x); });
+    const Tensor master = run.optimizer().master(layer.weight);
+    CHECK(same_bits(master, expected));
+    CHECK(same_bits(layer.weight.detach(), master.to(DType::bf16)));
+  }
+}
+
 TEST_CASE("quantisation that cannot be is named") {
   const auto refused = [](const std::function<void(Recipe&)>& edit) {
     Recipe r = amp::recipe("fp8-delayed");

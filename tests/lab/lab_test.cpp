@@ -401,7 +401,7 @@ TEST_CASE("bad options, data and models are named") {
     return message([&] { lab::compare(mlp, small_digits(), recipes(names), "", o); });
   };
   CHECK(run({.epochs = 0}, {"fp32"}).starts_with("lab: epochs is 0"));
-  CHECK(run({.optimizer = "adagrad"}, {"fp32"}) == "lab: no optimizer 'adagrad'; allowed are adamw, adam, sgd");
+  CHECK(run({.optimizer = "adagrad"}, {"fp32"}) == "lab: no optimizer 'adagrad'; allowed are adamw, adam, sgd, soap");
   CHECK(run({}, {}) == "lab: no recipe was given");
   CHECK(run({}, {"fp32", "fp32"}) == "lab: the recipe fp32 is listed twice");
   CHECK(message([] { lab::data_for("cifar"); }) ==
