@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
+#include "../core/support/throwf.h"
 #include "../inspect/mirror.h"
 #include "../inspect/numbers.h"
 #include "judge_bounds.h"
@@ -48,6 +50,30 @@ Units units_of(const RecordedOp& op) {
     units.least = std::max(units.least, a.product->min_positive());
   }
   return units;
+}
+
+// The most roundings for each product of a group (core/formats/accumulator.h), which may be a group of its own: it is
+// cut, the sum so far is cut, their sum is rounded. Late sums are cut more often, which is less than one rounding more.
+struct GroupRoundings {
+  GroupSum adds;
+  double count;
+};
+constexpr GroupRoundings kGroupRoundings[] = {
+    {GroupSum::aligned, 3},
+    {GroupSum::exact, 1},
+    {GroupSum::late, 4},
+    {GroupSum::late_even_odd, 4},
+};
+
+void count_roundings(ExactOp& exact) {
+  const std::optional<Accumulator>& a = exact.op.accumulator;
+  if (!a) return;
+  if (a->product) exact.roundings_per_product = 2;
+  if (a->group == 0) return;
+  const auto* const known = std::ranges::find(kGroupRoundings, a->adds, &GroupRoundings::adds);
+  if (known == std::end(kGroupRoundings)) throwf("sums of groups in {} have no bound of rounding", to_string(*a));
+  exact.roundings_per_addition = known->count;
+  exact.roundings_per_product = known->count;
 }
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -145,8 +171,7 @@ StepReplay::StepReplay(const std::vector<ErrorKind>& kinds, double factor) : kin
 ExactOp StepReplay::exact_of(const RecordedOp& op, const RecordedNumbers& values) const {
   ExactOp exact{.op = op, .units = units_of(op)};
   for (const RecordedTensor& t : op.inputs) exact.x.push_back(values.read(t));
-  if (op.accumulator && op.accumulator->group > 0) exact.roundings_per_term = 3;
-  if (op.accumulator && op.accumulator->product) exact.roundings_per_term = 2;
+  count_roundings(exact);
   if (!rounds_to_tf32(op)) return exact;
   for (std::size_t i = 0; i < 2; ++i) exact.x[i] = rounded_to_tf32(exact.x[i]);
   return exact;
