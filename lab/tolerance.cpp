@@ -120,7 +120,7 @@ struct Differences {
 
 // |a - b|; NaN where only one is finite.
 double apart(double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  if (inspect::same_number(a, b)) return 0;
   const double d = std::abs(a - b);
   return std::isinf(d) ? std::numeric_limits<double>::quiet_NaN() : d;
 }
