@@ -16,8 +16,8 @@ namespace gradual::inspect {
 bool computes(OpId op);
 
 // A stage outside of Amp. An op of forward that `wanted` names computes in f32 if its result would have a half dtype:
-// its operands are cast to f32, its result is f32. Other ops that compute get this result in the half dtype, so that f32
-// does not spread. What Amp rewrites or computes in another dtype by itself stays.
+// its operands are cast to f32, its result is f32. Other ops that compute get this result in the half dtype, so that
+// f32 does not spread. What Amp rewrites or computes in another dtype by itself stays.
 class F32Ops final : public amp::OutsideAmp {
  public:
   using Wanted = std::function<bool(const OpCall& call)>;

@@ -23,8 +23,8 @@ namespace gradual::inspect {
 
 // What is made exact. operand: all numbers of a quantised operand; zeroed, clipped: those of its numbers that rounding
 // makes 0, and those beyond the largest of its format. sum: the sum of a product or a reduction, in f32 instead of the
-// accumulator that the recipe names. result: the result of an op that the recipe rounds (Quantization::result). ops: ops
-// of forward compute in f32 instead of a half dtype (f32_ops.h).
+// accumulator that the recipe names. result: the result of an op that the recipe rounds (Quantization::result). ops:
+// ops of forward compute in f32 instead of a half dtype (f32_ops.h).
 enum class ExactPart : std::uint8_t { operand, zeroed, clipped, sum, result, ops, count_ };
 std::string_view to_string(ExactPart part);
 ExactPart exact_part(std::string_view name);  // Error listing the names
@@ -73,8 +73,8 @@ class Intervention final : public Observer {
   std::int64_t touched_ = 0;
 };
 
-// Installs an intervention, which must outlive it, for the ops of this thread. An intervention with ExactPart::ops needs
-// it; for others an ObserverScope does the same.
+// Installs an intervention, which must outlive it, for the ops of this thread. An intervention with ExactPart::ops
+// needs it; for others an ObserverScope does the same. Error within a split (lab/split.h).
 class InterventionScope : Pinned {
  public:
   explicit InterventionScope(Intervention& intervention);
