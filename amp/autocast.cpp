@@ -177,6 +177,11 @@ DType OutsideAmp::operand_dtype(OpId like, const Tensor& x) const {
   return policy ? policy->operand_dtype(like, x) : x.dtype();
 }
 
+const CastPolicy* OutsideAmp::policy_of(OpId op) const {
+  const auto* region = dynamic_cast<const Region*>(amp.get());
+  return region && region->options.enabled ? &region->options.table[op] : nullptr;
+}
+
 namespace {
 
 const OutsideAmp* outside_amp() { return dynamic_cast<const OutsideAmp*>(chain().amp); }

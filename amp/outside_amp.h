@@ -6,6 +6,7 @@
 
 #include "../core/ops/dispatch.h"
 #include "../core/ops/operand_policy.h"
+#include "policy.h"
 
 namespace gradual::amp {
 
@@ -17,6 +18,9 @@ struct OutsideAmp : Interceptor, OperandPolicy, std::enable_shared_from_this<Out
   DType operand_dtype(OpId like, const Tensor& x) const override;
   // The same stage over another region.
   virtual std::shared_ptr<OutsideAmp> over(std::shared_ptr<Interceptor> region) const = 0;
+
+  // What the region below does with the op; null outside of any, and in one that is not enabled.
+  const CastPolicy* policy_of(OpId op) const;
 
   std::shared_ptr<Interceptor> amp;  // the innermost region, or null
 };

@@ -75,7 +75,7 @@ std::string describe(const ShadowRow& r, const std::string& recipe) {
 double ShadowDiff::Pair::error(const ShadowRow& row, double unit) const {
   constexpr double kRoundingOfF32 = 0x1p-18;  // of sums too; less of it is chance
   const bool one = is_number(row);
-  if (unit == 1 && !one) return row.total.relative();
+  if (!has_two_units() && !one) return row.total.relative();
   const bool half = is_half(a->to) || is_half(b->to);
   const double own = row.local.relative();
   const double local = half || own > kRoundingOfF32 ? own : 0;

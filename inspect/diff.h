@@ -24,6 +24,7 @@ class ShadowDiff {
     // The units of the errors. If one recipe computes in f16 and the other in bf16: half an ulp of 1 in each one's.
     double unit_a = 1;
     double unit_b = 1;
+    bool has_two_units() const { return unit_a != unit_b; }
     // The total errors differ by more than kDeparts in their units, or in the numbers that are lost. Of one number only
     // its own error counts, if it is more than f32's rounding: how the errors that it inherits cancel is chance.
     bool departs() const;

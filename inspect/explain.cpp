@@ -15,6 +15,8 @@
 
 #include "../core/support/generator.h"
 #include "../core/support/throwf.h"
+#include "numbers.h"
+#include "step_watch.h"
 
 namespace gradual::inspect {
 
@@ -114,18 +116,14 @@ amp::RunStep observed_step(Collector::Impl& pass, amp::RecipeRun& run, const std
   ObservedStep seen{.step = pass.steps(), .ledger = Ledger(run.model())};
   seen.bad_tensor = first_nonfinite(run.model());
   BatchWatch batch(run.model());
-  ActivationMonitor activations;
-  const RouteObserver routes(run.model(), RouteObserver::Exact::yes);
+  const StepWatch watch(run.model());
   std::optional<amp::RunStep> done;
   {
     const ObserverScope one(seen.ledger);
     const ObserverScope two(batch);
-    const ObserverScope three(activations);
     done = run.step(loss);
   }
-  seen.activations = activations.activations();
-  seen.probabilities = activations.probabilities();
-  seen.routes = routes.rows();
+  watch.write_to(seen);
   seen.finite_batch = batch.finite;
   seen.skipped = done->result.skipped();
   seen.nonfinite = !std::isfinite(done->loss.item()) || first_nonfinite(run.model()).has_value();
@@ -240,7 +238,7 @@ void call(const std::function<void(Collector&)>& loop, Collector::Impl& pass, bo
 // Error if a call of the loop has another loss at a step than the first call had.
 void check_same_losses(const std::vector<double>& now, const std::vector<double>& first) {
   for (std::size_t i = 0; i < std::min(now.size(), first.size()); ++i) {
-    if (now[i] == first[i] || (std::isnan(now[i]) && std::isnan(first[i]))) continue;
+    if (same_number(now[i], first[i])) continue;
     throwf(
         "explain: the loop is called again and has loss {:.9g} at step {}, not {:.9g} as before; it must begin anew "
         "with the same model, batches and random numbers",
@@ -283,7 +281,7 @@ class Explanation {
     default_generator().set_state(key_);
     {
       Intervention intervention(pass.exact);
-      std::optional<ObserverScope> scope;
+      std::optional<InterventionScope> scope;
       if (!pass.exact.empty()) scope.emplace(intervention);
       call(loop_, pass, result_.runs > 0 && !pass.edited);
     }

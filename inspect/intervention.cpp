@@ -15,6 +15,7 @@
 #include "../core/quantize/quantizer_call.h"
 #include "../core/support/throwf.h"
 #include "block_xray.h"
+#include "f32_ops.h"
 #include "mirror.h"
 #include "numbers.h"
 
@@ -22,7 +23,17 @@ namespace gradual::inspect {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(ExactPart::count_)> kParts = {
-    "operand", "zeroed", "clipped", "sum", "result"};
+    "operand", "zeroed", "clipped", "sum", "result", "ops"};
+
+// The stage outside of Amp in which ops compute in f32; null: none shall.
+std::shared_ptr<Interceptor> stage_for(Intervention& intervention) {
+  if (!intervention.has(ExactPart::ops)) return {};
+  Interceptor* const below = chain().amp;
+  if (dynamic_cast<const amp::OutsideAmp*>(below))
+    throw_error("intervention: ops cannot be made exact within another stage outside of amp, as a split is");
+  return std::make_shared<F32Ops>(below ? below->share() : nullptr,
+                                  [&intervention](const OpCall& call) { return intervention.wants_in_f32(call); });
+}
 
 // Whether a module is that of the site or within it. The products of all of a layer's weights are at one site here.
 bool is_within(const std::string& module, const std::string& site) {
@@ -55,6 +66,22 @@ bool Intervention::applies(const Exact& e, ExactPart part, const std::string& si
   if (!e.operand.empty() && e.operand != operand) return false;
   return is_within(site, e.site) || (site.empty() && line == e.site);
 }
+
+bool Intervention::has(ExactPart part) const { return std::ranges::find(exact_, part, &Exact::part) != exact_.end(); }
+
+bool Intervention::wants_in_f32(const OpCall& call) {
+  const std::string line = line_of(call.where);
+  const std::string op(gradual::to_string(call.op));
+  const bool wanted = std::ranges::any_of(
+      exact_, [&](const Exact& e) { return applies(e, ExactPart::ops, context().module, line, op); });
+  touched_ += wanted ? 1 : 0;
+  return wanted;
+}
+
+InterventionScope::InterventionScope(Intervention& intervention)
+    : stage_(stage_for(intervention)),
+      observing_(intervention),
+      amp_(chain().amp, stage_ ? stage_.get() : chain().amp) {}
 
 std::string Intervention::line_of(const SourceLocation& where) const {
   return frames_.empty() || frames_.back().line.empty() ? file_line(where) : frames_.back().line;

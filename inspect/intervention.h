@@ -2,10 +2,9 @@
 // tells whether that thing does harm.
 //
 //   inspect::Intervention exact({{.part = inspect::ExactPart::zeroed, .site = "4", .operand = "forward_x"}});
-//   { const ObserverScope scope(exact); run.step([&] { return cross_entropy(model(x), y); }); }
+//   { const inspect::InterventionScope scope(exact); run.step([&] { return cross_entropy(model(x), y); }); }
 //
-// It is installed as an observer, but it is none: it writes the numbers that it makes exact. With an empty list nothing
-// changes, to the bit.
+// It is an observer, but it writes the numbers that it makes exact. With an empty list nothing changes, to the bit.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +16,23 @@
 #include <vector>
 
 #include "../core/observe/observer.h"
+#include "../core/ops/dispatch.h"
 #include "names.h"
 
 namespace gradual::inspect {
 
 // What is made exact. operand: all numbers of a quantised operand; zeroed, clipped: those of its numbers that rounding
 // makes 0, and those beyond the largest of its format. sum: the sum of a product or a reduction, in f32 instead of the
-// accumulator that the recipe names. result: the result of an op that the recipe rounds (Quantization::result).
-enum class ExactPart : std::uint8_t { operand, zeroed, clipped, sum, result, count_ };
+// accumulator that the recipe names. result: the result of an op that the recipe rounds (Quantization::result). ops:
+// ops of forward compute in f32 instead of a half dtype (f32_ops.h).
+enum class ExactPart : std::uint8_t { operand, zeroed, clipped, sum, result, ops, count_ };
 std::string_view to_string(ExactPart part);
 ExactPart exact_part(std::string_view name);  // Error listing the names
 
 struct Exact {
   ExactPart part = ExactPart::operand;
   std::string site = {};     // a module's path (with its children), or the program's line of an op; empty: everywhere
-  std::string operand = {};  // its name in recipes: "forward_x"; empty: each
+  std::string operand = {};  // its name in recipes: "forward_x"; of ops the op's: "softmax"; empty: each
   std::int64_t first = 0;    // step
   std::int64_t last = std::numeric_limits<std::int64_t>::max();
 
@@ -44,7 +45,9 @@ class Intervention final : public Observer {
   explicit Intervention(std::vector<Exact> exact) : exact_(std::move(exact)) {}
 
   void begin_step(std::int64_t step) { step_ = step; }
-  std::int64_t touched() const { return touched_; }  // tensors that were written so far
+  bool has(ExactPart part) const;
+  bool wants_in_f32(const OpCall& call);
+  std::int64_t touched() const { return touched_; }  // tensors that were written, and ops in f32, so far
 
   bool writes_numbers() const override { return true; }
   void before(const OpCall& call, const CallRecord& record) override;
@@ -68,6 +71,18 @@ class Intervention final : public Observer {
   std::vector<Frame> frames_;
   std::int64_t step_ = 0;
   std::int64_t touched_ = 0;
+};
+
+// Installs an intervention, which must outlive it, for the ops of this thread. An intervention with ExactPart::ops
+// needs it; for others an ObserverScope does the same. Error within a split (lab/split.h).
+class InterventionScope : Pinned {
+ public:
+  explicit InterventionScope(Intervention& intervention);
+
+ private:
+  std::shared_ptr<Interceptor> stage_;
+  ObserverScope observing_;
+  StageScope amp_;
 };
 
 }  // namespace gradual::inspect

@@ -30,6 +30,9 @@ constexpr double percent_of(std::int64_t part, std::int64_t whole) {
   return whole ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
+// NaN is equal to NaN.
+constexpr bool same_number(double a, double b) { return a == b || (a != a && b != b); }
+
 struct Numbers {
   std::int64_t elements = 0;
   std::int64_t zeros = 0;      // of either sign

@@ -68,7 +68,7 @@ RouteObserver::~RouteObserver() {
 std::vector<RouteRow> RouteObserver::rows() const {
   std::vector<RouteRow> rows;
   for (const Layer& layer : layers_)
-    if (!layer.chosen.empty()) rows.push_back({layer.path, layer.changed_by_rounding(), layer.busiest_share()});
+    if (!layer.chosen.empty()) rows.push_back({layer.path, layer.changed_by_rounding()});
   return rows;
 }
 

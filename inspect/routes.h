@@ -28,7 +28,6 @@ RouteChange compare_routes(const Tensor& first, const Tensor& second);
 struct RouteRow {
   std::string path = {};     // of the mixture
   RouteChange changed = {};  // by rounding
-  double busiest = 0;        // share of all choices that the busiest expert gets
 };
 
 // Watches the routers of a model while it lives. No bit of the model depends on it.

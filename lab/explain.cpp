@@ -12,9 +12,9 @@
 #include "../core/files/json_text.h"
 #include "../core/support/throwf.h"
 #include "../inspect/cures.h"
-#include "explain_units.h"
+#include "../inspect/numbers.h"
 #include "minimal_set.h"
-#include "run.h"
+#include "recipe_choices.h"
 
 namespace gradual::lab {
 namespace {
@@ -25,37 +25,28 @@ constexpr double kAverts = 0.8;            // of a loss's failure
 constexpr std::int64_t kTrials = 16;       // for which the budget should suffice
 constexpr std::int64_t kCheckedSteps = 3;  // of the replay without a change
 
-bool same_number(double a, double b) { return a == b || (a != a && b != b); }
-
-// The first step, observed: what it rounds and where. Nothing if options.stop ended it.
-std::optional<inspect::ObservedStep> first_step(const MakeModel& make_model, const LabData& data,
-                                                const amp::Recipe& recipe, std::uint64_t seed, Options options) {
-  options.progress = {};
-  options.save.clear();
-  options.trace.clear();
-  options.profile.clear();
-  return Run(make_model, data, recipe, seed, options).replay(0, 0);
-}
-
-// Trials of sets of units.
+// Trials of sets of choices.
 class Search {
  public:
-  Search(const amp::Recipe& recipe, std::vector<Unit> units, Trials& trials)
-      : recipe_(recipe), units_(std::move(units)), trials_(trials) {}
+  Search(const amp::Recipe& recipe, std::vector<RecipeChoice> choices, Trials& trials)
+      : recipe_(recipe), choices_(std::move(choices)), trials_(trials) {}
 
   // One that does it alone, or a minimal part of all. None if all together do not avert the failure.
   std::optional<MinimalSet> found() {
     const std::int64_t last = trials_.failure().steps - 1;
     const SetTrials of_sets{.answer = [this](const MemberSet& set) { return answer(set); },
                             .affords = [this](std::size_t count) { return affords(count); }};
+    MemberSet first{.last = last};
     MemberSet all{.last = last};
-    for (std::size_t i = 0; i < units_.size(); ++i) {
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
       const MemberSet one{.members = {i}, .last = last};
-      if (units_[i].goes_first && answer(one) == SetAnswer::averts) return MinimalSet{.set = one, .is_minimal = true};
+      if (choices_[i].goes_first && answer(one) == SetAnswer::averts) return MinimalSet{.set = one, .is_minimal = true};
+      if (!choices_[i].goes_last) first.members.push_back(i);
       all.members.push_back(i);
     }
-    if (all.members.empty() || answer(all) != SetAnswer::averts) return {};
-    return minimal_set(all, of_sets, true);
+    for (const MemberSet& set : {first, all})
+      if (!set.members.empty() && answer(set) == SetAnswer::averts) return minimal_set(set, of_sets, true);
+    return {};
   }
 
   // What is not exact in the whole trial is so in the set's steps.
@@ -64,10 +55,10 @@ class Search {
     amp::Recipe edited = recipe_;
     const bool whole = set.first == 0 && set.last == trials_.failure().steps - 1;
     for (const std::size_t i : set.members) {
-      const Unit& unit = units_[i];
-      if (unit.edit) edited = unit.edit(edited);
-      if (!unit.exact) continue;
-      change.exact.push_back(*unit.exact);
+      const RecipeChoice& choice = choices_[i];
+      if (choice.edit) edited = choice.edit(edited);
+      if (!choice.exact) continue;
+      change.exact.push_back(*choice.exact);
       if (whole) continue;
       change.exact.back().first = set.first;
       change.exact.back().last = set.last;
@@ -93,25 +84,25 @@ class Search {
   }
 
   const amp::Recipe& recipe_;
-  std::vector<Unit> units_;
+  std::vector<RecipeChoice> choices_;
   Trials& trials_;
   std::int64_t tried_ = 0;
 };
 
 // Whether an edit changes the recipe, and a step runs with it: alone, or together with norms in f32.
-bool fits(const Unit& unit, const amp::Recipe& recipe, Trials& trials) {
-  const amp::Recipe alone = unit.edit(recipe);
+bool fits(const RecipeChoice& choice, const amp::Recipe& recipe, Trials& trials) {
+  const amp::Recipe alone = choice.edit(recipe);
   if (amp::to_json(alone) == amp::to_json(recipe)) return false;
   if (trials.runs(inspect::edit(recipe, alone))) return true;
   amp::Recipe with_norms = recipe;
-  for (const Unit& norm : units_of_norms(recipe)) with_norms = norm.edit(with_norms);
+  for (const RecipeChoice& norm : choices_of_norms(recipe)) with_norms = norm.edit(with_norms);
   const bool differs = amp::to_json(with_norms) != amp::to_json(recipe);
-  return differs && trials.runs(inspect::edit(recipe, unit.edit(with_norms)));
+  return differs && trials.runs(inspect::edit(recipe, choice.edit(with_norms)));
 }
 
-std::vector<Unit> fitting(std::vector<Unit> units, const amp::Recipe& recipe, Trials& trials) {
-  std::erase_if(units, [&](const Unit& unit) { return unit.edit && !fits(unit, recipe, trials); });
-  return units;
+std::vector<RecipeChoice> fitting(std::vector<RecipeChoice> choices, const amp::Recipe& recipe, Trials& trials) {
+  std::erase_if(choices, [&](const RecipeChoice& choice) { return choice.edit && !fits(choice, recipe, trials); });
+  return choices;
 }
 
 }  // namespace
@@ -123,7 +114,7 @@ Explanation explain_run(const MakeModel& make_model, const LabData& data, const 
                 options.explain_steps < 0 ? all : options.explain_steps);
   const auto first = static_cast<std::ptrdiff_t>(std::min<std::size_t>(run.curve.loss.size(), kCheckedSteps));
   const std::vector<double> again = trials.losses({}, first);
-  if (!std::equal(again.begin(), again.end(), run.curve.loss.begin(), same_number))
+  if (!std::equal(again.begin(), again.end(), run.curve.loss.begin(), inspect::same_number))
     throwf(
         "the run of {} cannot be replayed: its first loss is {} and was {}; data, model and options must be those of "
         "the folder",
@@ -133,9 +124,9 @@ Explanation explain_run(const MakeModel& make_model, const LabData& data, const 
   e.failure = trials.failure();
   e.budget = trials.budget();
   if (!e.shows) return e;
-  const auto observed = first_step(make_model, data, recipe, seed, options);
+  const auto observed = trials.first_step();
   if (!observed) return e;
-  Search search(recipe, fitting(units_of(recipe, run, *observed), recipe, trials), trials);
+  Search search(recipe, fitting(choices_of(recipe, run, *observed), recipe, trials), trials);
   if (const std::optional<MinimalSet> found = search.found()) {
     e.change = search.change_of(found->set);
     e.minimal = found->is_minimal;

@@ -75,6 +75,10 @@ double Trials::measure_of_curve(const std::vector<double>& loss, std::int64_t sk
   return finite / static_cast<double>(last - first);
 }
 
+std::optional<inspect::ObservedStep> Trials::first_step() const {
+  return Run(make_model_, data_, recipe_, seed_, options_).replay(0, 0);
+}
+
 // The run's measure and fp32's differ clearly.
 bool Trials::shows() const {
   if (!std::isfinite(failure_.fp32)) return false;

@@ -52,6 +52,8 @@ class Trials {
   std::int64_t spent() const { return spent_; }
   std::int64_t budget() const { return budget_; }
   bool stopped() const;
+  // The run's first step, observed: what it rounds and where. None if options.stop ended it.
+  std::optional<inspect::ObservedStep> first_step() const;
   // The losses of a trial of so many steps, and its bits.
   std::vector<double> losses(const Change& change, std::int64_t steps);
 

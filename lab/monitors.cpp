@@ -52,12 +52,9 @@ std::string_view to_string(Monitor monitor) {
                              "changed routes", "busiest expert"});
 }
 
-StepMonitors::StepMonitors(nn::Module& model)
-    : routes_(model, inspect::RouteObserver::Exact::yes), scope_(activations_) {}
-
-void StepMonitors::add_to(std::vector<MonitorCurve>& curves, std::int64_t step) const {
-  add_activations(curves, activations_, step);
-  add_routes(curves, routes_, step);
+void add_to(std::vector<MonitorCurve>& curves, const inspect::StepWatch& seen, std::int64_t step) {
+  add_activations(curves, seen.activations(), step);
+  add_routes(curves, seen.routes(), step);
 }
 
 std::string monitors_csv(const std::vector<Result>& results) {

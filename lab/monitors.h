@@ -1,5 +1,5 @@
 // Early signs of trouble, at every second sampled step of a run's first seed: outliers of activations, attention's
-// logits and entropy, and the experts of tokens. Observed (inspect/activation_monitor.h, inspect/routes.h): no bit of a
+// logits and entropy, and the experts of tokens. Observed (inspect/step_watch.h): no bit of a
 // run depends on them.
 #pragma once
 
@@ -8,8 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../inspect/activation_monitor.h"
-#include "../inspect/routes.h"
+#include "../inspect/step_watch.h"
 
 namespace gradual::lab {
 
@@ -37,17 +36,8 @@ struct MonitorCurve {
   std::vector<double> value = {};  // NaN (null) where there is none
 };
 
-// Observes the model's steps on this thread while it lives.
-class StepMonitors : Pinned {
- public:
-  explicit StepMonitors(nn::Module& model);
-  void add_to(std::vector<MonitorCurve>& curves, std::int64_t step) const;
-
- private:
-  inspect::ActivationMonitor activations_;
-  inspect::RouteObserver routes_;
-  ObserverScope scope_;
-};
+// Adds what has been seen of a step.
+void add_to(std::vector<MonitorCurve>& curves, const inspect::StepWatch& seen, std::int64_t step);
 
 // recipe,seed,monitor,layer,operand,step,value: a line per number
 std::string monitors_csv(const std::vector<Result>& results);

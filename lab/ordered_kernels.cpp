@@ -6,8 +6,10 @@
 #include <map>
 #include <utility>
 
+#include "../core/ops/conv_by_gemm.h"
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
+#include "softmax_rows.h"
 
 namespace gradual::lab {
 
@@ -57,16 +59,20 @@ Results matmul_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& 
   return {{as_output(stack(products, 0), op, 0)}};
 }
 
-// Rows of factors [m, n] times columns [n, k], and a bias [k] if there is one: a term among the others, wherever it
-// comes.
-Tensor with_bias(const Tensor& rows, const Tensor& columns, const Inputs& in, const SumDraws& draws) {
-  if (in.size() < 3 || !in[2].defined()) return draws.product(rows, columns);
-  const Tensor factor = ones({rows.size(0), 1});
-  return draws.product(cat({rows, factor}, 1), cat({columns, reshape(contiguous(in[2]), {1, -1})}, 0));
+// Factors [m, n] and [n, k] of a product.
+struct Factors {
+  Tensor rows, columns;
+};
+
+// A bias [k], unless it is undefined, is a term among the others, wherever it comes.
+Factors with_bias(const Tensor& rows, const Tensor& columns, const Tensor& bias) {
+  if (!bias.defined()) return {rows, columns};
+  return {cat({rows, ones({rows.size(0), 1})}, 1), cat({columns, reshape(contiguous(bias), {1, -1})}, 0)};
 }
 
 Results linear_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
-  return {{as_output(with_bias(rows_of(in[0]), in[1].transpose(0, 1), in, draws), op, 0)}};
+  const Factors f = with_bias(rows_of(in[0]), in[1].transpose(0, 1), in.size() > 2 ? in[2] : Tensor());
+  return {{as_output(draws.product(f.rows, f.columns), op, 0)}};
 }
 
 Results linear_backward_weight_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
@@ -76,86 +82,19 @@ Results linear_backward_weight_in_order(const RecordedOp& op, const Inputs& in, 
   return out;
 }
 
-// Which element of an image's rows or columns the tap of a kernel reads for an output, and the other way round; -1:
-// none.
-struct Taps {
-  std::int64_t stride, padding, dilation;
-
-  std::int64_t read(std::int64_t output, std::int64_t tap, std::int64_t size) const {
-    const std::int64_t at = output * stride - padding + tap * dilation;
-    return at >= 0 && at < size ? at : -1;
-  }
-  std::int64_t written(std::int64_t input, std::int64_t tap, std::int64_t outputs) const {
-    const std::int64_t at = input + padding - tap * dilation;
-    return at >= 0 && at % stride == 0 && at / stride < outputs ? at / stride : -1;
-  }
-};
-
-// [N, C, H, W] -> [N rows columns, C kernel kernel] by place(d, position, tap), a row or a column of the image, or -1.
-template <class F> Tensor gathered(const Tensor& images, const Size2& out, const Size2& kernel, const F& place) {
-  const Tensor from = contiguous(images);
-  const std::int64_t channels = from.size(1);
-  const std::int64_t height = from.size(2);
-  const std::int64_t width = from.size(3);
-  const Tensor to = zeros({from.size(0) * out[0] * out[1], channels * kernel[0] * kernel[1]});
-  float* at = to.data<float>();
-  for (std::int64_t n = 0; n < from.size(0); ++n)
-    for (std::int64_t p = 0; p < out[0] * out[1]; ++p)
-      for (std::int64_t c = 0; c < channels; ++c)
-        for (std::int64_t t = 0; t < kernel[0] * kernel[1]; ++t, ++at) {
-          const std::int64_t row = place(0, p / out[1], t / kernel[1]);
-          const std::int64_t column = place(1, p % out[1], t % kernel[1]);
-          if (row >= 0 && column >= 0) *at = from.data<float>()[((n * channels + c) * height + row) * width + column];
-        }
-  return to;
-}
-
-Taps taps_of(const ConvAttrs& a, int d) { return {a.stride[d], a.padding[d], a.dilation[d]}; }
-Size2 plane_of(const Tensor& images) { return {images.size(2), images.size(3)}; }
-Size2 plane_of(const RecordedTensor& images) { return {images.sizes[2], images.sizes[3]}; }
-
-// The elements that each output of a convolution reads.
-Tensor windows_of(const Tensor& x, const Size2& out, const Size2& kernel, const ConvAttrs& a) {
-  return gathered(x, out, kernel,
-                  [&](int d, std::int64_t p, std::int64_t tap) { return taps_of(a, d).read(p, tap, x.size(2 + d)); });
-}
-
-// [N H W, C] -> [N, C, H, W]
-Tensor as_images(const Tensor& rows, std::int64_t n, const Size2& plane) {
-  return reshape(rows, {n, plane[0], plane[1], rows.size(1)}).permute({0, 3, 1, 2});
-}
-Tensor as_pixels(const Tensor& images) {
-  return reshape(contiguous(images.permute({0, 2, 3, 1})), {-1, images.size(1)});
-}
-
-Results conv2d_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
-  const auto& a = op.attrs.get<ConvAttrs>();
-  if (a.groups != 1) return {};
-  const Tensor& w = in[1];
-  const Size2 out = plane_of(op.outputs[0]);
-  const Tensor windows = windows_of(in[0], out, plane_of(w), a);
-  const Tensor y = with_bias(windows, reshape(contiguous(w), {w.size(0), -1}).transpose(0, 1), in, draws);
-  return {{as_output(as_images(y, in[0].size(0), out), op, 0)}};
-}
-
-Results conv2d_backward_input_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
-  const auto& a = op.attrs.get<ConvAttrs>();
-  if (a.groups != 1) return {};
-  const Tensor& dy = in[0];
-  const Tensor& w = in[1];
-  const Size2 plane = plane_of(op.outputs[0]);
-  const Tensor read = gathered(dy, plane, plane_of(w), [&](int d, std::int64_t p, std::int64_t tap) {
-    return taps_of(a, d).written(p, tap, dy.size(2 + d));
-  });
-  const Tensor weights = reshape(contiguous(w.permute({0, 2, 3, 1})), {-1, w.size(1)});
-  return {{as_output(as_images(draws.product(read, weights), dy.size(0), plane), op, 0)}};
-}
-
-Results conv2d_backward_weight_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
-  const auto& a = op.attrs.get<ConvAttrs>();
-  if (a.groups != 1) return {};
-  const Tensor windows = windows_of(in[1], plane_of(in[0]), plane_of(op.outputs[0]), a);
-  return {{as_output(draws.product(as_pixels(in[0]).transpose(0, 1), windows), op, 0)}};
+// Any convolution or gradient of one: products of unfolded windows, of all groups in the same order. A bias is a term.
+Results convolution_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
+  const Tensor bias = in.size() > 2 ? in[2] : Tensor();
+  std::optional<OrderedSum> order;
+  const auto product = [&](const Tensor& rows, const Tensor& columns, const ConvPart& part) {
+    const std::int64_t channels = columns.size(1);
+    const Factors f = with_bias(rows, columns, bias.defined() ? bias.narrow(0, part.group * channels, channels) : bias);
+    if (!order) order.emplace(draws.order_of(f.rows.size(1)));
+    return order->product(f.rows, f.columns);
+  };
+  constexpr std::int64_t kWholeGroup = 0;
+  const auto& attrs = op.attrs.get<ConvAttrs>();
+  return {{conv_by_products(op.op, in[0], in[1], attrs, op.outputs[0].sizes, product, kWholeGroup)}};
 }
 
 // --- sums ------------------------------------------------------------------------------------------------------------
@@ -208,21 +147,16 @@ Results index_add_in_order(const RecordedOp& op, const Inputs& in, const SumDraw
 
 // --- softmax ---------------------------------------------------------------------------------------------------------
 
-bool along_last(const RecordedOp& op) { return op.attrs.get<DimAttrs>().dim == op.inputs[0].sizes.size() - 1; }
-
 // x minus the largest of its row, -Inf where a causal mask is.
 Tensor shifted(const RecordedOp& op, const Tensor& x) {
-  Tensor masked = x;
-  if (op.attrs.is<DimAttrs>() && op.attrs.get<DimAttrs>().causal) {
-    const Tensor taken = gt(tril(ones({x.size(-2), x.size(-1)}), 0), 0);
-    masked = masked_fill(x, eq(taken, false), -std::numeric_limits<double>::infinity());
-  }
+  const bool causal = op.attrs.is<DimAttrs>() && op.attrs.get<DimAttrs>().causal;
+  const Tensor masked = causal ? causally_masked(x) : x;
   const Tensor rows = rows_of(masked);
   return sub(rows, amax(rows, {-1}, true));
 }
 
 Results softmax_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
-  if (!along_last(op)) return {};
+  if (!is_along_last(op)) return {};
   const Tensor x = shifted(op, in[0]);
   const Tensor e = exp(x);
   const Tensor total = draws.of_rows(e);
@@ -230,7 +164,7 @@ Results softmax_in_order(const RecordedOp& op, const Inputs& in, const SumDraws&
 }
 
 Results softmax_backward_in_order(const RecordedOp& op, const Inputs& in, const SumDraws& draws) {
-  if (!along_last(op)) return {};
+  if (!is_along_last(op)) return {};
   const Tensor dy = rows_of(in[0]);
   const Tensor y = rows_of(in[1]);
   if (op.op == OpId::log_softmax_backward) return {{as_output(sub(dy, mul(exp(y), draws.of_rows(dy))), op, 0)}};
@@ -342,9 +276,9 @@ constexpr Kernel kKernels[] = {
     {OpId::matmul, matmul_in_order},
     {OpId::linear, linear_in_order},
     {OpId::linear_backward_weight, linear_backward_weight_in_order},
-    {OpId::conv2d, conv2d_in_order},
-    {OpId::conv2d_backward_input, conv2d_backward_input_in_order},
-    {OpId::conv2d_backward_weight, conv2d_backward_weight_in_order},
+    {OpId::conv2d, convolution_in_order},
+    {OpId::conv2d_backward_input, convolution_in_order},
+    {OpId::conv2d_backward_weight, convolution_in_order},
     {OpId::sum, sum_in_order},
     {OpId::mean, sum_in_order},
     {OpId::norm, norm_of_order_2},

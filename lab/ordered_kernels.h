@@ -24,9 +24,9 @@ struct SumDraws {
 };
 
 // The results before they are rounded to their dtypes: f32, and i64 as they are. inputs: floating ones in f32. None for
-// ops without sums, and for those that are not written here: grouped convolutions, attention in one op, scatter_add,
-// pools, norms of another order than 2, normalizations with running statistics or a fused ReLU, softmax along another
-// dim than the last, cross entropy with smoothed labels.
+// ops without sums, and for those that are not written here: attention in one op, scatter_add, pools, norms of another
+// order than 2, normalizations with running statistics or a fused ReLU, softmax along another dim than the last, cross
+// entropy with smoothed labels.
 std::optional<gradual::Outputs> run_in_order(const RecordedOp& op, const std::vector<Tensor>& inputs,
                                              const SumDraws& draws);
 

@@ -14,6 +14,7 @@
 #include "ordered_kernels.h"
 #include "quantizer_bounds.h"
 #include "random_order.h"
+#include "softmax_rows.h"
 #include "step_replay.h"
 #include "tolerance_bounds.h"
 
@@ -77,10 +78,7 @@ std::int64_t length_of(const Exchange& e, const std::vector<Tensor>& inputs) {
 bool allows(const RecordedOp& op, const Exchange& e) {
   const bool softmax = op.op == OpId::softmax || op.op == OpId::softmax_backward || op.op == OpId::log_softmax ||
                        op.op == OpId::log_softmax_backward;
-  if (softmax) {
-    const auto& a = op.attrs.get<DimAttrs>();
-    return !a.causal && a.dim == op.inputs[0].sizes.size() - 1;
-  }
+  if (softmax) return !op.attrs.get<DimAttrs>().causal && is_along_last(op);
   const bool conv = op.op == OpId::conv2d || op.op == OpId::conv2d_backward_input;
   if (conv) return op.attrs.get<ConvAttrs>().groups == 1;
   if (op.op == OpId::batch_norm || op.op == OpId::batch_norm_backward) return op.attrs.get<NormAttrs>().training;
@@ -110,7 +108,7 @@ Outputs run_as_is(const RecordedOp& op, const std::vector<Tensor>& inputs) {
 
 // Operands of products in TF32 have 10 bits behind the point.
 std::vector<Tensor> in_f32(const RecordedOp& op, const std::vector<Tensor>& inputs) {
-  const bool tf32 = op.tf32 && roundings_of(op) > 0 && op.inputs[0].dtype == DType::f32;
+  const bool tf32 = rounds_to_tf32(op);
   std::vector<Tensor> wide;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Tensor& t = inputs[i];

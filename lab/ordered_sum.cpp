@@ -8,6 +8,7 @@
 
 #include "../core/ops/ops.h"
 #include "../core/support/multiversion.h"
+#include "../core/support/parallel.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::lab {
@@ -74,7 +75,7 @@ void compute(const Tile& t, const std::vector<OrderedSum::Step>& steps, std::vec
   for (std::int64_t i = 0; i < t.rows; ++i) std::copy_n(stack.data() + i * t.columns, t.columns, t.y + i * t.width);
 }
 
-constexpr SumTree kTrees[] = {SumTree::one_by_one, SumTree::blocks, SumTree::pairwise, SumTree::random};
+constexpr TreeKind kTrees[] = {TreeKind::one_by_one, TreeKind::blocks, TreeKind::pairwise, TreeKind::random};
 
 }  // namespace
 
@@ -106,8 +107,8 @@ void OrderedSum::put(Action action, std::int64_t place) {
 }
 
 void OrderedSum::grow(std::int64_t begin, std::int64_t end, std::mt19937_64& random) {
-  if (tree_ == SumTree::one_by_one || tree_ == SumTree::blocks || end - begin == 1) {
-    const std::int64_t length = tree_ == SumTree::blocks ? block_ : end - begin;
+  if (tree_ == TreeKind::one_by_one || tree_ == TreeKind::blocks || end - begin == 1) {
+    const std::int64_t length = tree_ == TreeKind::blocks ? block_ : end - begin;
     for (std::int64_t first = begin; first < end; first += length) {
       put(Action::begin, first);
       for (std::int64_t i = first + 1; i < std::min(first + length, end); ++i) put(Action::add, i);
@@ -116,8 +117,8 @@ void OrderedSum::grow(std::int64_t begin, std::int64_t end, std::mt19937_64& ran
     return;
   }
   const auto places = static_cast<std::uint64_t>(end - begin - 1);
-  const std::int64_t split =
-      tree_ == SumTree::pairwise ? std::midpoint(begin, end) : begin + 1 + static_cast<std::int64_t>(random() % places);
+  const std::int64_t split = tree_ == TreeKind::pairwise ? std::midpoint(begin, end)
+                                                         : begin + 1 + static_cast<std::int64_t>(random() % places);
   grow(begin, split, random);
   if (end - split == 1) {
     put(Action::add, split);
@@ -134,10 +135,15 @@ Tensor OrderedSum::product(const Tensor& a, const Tensor& b) const {
   const std::int64_t width = right.size(1);
   const Tensor y = zeros({rows, width});
   const std::int64_t columns = std::min(width, kTile);
-  const std::int64_t height = std::max<std::int64_t>(1, kTile / std::max<std::int64_t>(columns, 1));
-  std::vector<float> stack(static_cast<std::size_t>(most_ * std::min(height, rows) * columns));
-  for (std::int64_t i = 0; i < rows; i += height)
-    for (std::int64_t j = 0; j < width; j += columns)
+  if (y.numel() == 0) return y;
+  const std::int64_t height = std::min(rows, std::max<std::int64_t>(1, kTile / columns));
+  const std::int64_t across = (width + columns - 1) / columns;
+  const std::int64_t tiles = (rows + height - 1) / height * across;
+  parallel_for(tiles, 1, [&](std::int64_t first, std::int64_t last) {
+    std::vector<float> stack(static_cast<std::size_t>(most_ * height * columns));
+    for (std::int64_t tile = first; tile < last; ++tile) {
+      const std::int64_t i = tile / across * height;
+      const std::int64_t j = tile % across * columns;
       compute({.a = left.data<float>() + i * left.size(1),
                .b = right.data<float>() + j,
                .y = y.data<float>() + i * width + j,
@@ -147,6 +153,8 @@ Tensor OrderedSum::product(const Tensor& a, const Tensor& b) const {
                .width = width,
                .fused = fused_},
               steps_, stack);
+    }
+  });
   return y;
 }
 

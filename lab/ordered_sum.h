@@ -11,7 +11,7 @@
 namespace gradual::lab {
 
 // How the terms of a part are added up.
-enum class SumTree : std::uint8_t {
+enum class TreeKind : std::uint8_t {
   one_by_one,
   blocks,    // of one length, one by one, and then their sums one by one
   pairwise,  // of halves
@@ -19,9 +19,9 @@ enum class SumTree : std::uint8_t {
 };
 
 struct OrderedSumOptions {
-  int parts = 0;                     // 0: 1, 2, 4 or 8 at random
-  std::optional<SumTree> tree = {};  // none: one at random
-  bool own_order = true;             // a quarter of the sums have their terms in their own order, not in a random one
+  int parts = 0;                      // 0: 1, 2, 4 or 8 at random
+  std::optional<TreeKind> tree = {};  // none: one at random
+  bool own_order = true;              // a quarter of the sums have their terms in their own order, not in a random one
 };
 
 // A tree of additions, the same for many sums at once, as a kernel has it. The terms come in a random order, or in
@@ -50,7 +50,7 @@ class OrderedSum {
   void grow(std::int64_t begin, std::int64_t end, std::mt19937_64& random);
   void put(Action action, std::int64_t place);
 
-  SumTree tree_;
+  TreeKind tree_;
   std::int64_t block_;
   bool fused_;
   std::vector<std::int64_t> order_;

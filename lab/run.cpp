@@ -241,7 +241,7 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
     const amp::PrecisionObserver watch(casts, recipe_);
     std::optional<inspect::UpdateMeter> meter;
     std::optional<ObserverScope> metering;
-    std::optional<StepMonitors> monitors;
+    std::optional<inspect::StepWatch> monitors;
     if (metered) {
       take_memory();
       metering.emplace(meter.emplace(*model_));
@@ -249,7 +249,7 @@ amp::RunStep Run::sampled_step(const std::function<amp::RunStep()>& step, double
     }
     outcome = step();
     if (metered) add_updates(*meter, 2 * steps_ <= all);
-    if (monitors) monitors->add_to(result_.monitors, steps_);
+    if (monitors) add_to(result_.monitors, *monitors, steps_);
   }
   if (metered && all > 1) reset_peak_memory(options_.device);
   if (sample) result_.what_if = sample->what_if_json(*model_, scale, steps_, *what_if_);
@@ -302,7 +302,7 @@ void Run::train_step(const data::Batch& batch) {
   using Clock = std::chrono::steady_clock;
   const bool sampled = steps_ % options_.sample_every == 0;
   const auto step = [&] {
-    std::optional<ObserverScope> intervening;
+    std::optional<inspect::InterventionScope> intervening;
     if (intervention_) {
       intervention_->begin_step(steps_);
       intervening.emplace(*intervention_);
@@ -368,7 +368,7 @@ void Run::end_epoch(Progress& progress) {
     result_.bytes_sent += static_cast<std::int64_t>(bytes);
   }
   model_->eval();
-  std::optional<ObserverScope> intervening;
+  std::optional<inspect::InterventionScope> intervening;
   if (intervention_) intervening.emplace(*intervention_);
   std::optional<Average::Scope> averaged;
   if (average_) averaged.emplace(*average_);

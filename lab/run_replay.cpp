@@ -9,6 +9,7 @@
 #include "../core/quantize/what_if.h"
 #include "../inspect/block_xray.h"
 #include "../inspect/shadow.h"
+#include "../inspect/step_watch.h"
 #include "../pt2/module.h"
 #include "json/fields.h"
 #include "layer_kinds.h"
@@ -145,15 +146,11 @@ inspect::Evidence Run::evidence() {
     data::Batch batch;
     inspect::UpdateMeter meter(*model_);
     const ObserverScope metering(meter);
-    inspect::ActivationMonitor activations;
-    const ObserverScope monitoring(activations);
-    const inspect::RouteObserver routes(*model_, inspect::RouteObserver::Exact::yes);
+    const inspect::StepWatch monitors(*model_);
     for (int i = 0; i < 2 && (loader_->next(batch) || loader_->next(batch)); ++i)
       observed_step([&] { return run_->step([&] { return loss_of(batch); }); }, batch, *e.late);
     e.scalars = meter.scalars();
-    e.late->activations = activations.activations();
-    e.late->probabilities = activations.probabilities();
-    e.late->routes = routes.rows();
+    monitors.write_to(*e.late);
   }
   e.casts = casts_;
   e.shares = shares_;

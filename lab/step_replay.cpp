@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
+#include "../core/support/throwf.h"
 #include "../inspect/mirror.h"
 #include "../inspect/numbers.h"
 #include "judge_bounds.h"
@@ -27,10 +29,6 @@ RecordedTensor as_error(RecordedTensor t) {
   t.dtype = DType::f64;
   return t;
 }
-
-bool is_product(const RecordedOp& op) { return roundings_of(op) > 0; }
-
-bool rounds_to_tf32(const RecordedOp& op) { return op.tf32 && is_product(op) && op.inputs[0].dtype == DType::f32; }
 
 Units units_of(const RecordedOp& op) {
   const DType dtype = op.outputs[0].is_floating() ? op.outputs[0].dtype : DType::f32;
@@ -48,6 +46,30 @@ Units units_of(const RecordedOp& op) {
     units.least = std::max(units.least, a.product->min_positive());
   }
   return units;
+}
+
+// The most roundings for each product of a group (core/formats/accumulator.h), which may be a group of its own: it is
+// cut, the sum so far is cut, their sum is rounded. Late sums are cut more often, which is less than one rounding more.
+struct GroupRoundings {
+  GroupSum adds;
+  double count;
+};
+constexpr GroupRoundings kGroupRoundings[] = {
+    {GroupSum::aligned, 3},
+    {GroupSum::exact, 1},
+    {GroupSum::late, 4},
+    {GroupSum::late_even_odd, 4},
+};
+
+void count_roundings(ExactOp& exact) {
+  const std::optional<Accumulator>& a = exact.op.accumulator;
+  if (!a) return;
+  if (a->product) exact.roundings_per_product = 2;
+  if (a->group == 0) return;
+  const auto* const known = std::ranges::find(kGroupRoundings, a->adds, &GroupRoundings::adds);
+  if (known == std::end(kGroupRoundings)) throwf("sums of groups in {} have no bound of rounding", to_string(*a));
+  exact.roundings_per_addition = known->count;
+  exact.roundings_per_product = known->count;
 }
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -114,6 +136,10 @@ Tensor rounded(const Tensor& t, DType dtype) {
   return cast(cast(t, dtype), DType::f64);
 }
 
+bool rounds_to_tf32(const RecordedOp& op) {
+  return op.tf32 && roundings_of(op) > 0 && op.inputs[0].dtype == DType::f32;
+}
+
 Tensor rounded_to_tf32(const Tensor& t) {
   const Tensor f32 = cast(t, DType::f32).contiguous().clone();
   for (std::int64_t i = 0; i < f32.numel(); ++i) {
@@ -127,12 +153,16 @@ Tensor rounded_to_tf32(const Tensor& t) {
   return cast(f32, DType::f64);
 }
 
-Tensor StepReplay::error(const RecordedTensor& t, std::size_t kind) const { return errors_[kind].read(as_error(t)); }
+Tensor StepReplay::error_at(const RecordedTensor& t, std::size_t kind) const { return errors_[kind].read(as_error(t)); }
+
+Tensor StepReplay::error(const RecordedTensor& t, ErrorKind kind) const {
+  return error_at(t, static_cast<std::size_t>(std::ranges::find(kinds_, kind) - kinds_.begin()));
+}
 
 std::vector<Tensor> StepReplay::errors_of_inputs(const RecordedOp& op, std::size_t kind) const {
   std::vector<Tensor> errors;
   for (const RecordedTensor& t : op.inputs)
-    errors.push_back(t.defined() && errors_[kind].knows(t) ? error(t, kind) : Tensor());
+    errors.push_back(t.defined() && errors_[kind].knows(t) ? error_at(t, kind) : Tensor());
   return errors;
 }
 
@@ -145,8 +175,7 @@ StepReplay::StepReplay(const std::vector<ErrorKind>& kinds, double factor) : kin
 ExactOp StepReplay::exact_of(const RecordedOp& op, const RecordedNumbers& values) const {
   ExactOp exact{.op = op, .units = units_of(op)};
   for (const RecordedTensor& t : op.inputs) exact.x.push_back(values.read(t));
-  if (op.accumulator && op.accumulator->group > 0) exact.roundings_per_term = 3;
-  if (op.accumulator && op.accumulator->product) exact.roundings_per_term = 2;
+  count_roundings(exact);
   if (!rounds_to_tf32(op)) return exact;
   for (std::size_t i = 0; i < 2; ++i) exact.x[i] = rounded_to_tf32(exact.x[i]);
   return exact;
@@ -165,7 +194,7 @@ StepReplay::Errors StepReplay::likely_of(const ExactOp& exact) {
 
 // What an implementation loses whose sums have their terms in a random order, one by one. Undefined: nothing.
 StepReplay::Errors StepReplay::losses(const ExactOp& here, const Outputs& y) {
-  const SumDraws draws{random_, {.parts = 1, .tree = SumTree::one_by_one, .own_order = false}};
+  const SumDraws draws{random_, {.parts = 1, .tree = TreeKind::one_by_one, .own_order = false}};
   const std::optional<Outputs> other = run_unrounded(here.op, here.x, draws);
   Errors all;
   if (!other) return all;
@@ -251,7 +280,7 @@ void StepReplay::read_rows(const RecordedOp& op, ExactOp& exact) const {
   exact.columns.assign(op.inputs.size(), Tensor());
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     if (!op.inputs[i].is_floating()) continue;
-    const Tensor e = error(op.inputs[i], 0);
+    const Tensor e = error_at(op.inputs[i], 0);
     exact.rows[i] = rows_.rows(op.inputs[i], e);
     if (e.dim() > 1) exact.columns[i] = rows_.columns(op.inputs[i], e);
   }
@@ -277,7 +306,7 @@ void StepReplay::run(const RecordedOp& op) {
 
 void StepReplay::find_local(const RecordedOp& op) {
   for (std::size_t k = 0; k < kMaxOutputs; ++k)
-    if (op.outputs[k].is_floating()) local_[k] = error(op.outputs[k], kinds_.size() - 1);
+    if (op.outputs[k].is_floating()) local_[k] = error_at(op.outputs[k], kinds_.size() - 1);
 }
 
 void StepReplay::run_op(const RecordedOp& op) {
@@ -317,7 +346,7 @@ void StepReplay::run_quantizer_call(const RecordedOp& op) {
   const auto y = run_quantizer(op, x);
   std::array<std::vector<Tensor>, kMaxOutputs> errors;
   for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
-    auto found = quantizer_error(op, x, error(op.inputs[0], kind), y);
+    auto found = quantizer_error(op, x, error_at(op.inputs[0], kind), y);
     for (std::size_t k = 0; k < kMaxOutputs; ++k) {
       Tensor& e = found[k];
       if (e.defined() && kinds_[kind] == ErrorKind::of_norms) e = full(e.sizes(), max(e).item(), {.dtype = DType::f64});

@@ -17,17 +17,18 @@ namespace gradual::lab {
 
 // t rounded to a dtype, in f64.
 Tensor rounded(const Tensor& t, DType dtype);
-// The operands of products in TF32, in f64: 10 bits behind the point, to nearest, ties to even.
+// Whether the op is a product whose first two inputs TF32 rounds.
+bool rounds_to_tf32(const RecordedOp& op);
+// Rounded so, in f64: 10 bits behind the point, to nearest, ties to even.
 Tensor rounded_to_tf32(const Tensor& t);
 
 // Errors that always hold, and those of norms, are carried from element to element by the rules; those that always hold
 // also by rows (error_rows.h), of which the smaller one counts. Likely ones are simulated by Monte Carlo arithmetic
 // (Parker 1997): the step runs kSimulations times in f64. In each run the result of every op has an error of its own,
 // with a random sign: kRoundingsOfOthers times what the op loses in f32, or in its accumulator, if the terms of its
-// sums come in a random order and are added one by one; of sums that ordered_kernels.h leaves out (grouped
-// convolutions, attention in one op, scatter_add, pools ..) what Gradual's own kernels lose, which may be less. So
-// errors pass on with all that cancels. What is likely of a tensor is `factor` times the largest root mean square of an
-// element's error.
+// sums come in a random order and are added one by one; of sums that ordered_kernels.h leaves out (attention in one op,
+// scatter_add, pools ..) what Gradual's own kernels lose, which may be less. So errors pass on with all that cancels.
+// What is likely of a tensor is `factor` times the largest root mean square of an element's error.
 class StepReplay {
  public:
   static constexpr int kSimulations = 32;
@@ -44,11 +45,13 @@ class StepReplay {
   const Tensor& local_error(std::size_t output) const { return local_[output]; }
 
   Tensor value(const RecordedTensor& t) const { return values_.read(t); }
-  Tensor error(const RecordedTensor& t, std::size_t kind) const;  // f64, of t's sizes
+  // f64, of t's sizes. `kind` is one of the constructor's.
+  Tensor error(const RecordedTensor& t, ErrorKind kind) const;
 
  private:
   using Errors = std::array<Tensor, kMaxOutputs>;
 
+  Tensor error_at(const RecordedTensor& t, std::size_t kind) const;  // a place in kinds_
   ExactOp exact_of(const RecordedOp& op, const RecordedNumbers& values) const;
   std::vector<Tensor> errors_of_inputs(const RecordedOp& op, std::size_t kind) const;
   // rows: of the errors that always hold, of the step; undefined: they follow from those of the elements

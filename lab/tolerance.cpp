@@ -120,7 +120,7 @@ struct Differences {
 
 // |a - b|; NaN where only one is finite.
 double apart(double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  if (inspect::same_number(a, b)) return 0;
   const double d = std::abs(a - b);
   return std::isinf(d) ? std::numeric_limits<double>::quiet_NaN() : d;
 }
@@ -159,8 +159,6 @@ double factor_for(const std::vector<RecordedOp>& ops) {
       if (t.defined()) elements += static_cast<double>(t.numel());
   return student_quantile(kMayFail / (2 * elements), StepReplay::kSimulations);
 }
-
-enum Model : std::uint8_t { kAlways, kLikely, kOfNorms };
 
 // The largest difference.
 double compare(Tolerated& t, const Tensor& values) {
@@ -214,12 +212,12 @@ class Analysis {
     t.dtype = place.tensor.dtype;
     t.sizes = place.tensor.sizes;
     t.reference = contiguous(replay.value(place.tensor));
-    t.always = contiguous(replay.error(place.tensor, kAlways));
-    t.probably = contiguous(minimum(replay.error(place.tensor, kLikely), t.always));
+    t.always = contiguous(replay.error(place.tensor, ErrorKind::always));
+    t.probably = contiguous(minimum(replay.error(place.tensor, ErrorKind::likely), t.always));
     t.size = largest(before.defined() ? sub(t.reference, before) : t.reference);
     t.bound = largest(t.always);
     t.tolerance = largest(t.probably);
-    if (options_.of_norms) t.of_norms = largest(replay.error(place.tensor, kOfNorms));
+    if (options_.of_norms) t.of_norms = largest(replay.error(place.tensor, ErrorKind::of_norms));
     if (place.output >= 0) {
       const auto output = static_cast<std::size_t>(place.output);
       const Tensor& local = replay.local_error(output);

@@ -132,20 +132,21 @@ Tensor open_beyond_range(const Tensor& error, const Tensor& largest, const Recor
 Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y) {
   const double n = terms_of(exact.op);
   const double u = exact.units.sum;
-  const double per_term = exact.roundings_per_term;
   const double safety = 1 / (1 - std::min(0.5, 2 * n * u));
   const Tensor wide = add(sizes, passed);
   const Tensor partial = mul(add(add(wide, passed), abs(y)), 0.5);
-  const Tensor roundings = add(mul(partial, per_term * (n - 1)), wide);
-  const Tensor error = add(mul(roundings, u * safety), n * exact.units.least);
-  return open_beyond_range(error, mul(partial, 1 + n * u), exact.op);
+  const Tensor of_additions = mul(partial, exact.roundings_per_addition * (n - 1));
+  const Tensor of_terms = mul(wide, exact.roundings_per_product);
+  const double underflow = n * exact.roundings_per_product * exact.units.least;
+  const Tensor error = add(mul(add(of_additions, of_terms), u * safety), underflow);
+  return open_beyond_range(error, add(partial, error), exact.op);
 }
 
 namespace {
 
-// Products may be rounded or not (a fused multiply-add), and the sums are added up in any tree. Each partial sum of
-// terms t lies between -N and P, the sums of the negative and of the positive terms: its rounding errs by at most
-// u max(P, N) = u (sum |t| + |sum t|) / 2.
+// Products may be rounded or not (a fused multiply-add), and the sums are added up in any tree of n - 1 additions. Each
+// partial sum of terms t lies between -N and P, the sums of the negative and of the positive terms: its rounding errs
+// by at most u max(P, N) = u (sum |t| + |sum t|) / 2. Roundings of single terms err by u |t| each.
 Errors of_products(const ExactOp& exact, ErrorKind kind, const Operands& in) {
   const double n = terms_of(exact.op);
   const double u = exact.units.sum;
@@ -167,8 +168,9 @@ Errors of_products(const ExactOp& exact, ErrorKind kind, const Operands& in) {
       continue;
     }
     const double safety = 1 / (1 - std::min(0.5, 2 * n * u));
-    const Tensor roundings = mul(wide[k], exact.roundings_per_term * (n - 1) + 1);
-    errors[at] = add(add(passed, mul(roundings, u * safety)), n * exact.units.least);
+    const double per_product = exact.roundings_per_product;
+    const Tensor roundings = mul(wide[k], exact.roundings_per_addition * (n - 1) + per_product);
+    errors[at] = add(add(passed, mul(roundings, u * safety)), n * per_product * exact.units.least);
   }
   return errors;
 }
@@ -204,7 +206,7 @@ Errors of_sums(const ExactOp& exact, ErrorKind, const Operands& in) {
   const Tensor n = divides || pools ? full({}, all, {.dtype = DType::f64}) : ones;
   const double u = exact.units.sum;
   const Tensor count = add(n, kJoins - 1);
-  const Tensor roundings = mul(count, u * exact.roundings_per_term);
+  const Tensor roundings = mul(count, u * exact.roundings_per_addition);
   const Tensor partial = mul(add(add(sizes, mul(carried, 2)), abs(exact.y[0])), 0.5);
   const Tensor underflow = where(gt(partial, 0), mul(count, std::max(exact.units.least, in.element_least())), 0);
   const Tensor own = mul(partial, div(roundings, sub(1, minimum(mul(roundings, 2), 0.5))));

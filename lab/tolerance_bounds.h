@@ -27,7 +27,9 @@ struct ExactOp {
   std::vector<Tensor> columns = {};
   std::array<Tensor, kMaxOutputs> y = {};  // results; of an op in place what it wrote
   Units units = {};                        // sum: of the accumulator; store: of rounding inside of an op to the dtype
-  double roundings_per_term = 1;           // of a sum; tensor cores also cut off each addend, others round products
+  double roundings_per_addition = 1;       // of a sum; matrix units also cut off what they add
+  // Of a product until a sum has it: it is rounded, or the sum that begins with it; by some accumulators both.
+  double roundings_per_product = 1;
 };
 
 // By how much each element of the results may differ before they are rounded. Undefined: they may not. Of integers 1

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "judge_bounds.h"
 #include "log_probabilities.h"
 #include "norm_bounds.h"
+#include "softmax_rows.h"
 #include "tolerance_rules.h"
 #include "tolerance_updates.h"
 
@@ -23,30 +23,18 @@ namespace {
 
 using Errors = std::array<Tensor, kMaxOutputs>;
 
-// Of sums; what is stored is rounded later.
-Units sums_of(const ExactOp& exact) { return {exact.units.sum, 0, 0}; }
-
 // --- softmax ---------------------------------------------------------------------------------------------------------
 
-// 0 where row i takes column j, else -Inf.
-Tensor causal_mask(std::int64_t rows, std::int64_t columns) {
-  const Tensor taken = gt(tril(ones({rows, columns}, {.dtype = DType::f64}), 0), 0);
-  return where(taken, 0.0, full({}, -std::numeric_limits<double>::infinity(), {.dtype = DType::f64}));
-}
-
-bool along_last(const RecordedOp& op) { return op.attrs.get<DimAttrs>().dim == op.inputs[0].sizes.size() - 1; }
-
 void check_last(const RecordedOp& op) {
-  if (!along_last(op))
+  if (!is_along_last(op))
     throwf("{} in '{}' along dim {} has no bound of rounding; along the last dim it has", to_string(op.op), op.module,
            op.attrs.get<DimAttrs>().dim);
 }
 
 Errors of_softmax(const ExactOp& exact, ErrorKind, const Operands& in) {
   check_last(exact.op);
-  Tensor x = exact.x[0];
-  if (exact.op.attrs.get<DimAttrs>().causal) x = add(x, causal_mask(x.size(-2), x.size(-1)));
-  return {add(softmax_bound(x, in.error(0), sums_of(exact)), in.element_least())};
+  const Tensor x = exact.op.attrs.get<DimAttrs>().causal ? causally_masked(exact.x[0]) : exact.x[0];
+  return {add(softmax_bound(x, in.error(0), units_of_sums(exact)), in.element_least())};
 }
 
 // y (dy - the row's sum of y dy).
@@ -73,7 +61,7 @@ Errors of_softmax_backward(const ExactOp& exact, ErrorKind, const Operands& in) 
 
 Errors of_log_softmax(const ExactOp& exact, ErrorKind, const Operands& in) {
   check_last(exact.op);
-  return {add(log_probabilities(exact.x[0], in.error(0), sums_of(exact)).error, in.element_least())};
+  return {add(log_probabilities(exact.x[0], in.error(0), units_of_sums(exact)).error, in.element_least())};
 }
 
 // exp(log p) for a logarithm with this error. However large that is, each implementation has a probability: the largest
@@ -157,7 +145,7 @@ NormNumbers norm_of(const ExactOp& exact, const Operands& in) {
 namespace {
 
 Errors of_norm_layer(const ExactOp& exact, ErrorKind, const Operands& in) {
-  const Units units = sums_of(exact);
+  const Units units = units_of_sums(exact);
   const NormNumbers n = norm_of(exact, in);
   return {add(norm_output_bound(n, norm_parts(n, units), units), in.element_least())};
 }
@@ -165,7 +153,7 @@ Errors of_norm_layer(const ExactOp& exact, ErrorKind, const Operands& in) {
 Errors of_norm_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   if (exact.op.op == OpId::batch_norm_backward && !exact.op.attrs.get<NormAttrs>().training)
     throwf("batch_norm_backward in '{}' with running statistics has no bound of rounding", exact.op.module);
-  const Units units = sums_of(exact);
+  const Units units = units_of_sums(exact);
   const NormNumbers n = norm_of(exact, in);
   const NormParts p = norm_parts(n, units);
   const Tensor& g = exact.x[0];
@@ -200,7 +188,7 @@ AttentionStep attention_of(const ExactOp& exact, const Operands& in, std::size_t
   a.k_error = in.error(first + 1);
   a.v_error = in.error(first + 2);
   a.scale = attention_scale(attrs, a.q.size(-1));
-  if (attrs.causal) a.mask = causal_mask(a.q.size(-2), a.k.size(-2));
+  if (attrs.causal) a.mask = causally_masked(zeros({a.q.size(-2), a.k.size(-2)}, {.dtype = DType::f64}));
   return a;
 }
 
@@ -231,7 +219,7 @@ Counted counted(const Tensor& classes, const CrossEntropyAttrs& a) {
 Errors of_cross_entropy(const ExactOp& exact, ErrorKind, const Operands& in) {
   constexpr double kJoins = 4;
   const auto& a = exact.op.attrs.get<CrossEntropyAttrs>();
-  const LogProbabilities log_p = log_probabilities(exact.x[0], in.error(0), sums_of(exact));
+  const LogProbabilities log_p = log_probabilities(exact.x[0], in.error(0), units_of_sums(exact));
   const std::int64_t classes = exact.x[0].size(-1);
   const Counted c = counted(exact.x[1], a);
   const Tensor safe = where(gt(reshape(c.rows, {-1}), 0), exact.x[1], 0);

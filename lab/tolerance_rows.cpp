@@ -13,6 +13,7 @@
 #include "../core/ops/ops.h"
 #include "error_rows.h"
 #include "judge_bounds.h"
+#include "softmax_rows.h"
 #include "tolerance_rules.h"
 
 namespace gradual::lab {
@@ -175,7 +176,7 @@ bool is_exact(const Tensor& error) { return !error.defined() || max(error).item(
 Tensor largest_weight(const NormParts& p) { return max(abs(p.weight)); }
 
 Passed through_norm(const ExactOp& exact, const Operands& in) {
-  const Units units{exact.units.sum, 0, 0};
+  const Units units = units_of_sums(exact);
   const NormNumbers n = norm_of(exact, in);
   const NearbyNorm near = nearby_norm(n, norm_parts(n, units), units);
   const Tensor moved = mul(near.parts.root, n.x_rows);
@@ -190,7 +191,7 @@ Passed through_norm(const ExactOp& exact, const Operands& in) {
 // row is symmetric in its arguments, so that its norm is that at equal ones (Banach 1938), which is at most
 // max 3 t (1 - t^2) r^2 / sqrt(n) = 2 / sqrt(3) r^2 / sqrt(n).
 Passed through_norm_gradient(const ExactOp& exact, const Operands& in) {
-  const Units units{exact.units.sum, 0, 0};
+  const Units units = units_of_sums(exact);
   const NormNumbers n = norm_of(exact, in);
   const NearbyNorm near = nearby_norm(n, norm_parts(n, units), units);
   const Tensor& root = near.parts.root;
@@ -215,10 +216,7 @@ bool has_exact_weights(const ExactOp& exact, const Operands& in) {
 }
 
 bool is_matrix_product(const ExactOp& exact, const Operands&) { return exact.x[0].dim() > 1 && exact.x[1].dim() > 1; }
-bool is_along_last(const ExactOp& exact, const Operands&) {
-  const auto& a = exact.op.attrs.get<DimAttrs>();
-  return a.dim == exact.x[0].dim() - 1;
-}
+bool has_last_dim(const ExactOp& exact, const Operands&) { return is_along_last(exact.op); }
 bool has_rows(const ExactOp& exact, const Operands&) { return exact.y[0].dim() > 0; }
 bool have_equal_rows(const ExactOp& exact, const Operands&) { return have_rows(exact); }
 
@@ -239,8 +237,8 @@ constexpr RowRule kRules[] = {
     {OpId::add, through_addition, have_equal_rows},
     {OpId::sub, through_addition, have_equal_rows},
     {OpId::mul, through_multiplication, have_equal_rows},
-    {OpId::softmax, through_softmax, is_along_last},
-    {OpId::softmax_backward, through_softmax_gradient, is_along_last},
+    {OpId::softmax, through_softmax, has_last_dim},
+    {OpId::softmax_backward, through_softmax_gradient, has_last_dim},
     {OpId::layer_norm, through_norm, has_exact_weights},
     {OpId::rms_norm, through_norm, has_exact_weights},
     {OpId::layer_norm_backward, through_norm_gradient, has_exact_weights},

@@ -33,6 +33,8 @@ struct ToleranceRule {
   OpId op;
   std::array<Tensor, kMaxOutputs> (*errors)(const ExactOp& exact, ErrorKind kind, const Operands& in);
 };
+// Of an op's sums alone: its results are rounded later.
+inline Units units_of_sums(const ExactOp& exact) { return {.sum = exact.units.sum}; }
 // The own rounding of sums of products whose terms' magnitudes are `sizes` and may be `passed` more.
 Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y);
 // The numbers of a layer norm, an RMS norm, a batch norm, or their gradients, with the norms of the errors of rows

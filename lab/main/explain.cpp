@@ -64,9 +64,8 @@ static void check_settings(const Result& run, const amp::Recipe& recipe, Options
 int explain_command(int argc, char** argv) {
   Arguments a;
   OptionParser app(
-      "Replays a failed run of a results folder with single things exact (operands, sums, results, updates) and all "
-      "else\n"
-      "to the same bits. Finds the smallest set, and its steps, with which the failure does not come.\n",
+      "Replays a failed run of a results folder with single things exact (operands, sums, results, ops, updates) and\n"
+      "all else to the same bits. Finds the smallest set, and its steps, with which the failure does not come.\n",
       "explain");
   app.add_option("folder", a.folder, "of a comparison, with fp32");
   app.add_option("--recipe", a.recipe, "the recipe whose run is explained");

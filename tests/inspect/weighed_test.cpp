@@ -131,6 +131,52 @@ TEST_CASE("zeroed and clipped elements of an operand are made exact apart") {
   CHECK(equal(error({{.part = ExactPart::operand, .first = 1}}), rounded));
 }
 
+TEST_CASE("ops of a site and its steps compute in f32 instead of a half dtype, gradients too") {
+  test::Between model([](const Tensor& x) { return relu(x); });
+  const Tensor x = rand({4, 64});
+  std::vector<DType> dtypes;  // of the results of `in` and `out`
+  const auto gradient = [&](const std::vector<inspect::Exact>& exact, DType dtype = DType::f16) {
+    inspect::Intervention made(exact);
+    const inspect::InterventionScope scope(made);
+    const amp::Autocast region({.dtype = is_half(dtype) ? dtype : DType::f16, .enabled = is_half(dtype)});
+    model.f = [&](const Tensor& h) {
+      dtypes = {h.dtype()};
+      return relu(h);
+    };
+    const Tensor y = model(x);
+    dtypes.push_back(y.dtype());
+    model.zero_grad();
+    sum(square(y)).backward();
+    return model.in.weight.grad();
+  };
+  const Tensor exact = gradient({}, DType::f32).clone();
+  const Tensor rounded = gradient({}).clone();
+  CHECK(dtypes == std::vector{DType::f16, DType::f16});
+  CHECK(equal(gradient({{.part = ExactPart::ops}}), exact));
+  CHECK(dtypes == std::vector{DType::f32, DType::f32});
+  const Tensor of_layer = gradient({{.part = ExactPart::ops, .site = "in"}}).clone();
+  CHECK(dtypes == std::vector{DType::f32, DType::f16});
+  CHECK_FALSE(equal(of_layer, rounded));
+  CHECK_FALSE(equal(of_layer, exact));
+  CHECK(equal(gradient({{.part = ExactPart::ops, .site = "in", .operand = "linear"}}), of_layer));
+  CHECK(equal(gradient({{.part = ExactPart::ops, .operand = "gelu"}}), rounded));
+  CHECK(equal(gradient({{.part = ExactPart::ops, .site = "elsewhere"}}), rounded));
+  CHECK(equal(gradient({{.part = ExactPart::ops, .first = 1}}), rounded));
+}
+
+TEST_CASE("making ops exact leaves quantised products as they are") {
+  const nn::Linear layer(32, 4);
+  const Tensor x = rand({2, 32}).to(DType::bf16);
+  const auto output = [&](const std::vector<inspect::Exact>& exact) {
+    inspect::Intervention made(exact);
+    const inspect::InterventionScope scope(made);
+    const NoGrad off;
+    const amp::RecipeScope recipe(amp::recipe("mxfp4"));
+    return linear(x, layer.weight).to(DType::f32);
+  };
+  CHECK(equal(output({{.part = ExactPart::ops}}), output({})));
+}
+
 TEST_CASE("what is made exact at one weight of a layer is exact in the whole layer, and in no other") {
   const amp::Recipe mx = amp::recipe("mxfp4");
   nn::Sequential model(nn::Linear(32, 32), nn::Linear(32, 4));
@@ -585,7 +631,7 @@ TEST_CASE("explain: fields of a recipe are apart, so that none in a set is super
     return std::make_shared<Between>([](const Tensor& x) { return mul(relu(x), 1e6) * 1e-6; });
   };
   check_explained(amp::recipe("fp16-pure"), beyond, short_run(2), lab::FailureKind::divergence,
-                  R"({"optimizer_state":"f32","policy":{)");
+                  R"({"optimizer_state":"f32"}; ops of weighed_test.cpp:)");
   // Updates below half an ulp: masters, and not the state, which is in f32 already.
   amp::Recipe slow = amp::recipe("bf16-pure");
   slow.name = "bf16-state";
@@ -593,6 +639,31 @@ TEST_CASE("explain: fields of a recipe are apart, so that none in a set is super
   lab::Options still = short_run(8);
   still.lr = 2e-5;
   check_explained(slow, mlp, still, lab::FailureKind::loss, R"({"masters":"per-tensor"})");
+}
+
+TEST_CASE("explain: of half dtypes it names the layer whose ops fail, and the steps") {
+  // From the fourth step on the sums of `wide` are beyond f16, and only they.
+  struct Late : nn::Module {
+    int calls = 0;
+    nn::Linear& in = register_module("in", nn::Linear(64, 64));
+    nn::Linear& wide = register_module("wide", nn::Linear(64, 64));
+    nn::Linear& out = register_module("out", nn::Linear(64, 10));
+    Late() {
+      const NoGrad off;
+      wide.weight.mul_(30);
+    }
+    Tensor forward(const Tensor& x) override {
+      const double size = ++calls > 3 ? 20000 : 1;
+      const Tensor h = clamp(relu(in(x.reshape({x.size(0), 64}))), 0.0, 3.0);
+      return out(wide(h * size) * (1 / size));
+    }
+  };
+  amp::Recipe unscaled = amp::recipe("amp-fp16");
+  unscaled.name = "amp-fp16-unscaled";
+  unscaled.scaling.reset();
+  check_explained(
+      unscaled, [] { return std::make_shared<Late>(); }, short_run(2), lab::FailureKind::divergence,
+      "ops of wide, steps 3 to 6");
 }
 
 TEST_CASE("explain: a product outside of all modules is a place by its line") {

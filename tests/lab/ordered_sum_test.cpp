@@ -17,11 +17,11 @@
 
 using namespace gradual;
 using lab::OrderedSum;
-using lab::SumTree;
+using lab::TreeKind;
 
 namespace {
 
-constexpr SumTree kTrees[] = {SumTree::one_by_one, SumTree::blocks, SumTree::pairwise, SumTree::random};
+constexpr TreeKind kTrees[] = {TreeKind::one_by_one, TreeKind::blocks, TreeKind::pairwise, TreeKind::random};
 
 // The steps by hand, of numbers whose sums are exact: which terms a sum has, and of how many additions the longest way
 // of a term to the result is.
@@ -96,7 +96,7 @@ Tensor with_gradient(const Tensor& t) { return t.clone().set_requires_grad(); }
 
 TEST_CASE("ordered sums: a drawn tree has each term once, and the length of its kind") {
   std::mt19937_64 random(1);
-  for (const SumTree tree : kTrees)
+  for (const TreeKind tree : kTrees)
     for (const int parts : {0, 1, 2, 8})
       for (const std::size_t terms : {1, 2, 3, 7, 64, 1000})
         for (int draw = 0; draw < 5; ++draw) {
@@ -105,8 +105,8 @@ TEST_CASE("ordered sums: a drawn tree has each term once, and the length of its 
           const OrderedSum sum(static_cast<std::int64_t>(terms), {.parts = parts, .tree = tree}, random);
           const Walked w = walk(sum, terms);
           CHECK(std::ranges::all_of(w.times, [](int n) { return n == 1; }));
-          if (parts == 1 && tree == SumTree::one_by_one) CHECK(w.longest == terms - 1);
-          if (parts == 1 && tree == SumTree::pairwise)
+          if (parts == 1 && tree == TreeKind::one_by_one) CHECK(w.longest == terms - 1);
+          if (parts == 1 && tree == TreeKind::pairwise)
             CHECK(w.longest == static_cast<std::size_t>(std::ceil(std::log2(static_cast<double>(terms)))));
         }
 }
@@ -125,7 +125,7 @@ TEST_CASE("ordered sums: a quarter has the terms' own order, or none") {
   const auto count_own = [&](bool own_order) {
     int own = 0;
     for (int draw = 0; draw < 1000; ++draw) {
-      const OrderedSum sum(64, {.parts = 1, .tree = SumTree::one_by_one, .own_order = own_order}, random);
+      const OrderedSum sum(64, {.parts = 1, .tree = TreeKind::one_by_one, .own_order = own_order}, random);
       own += std::ranges::is_sorted(sum.steps(), {}, &OrderedSum::Step::term) ? 1 : 0;
     }
     return own;
@@ -141,12 +141,12 @@ TEST_CASE("ordered sums: one by one is a loop over the terms, and errs more than
   default_generator().manual_seed(4);
   const Tensor terms = rand({4096, 3});
   const Tensor exact = sum(cast(terms, DType::f64), {0}, true);
-  const OrderedSum in_turn(4096, {.parts = 1, .tree = SumTree::one_by_one}, random);
+  const OrderedSum in_turn(4096, {.parts = 1, .tree = TreeKind::one_by_one}, random);
   std::vector<float> by_hand(3);
   for (const OrderedSum::Step& step : in_turn.steps())
     for (std::size_t j = 0; j < 3; ++j) by_hand[j] += terms.data<float>()[static_cast<std::size_t>(step.term) * 3 + j];
   CHECK(in_turn.total(terms).to_vector<float>() == by_hand);
-  const OrderedSum in_pairs(4096, {.parts = 1, .tree = SumTree::pairwise}, random);
+  const OrderedSum in_pairs(4096, {.parts = 1, .tree = TreeKind::pairwise}, random);
   const auto error = [&](const OrderedSum& s) { return max(abs(sub(cast(s.total(terms), DType::f64), exact))).item(); };
   CHECK(error(in_turn) > 4 * error(in_pairs));
 }
@@ -156,7 +156,7 @@ TEST_CASE("ordered sums: tiles of a product have the sums of the whole") {
   default_generator().manual_seed(5);
   const Tensor a = randn({70, 33});
   const Tensor b = randn({33, 5000});
-  const OrderedSum order(33, {.tree = SumTree::random}, random);
+  const OrderedSum order(33, {.tree = TreeKind::random}, random);
   const Tensor all = order.product(a, b);
   const Tensor one = order.product(a.narrow(0, 69, 1), b.narrow(1, 4999, 1));
   CHECK(one.item() == all.select(0, 69).select(0, 4999).item());
@@ -179,6 +179,9 @@ TEST_CASE("ordered sums: ops that add up in drawn orders compute what their f64 
   check_near_f64("matmul", [&] { matmul(randn({40}), randn({2, 3, 40, 5})); });
   check_near_f64("linear", [&] { linear(x, randn({7, 40}), randn({7})); });
   check_near_f64("conv2d", [&] { conv2d(images, w, randn({4}), conv); });
+  const Conv2dOptions in_groups{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 3};
+  check_near_f64("conv2d", [&] { conv2d(randn({3, 6, 9, 8}), randn({9, 2, 3, 2}), randn({9}), in_groups); });
+  check_near_f64("conv2d", [&] { conv2d(randn({3, 6, 9, 8}), randn({9, 2, 3, 2}), {}, in_groups); });
   check_near_f64("sum", [&] { sum(images, {0, 2}); });
   check_near_f64("mean", [&] { mean(images, {1, 3}, true); });
   check_near_f64("norm", [&] { norm(images, 2, {0, 2}); });
@@ -194,16 +197,19 @@ TEST_CASE("ordered sums: ops that add up in drawn orders compute what their f64 
 
 TEST_CASE("ordered sums: gradients that add up in drawn orders are those of f64") {
   default_generator().manual_seed(7);
-  const Tensor images = randn({3, 5, 9, 8});
-  const Conv2dOptions conv{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}};
-  ConvAttrs of_input{conv};
-  of_input.size = {9, 8};
-  ConvAttrs of_weight{conv};
-  of_weight.size = {3, 2};
-  const Tensor w = randn({4, 5, 3, 2});
-  const Tensor dy = ones_like(conv2d(images, w, {}, conv)) * randn({1, 4, 1, 1});
-  check_near_f64("conv2d_backward_input", [&] { conv2d_backward_input(dy, w, of_input); });
-  check_near_f64("conv2d_backward_weight", [&] { conv2d_backward_weight(dy, images, of_weight); });
+  const Tensor images = randn({3, 6, 9, 8});
+  for (const int groups : {1, 2}) {
+    CAPTURE(groups);
+    const Conv2dOptions conv{.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = groups};
+    ConvAttrs of_input{conv};
+    of_input.size = {9, 8};
+    ConvAttrs of_weight{conv};
+    of_weight.size = {3, 2};
+    const Tensor w = randn({4, 6 / groups, 3, 2});
+    const Tensor dy = ones_like(conv2d(images, w, {}, conv)) * randn({1, 4, 1, 1});
+    check_near_f64("conv2d_backward_input", [&] { conv2d_backward_input(dy, w, of_input); });
+    check_near_f64("conv2d_backward_weight", [&] { conv2d_backward_weight(dy, images, of_weight); });
+  }
   const auto backward_of = [](const Tensor& y, const Tensor& g) { sum(y * g).backward(); };
   const Tensor g = randn({6, 40});
   check_near_f64("layer_norm_backward", [&] {
@@ -215,7 +221,7 @@ TEST_CASE("ordered sums: gradients that add up in drawn orders are those of f64"
   });
   check_near_f64("softmax_backward", [&] { backward_of(softmax(with_gradient(randn({6, 40})), -1), g); });
   check_near_f64("batch_norm_backward", [&] {
-    nn::BatchNorm2d norm(5);
+    nn::BatchNorm2d norm(6);
     sum(norm(with_gradient(images)) * images).backward();
   });
   check_near_f64("index_add", [&] {

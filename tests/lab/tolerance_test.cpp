@@ -258,6 +258,33 @@ TEST_CASE("tolerance: bounds hold for every accumulator, and one of few bits all
   CHECK(named(with(accumulator("bf16-acc")), "fc.linear").bound > 100 * f32);
 }
 
+TEST_CASE("tolerance: a sum of one product has each rounding of its accumulator in the bound") {
+  struct Case {
+    const char* accumulator;
+    double x;       // x 1 is the sum
+    double stored;  // what two roundings make of it
+    double unit;
+  };
+  const Case cases[] = {
+      {"e8m6/product=e8m7", 1 + 2.53125 / 128, 1 + 4.0 / 128, 0x1p-7},  // 2.53 to 3, which is in the middle, to 4
+      {"e8m5/group=1/fraction=6", 1 + 1.9375 / 64, 1, 0x1p-6},          // 1.94 cut to 1, which is in the middle, to 0
+  };
+  for (const Case& c : cases) {
+    CAPTURE(std::string(c.accumulator));
+    Tensor y;
+    const lab::Tolerances t = tolerance_of_ops([&] {
+      const AccumulatorScope scope(accumulator(c.accumulator));
+      y = matmul(full({1, 1}, c.x), ones({1, 1}));
+    });
+    CHECK(y.item() == c.stored);
+    const lab::Tolerated& one = named(t, "matmul");
+    CHECK(one.own == std::abs(c.x - c.stored));
+    CHECK(one.own > 1.4 * c.unit);
+    CHECK(one.worst <= 1);
+    CHECK(one.bound < 3.5 * c.unit);
+  }
+}
+
 TEST_CASE("tolerance: the bound of a product is that of its sums' partial sums") {
   // In f32, x W^T of one row: 64 terms and a bias, whose partial sums are at most (sum |t| + |sum t|) / 2.
   const lab::Tolerances t =

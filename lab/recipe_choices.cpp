@@ -1,4 +1,4 @@
-#include "explain_units.h"
+#include "recipe_choices.h"
 
 #include <algorithm>
 #include <iterator>
@@ -8,6 +8,7 @@
 #include "../amp/site_name.h"
 #include "../core/support/error.h"
 #include "../inspect/cures.h"
+#include "../inspect/f32_ops.h"
 
 namespace gradual::lab {
 namespace {
@@ -77,7 +78,7 @@ template <class Field> bool any_has(const std::vector<amp::Quantization>& all, c
 }
 
 // Of attention in blocks: each operand of each layer, whose site is a layer of its own, and the sums of a layer.
-void add_attention(std::vector<Unit>& units, const amp::AttentionPrecision& attention,
+void add_attention(std::vector<RecipeChoice>& choices, const amp::AttentionPrecision& attention,
                    const std::vector<std::string>& sites) {
   Places summed;
   for (const std::string& site : sites) {
@@ -85,34 +86,49 @@ void add_attention(std::vector<Unit>& units, const amp::AttentionPrecision& atte
     const std::string name = dot == std::string::npos ? site : site.substr(dot + 1);
     const auto* const field = std::ranges::find(amp::kAttentionFields, name, &amp::AttentionField::name);
     if (field == std::end(amp::kAttentionFields) || !(attention.*field->quantizer)) continue;
-    units.push_back({.exact = Exact{.part = ExactPart::operand, .site = site}});
+    choices.push_back({.exact = Exact{.part = ExactPart::operand, .site = site}});
     if (attention.qk_accumulator || attention.pv_accumulator)
       summed.add(dot == std::string::npos ? "" : site.substr(0, dot));
   }
   for (const std::string& layer : summed.sites)
-    units.push_back({.exact = Exact{.part = ExactPart::sum, .site = layer}});
+    choices.push_back({.exact = Exact{.part = ExactPart::sum, .site = layer}});
 }
 
-void add_quantisers(std::vector<Unit>& units, const Recipe& recipe, const std::vector<std::string>& sites) {
-  if (recipe.quantization->attention) add_attention(units, *recipe.quantization->attention, sites);
+void add_quantisers(std::vector<RecipeChoice>& choices, const Recipe& recipe, const std::vector<std::string>& sites) {
+  if (recipe.quantization->attention) add_attention(choices, *recipe.quantization->attention, sites);
   const std::vector<amp::Quantization> all = all_of(recipe);
   for (const std::string& site : sites) {
     for (const amp::Role role : {amp::Role::activation, amp::Role::weight, amp::Role::error})
       for (const auto field : amp::kOperandQuantizers[static_cast<int>(role)]) {
         const auto* const named = std::ranges::find(amp::kQuantizerFields, field, &amp::QuantizerField::quantizer);
         if (any_has(all, field))
-          units.push_back({.exact = Exact{.part = ExactPart::operand, .site = site, .operand = named->name}});
+          choices.push_back({.exact = Exact{.part = ExactPart::operand, .site = site, .operand = named->name}});
       }
     if (any_has(all, &amp::Quantization::accumulator))
-      units.push_back({.exact = Exact{.part = ExactPart::sum, .site = site}});
-    if (recipe.quantization->result) units.push_back({.exact = Exact{.part = ExactPart::result, .site = site}});
+      choices.push_back({.exact = Exact{.part = ExactPart::sum, .site = site}});
+    if (recipe.quantization->result) choices.push_back({.exact = Exact{.part = ExactPart::result, .site = site}});
   }
 }
 
+// The places whose ops of forward compute in a half dtype: layers, then the program's lines outside of all modules.
+void add_places_of_half(std::vector<RecipeChoice>& choices, const inspect::ObservedStep& first) {
+  Places places;
+  std::vector<std::string> lines;
+  for (const inspect::LedgerRow& row : first.ledger.rows()) {
+    const bool half = is_half(row.from) || is_half(row.to);
+    if (row.phase != gradual::Phase::forward || !half || !inspect::computes(row.id)) continue;
+    places.add(amp::site_name(row.module).layer);
+    if (row.module.empty() && !row.own_line) lines.push_back(row.line);
+  }
+  for (const std::string& line : lines) places.add(line);
+  for (const std::string& site : places.sites)
+    choices.push_back({.exact = Exact{.part = ExactPart::ops, .site = site}});
+}
+
 // Single fields of the recipe that no place has: what is kept between steps, and the loss scale.
-void add_fields(std::vector<Unit>& units, const Recipe& recipe) {
-  const auto add = [&units](std::function<Recipe(Recipe)> edit) {
-    units.push_back({.edit = std::move(edit), .goes_first = true});
+void add_fields(std::vector<RecipeChoice>& choices, const Recipe& recipe) {
+  const auto add = [&choices](std::function<Recipe(Recipe)> edit) {
+    choices.push_back({.edit = std::move(edit), .goes_first = true});
   };
   add([](Recipe r) {
     r.optimizer_state = DType::f32;
@@ -147,22 +163,21 @@ bool takes_f32(OpId op) try {
   return true;
 } catch (const Error&) { return false; }
 
-Unit in_f32(OpId op) {
-  return {.edit = [op](Recipe r) {
-    r.policy.emplace_back(op, amp::CastPolicy::fp32());
-    return r;
-  }};
+RecipeChoice in_f32(OpId op) {
+  const std::vector<std::string> alone = {std::string(to_string(op))};
+  const auto edit = [alone](Recipe r) { return inspect::cures::ops_in_f32(std::move(r), alone).recipe; };
+  return {.edit = edit, .goes_last = true};
 }
 
 // Of half dtypes: each op of the first step, and of those that it may consist of.
-void add_ops(std::vector<Unit>& units, const Recipe& recipe, const inspect::ObservedStep& first) {
+void add_ops(std::vector<RecipeChoice>& choices, const Recipe& recipe, const inspect::ObservedStep& first) {
   std::vector<OpId> ops;
   const amp::PolicyTable table = policy_table(recipe);
   const auto add = [&](OpId op) {
     const bool known = std::ranges::find(ops, op) != ops.end();
     if (known || table[op].kind == amp::PolicyKind::fp32 || !takes_f32(op)) return;
     ops.push_back(op);
-    units.push_back(in_f32(op));
+    choices.push_back(in_f32(op));
   };
   for (const char* name : {"matmul", "linear", "conv2d", "exp", "log", "softmax", "log_softmax", "sum", "mean",
                            "square", "sqrt", "div", "mul", "add", "sub", "relu", "gelu", "cross_entropy"})
@@ -174,22 +189,24 @@ void add_ops(std::vector<Unit>& units, const Recipe& recipe, const inspect::Obse
 
 }  // namespace
 
-std::vector<Unit> units_of_norms(const Recipe& recipe) {
-  std::vector<Unit> units;
+std::vector<RecipeChoice> choices_of_norms(const Recipe& recipe) {
+  std::vector<RecipeChoice> choices;
   for (const OpId norm : kNorms)
-    if (recipe.mode == amp::Mode::pure && takes_f32(norm)) units.push_back(in_f32(norm));
-  return units;
+    if (recipe.mode == amp::Mode::pure && takes_f32(norm)) choices.push_back(in_f32(norm));
+  return choices;
 }
 
-std::vector<Unit> units_of(const Recipe& recipe, const Result& run, const inspect::ObservedStep& first) {
-  std::vector<Unit> units;
-  if (recipe.quantization) add_quantisers(units, recipe, sites_of(run, first));
-  add_fields(units, recipe);
-  if (recipe.mode == amp::Mode::full) return units;
-  add_ops(units, recipe, first);
+std::vector<RecipeChoice> choices_of(const Recipe& recipe, const Result& run, const inspect::ObservedStep& first) {
+  std::vector<RecipeChoice> choices;
+  if (recipe.quantization) add_quantisers(choices, recipe, sites_of(run, first));
+  add_fields(choices, recipe);
+  if (recipe.mode == amp::Mode::full) return choices;
+  if (!recipe.quantization) add_places_of_half(choices, first);
+  add_ops(choices, recipe, first);
   if (recipe.mode == amp::Mode::pure)
-    units.push_back({.edit = [](Recipe r) { return inspect::cures::norms_in_f32(std::move(r)).recipe; }});
-  return units;
+    choices.push_back(
+        {.edit = [](Recipe r) { return inspect::cures::norms_in_f32(std::move(r)).recipe; }, .goes_last = true});
+  return choices;
 }
 
 }  // namespace gradual::lab
