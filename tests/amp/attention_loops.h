@@ -55,9 +55,16 @@ inline Matrix product(const Matrix& a, const Matrix& b) {
 
 // What is rounded, row by row along the contracted axis. `turn` comes before the rounding in products over the head.
 struct LoopRounding {
-  RowChange q, k, v, p, d_o, d_p, d_s, o;
-  RowChange turn_scores;     // of q and k in Q K^T
-  RowChange turn_gradients;  // of dO and V in dO V^T, and of O
+  RowChange q = {};
+  RowChange k = {};
+  RowChange v = {};
+  RowChange p = {};
+  RowChange d_o = {};
+  RowChange d_p = {};
+  RowChange d_s = {};
+  RowChange o = {};
+  RowChange turn_scores = {};     // of q and k in Q K^T
+  RowChange turn_gradients = {};  // of dO and V in dO V^T, and of O
 };
 inline RowChange after(const RowChange& first, const RowChange& second) {
   return [=](const Row& row) {
