@@ -374,15 +374,16 @@ void check_one_history(const AttentionPrecision& a, const AttentionField& field)
             field.name, product.text);
 }
 
+bool multiplies(const AttentionField& field) {
+  return std::ranges::any_of(kAttentionProducts, [&](const AttentionProduct& product) {
+    return product.operands[0].quantizer == field.quantizer || product.operands[1].quantizer == field.quantizer;
+  });
+}
+
 void check_transforms(const AttentionPrecision& a) {
-  for (const auto& [name, field] : kAttentionFields) {
-    const std::optional<Quantizer>& q = a.*field;
-    const bool multiplies = std::ranges::any_of(kAttentionProducts, [&](const AttentionProduct& product) {
-      return product.operands[0].quantizer == field || product.operands[1].quantizer == field;
-    });
-    if (q && q->hadamard && !multiplies)
-      throwf("{}: a Hadamard transform is of the operands of a product: q, k, v, p, do and ds", name);
-  }
+  for (const AttentionField& field : kAttentionFields)
+    if (const std::optional<Quantizer>& q = a.*field.quantizer; q && q->hadamard && !multiplies(field))
+      throwf("{}: a Hadamard transform is of the operands of a product: q, k, v, p, do and ds", field.name);
   for (const AttentionProduct& product : kAttentionProducts) check_both_operands(a, product);
   for (const AttentionField& field : kAttentionFields) check_one_history(a, field);
 }
