@@ -33,11 +33,18 @@ constexpr double kMostShift = 16;
 
 constexpr std::uint64_t kBackwardDraws = std::uint64_t{1} << 32;
 
+bool draws_signs(const AttentionPrecision& precision, const AttentionProduct& product) {
+  const auto& [quantizer, axis] = product.operands[0];
+  return transform_of(precision, product) && (precision.*quantizer)->signs == HadamardSigns::drawn;
+}
+
 bool draws(const AttentionPrecision& precision, bool backward) {
   for (const AttentionField& field : kAttentionFields) {
     const std::optional<Quantizer>& q = precision.*field.quantizer;
     if (q && is_random(*q) && (backward || !of_backward(field))) return true;
   }
+  for (const AttentionProduct& product : kAttentionProducts)
+    if (draws_signs(precision, product) && (backward || !product.of_backward)) return true;
   for (const auto* sums : {&precision.qk_accumulator, &precision.pv_accumulator})
     if (*sums && (*sums)->rounding.mode == RoundingMode::stochastic) return true;
   return false;
@@ -138,8 +145,9 @@ std::vector<Tensor> by_both(bool suits, const Kernel& kernel, const Reference& r
 class BlockAttention final : public Function {
  public:
   // `backward`: it may come, and draw.
-  BlockAttention(const AttentionPrecision& precision, const AttentionAttrs& attrs, bool backward)
-      : precision_(precision), attrs_(attrs) {
+  BlockAttention(const AttentionPrecision& precision, const AttentionAttrs& attrs, const AttentionScales& scales,
+                 bool backward)
+      : precision_(precision), attrs_(attrs), scales_(scales) {
     if (draws(precision_, backward)) key_ = default_generator().next();
   }
 
@@ -147,7 +155,7 @@ class BlockAttention final : public Function {
     const StageScope exact(chain().results, nullptr);  // the op's own result is rounded
     const StageScope amp(chain().amp, nullptr);
     const std::vector<Tensor> y = by_both(
-        kernel_suits(precision_, inputs, false), [&] { return forward_of_kernel(inputs); },
+        kernel_suits(precision_, inputs, use_in_forward(), false), [&] { return forward_of_kernel(inputs); },
         [&] { return forward_of_reference(inputs); });
     save_for_backward({inputs[0], inputs[1], inputs[2], inputs[3], y[0], y[1]});
     return {y[0].to(common_dtype(inputs))};
@@ -165,8 +173,8 @@ class BlockAttention final : public Function {
     const Scoped running(attention_in_backward(), &replaced_);
     const std::vector<Tensor> inputs(kept.begin(), kept.begin() + 4);
     std::vector<Tensor> all = by_both(
-        kernel_suits(precision_, inputs, needs_input_grad(3)), [&] { return backward_of_kernel(inputs, grads[0]); },
-        [&] { return backward_of_reference(inputs, grads[0]); });
+        kernel_suits(precision_, inputs, use_in_backward(), needs_input_grad(3)),
+        [&] { return backward_of_kernel(inputs, grads[0]); }, [&] { return backward_of_reference(inputs, grads[0]); });
     all.resize(4);
     return all;
   }
@@ -176,9 +184,15 @@ class BlockAttention final : public Function {
   const AttentionAttrs& attributes() const { return attrs_; }
 
  private:
+  AttentionUse use_in_forward() const { return {scales_.histories.get(), scales_.forward, QuantizeFor::evaluation}; }
+  AttentionUse use_in_backward() const {
+    return {scales_.histories.get(), QuantizeFor::later_use,
+            scales_.backward ? scales_.backward() : QuantizeFor::one_use};
+  }
+
   // [the rounded output, the rounded logsumexp], both in the compute type.
   std::vector<Tensor> forward_of_reference(const std::vector<Tensor>& inputs) const {
-    Blocks b(precision_, attrs_, inputs, {key_, 0});
+    Blocks b(precision_, attrs_, inputs, {key_, 0}, use_in_forward());
     Tensor m;
     Tensor l;
     Tensor o;
@@ -207,7 +221,7 @@ class BlockAttention final : public Function {
   }
 
   std::vector<Tensor> forward_of_kernel(const std::vector<Tensor>& inputs) const {
-    AttentionSteps steps(precision_, attrs_, inputs, {key_, 0}, false);
+    AttentionSteps steps(precision_, attrs_, inputs, {key_, 0}, use_in_forward(), false);
     return rounded(steps, forward_by_kernel(steps));
   }
 
@@ -223,14 +237,15 @@ class BlockAttention final : public Function {
     all.along_values = b.round(&AttentionPrecision::d_o, given, -1);
     all.along_queries = b.round_again(&AttentionPrecision::d_o, all.along_values, given, -2);
     all.along_keys = b.round_again(&AttentionPrecision::q, b.queries, b.q, -2);
-    all.delta = sum(mul(all.along_values, saved()[4]), {-1}, true);
+    const Tensor o = b.before_rounding(&AttentionPrecision::d_o, saved()[4], -1);
+    all.delta = sum(mul(all.along_values, o), {-1}, true);
     all.logsumexp = saved()[5];
     return all;
   }
 
   // [dq, dk, dv], and the mask's gradient if it is needed.
   std::vector<Tensor> backward_of_reference(const std::vector<Tensor>& inputs, const Tensor& grad) const {
-    Blocks b(precision_, attrs_, inputs, {key_, kBackwardDraws});
+    Blocks b(precision_, attrs_, inputs, {key_, kBackwardDraws}, use_in_backward());
     const AttentionBackward given = operands(b, grad);
     Tensor dq;
     std::vector<Tensor> dk;
@@ -259,7 +274,7 @@ class BlockAttention final : public Function {
   }
 
   std::vector<Tensor> backward_of_kernel(const std::vector<Tensor>& inputs, const Tensor& grad) const {
-    AttentionSteps steps(precision_, attrs_, inputs, {key_, kBackwardDraws}, false);
+    AttentionSteps steps(precision_, attrs_, inputs, {key_, kBackwardDraws}, use_in_backward(), false);
     return backward_by_kernel(steps, operands(steps, grad));
   }
 
@@ -270,6 +285,7 @@ class BlockAttention final : public Function {
 
   AttentionPrecision precision_;
   AttentionAttrs attrs_;
+  AttentionScales scales_;
   RandomKey key_ = {};
   Replaced replaced_{OpId::scaled_dot_product_attention};
 };
@@ -308,38 +324,147 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   check_sizes_of_mask(mask, q.size(-2), k.size(-2));
 }
 
+// What a quantizer of attention cannot have.
+struct RefusedOption {
+  const char* name;
+  bool (*is_in)(const AttentionField& field, const Quantizer& q);
+};
+bool between_blocks(const AttentionField& field) {
+  return field.quantizer == &AttentionPrecision::softmax || field.quantizer == &AttentionPrecision::running;
+}
+constexpr RefusedOption kRefusedOptions[] = {
+    {"center", [](const AttentionField&, const Quantizer& q) { return q.center; }},
+    {"delayed scaling", [](const AttentionField& field,
+                           const Quantizer& q) { return between_blocks(field) && is_any<DelayedScale>(q.scaling); }},
+    {"learned scaling", [](const AttentionField&, const Quantizer& q) { return is_any<LearnedScale>(q.scaling); }}};
+
+const char* name_of(AttentionQuantizer quantizer) { return field_of(quantizer).name; }
+
+// A transform is of both operands of a product, in one size and with the same signs. Q and K have it in Q K^T, V and dO
+// in dO V^T. P and dS bring it into their two products, whose other operands then need it.
+void check_both_operands(const AttentionPrecision& a, const AttentionProduct& product) {
+  const auto of = [&](const AttentionOperand& o) {
+    return a.*o.quantizer ? (a.*o.quantizer)->hadamard : HadamardSize();
+  };
+  const auto& [left, right] = product.operands;
+  const bool along_head = product.contracts == Contracts::head;
+  if (!of(left) && (!along_head || !of(right))) return;
+  if (of(left) != of(right))
+    throwf("{}, {}: the Hadamard transform of {} is of both operands, in one size; given are {} and {}",
+           name_of(left.quantizer), name_of(right.quantizer), product.text, of(left).size, of(right).size);
+  if ((a.*left.quantizer)->signs != (a.*right.quantizer)->signs)
+    throwf("{}, {}: the signs of the Hadamard transform of {} are those of both operands", name_of(left.quantizer),
+           name_of(right.quantizer), product.text);
+  if (product.contracts == Contracts::keys && a.block % of(left).size != 0)
+    throwf(
+        "{}: block is {}, no multiple of the Hadamard transform of {}: a group of {} would lie in two blocks, of which "
+        "only one is at hand",
+        name_of(left.quantizer), a.block, of(left).size, product.text);
+}
+
+// One history serves both products of an operand.
+void check_one_history(const AttentionPrecision& a, const AttentionField& field) {
+  if (!delayed(a.*field.quantizer)) return;
+  for (const AttentionProduct& product : kAttentionProducts)
+    for (const AttentionOperand& operand : product.operands)
+      if (operand.quantizer == field.quantizer && (a.*field.quantizer)->hadamard && !transform_of(a, product))
+        throwf(
+            "{}: delayed scaling keeps one history, so both of its products have the Hadamard transform, or none; the "
+            "other operand of {} has none",
+            field.name, product.text);
+}
+
+bool multiplies(const AttentionField& field) {
+  return std::ranges::any_of(kAttentionProducts, [&](const AttentionProduct& product) {
+    return product.operands[0].quantizer == field.quantizer || product.operands[1].quantizer == field.quantizer;
+  });
+}
+
+void check_transforms(const AttentionPrecision& a) {
+  for (const AttentionField& field : kAttentionFields)
+    if (const std::optional<Quantizer>& q = a.*field.quantizer; q && q->hadamard && !multiplies(field))
+      throwf("{}: a Hadamard transform is of the operands of a product: q, k, v, p, do and ds", field.name);
+  for (const AttentionProduct& product : kAttentionProducts) check_both_operands(a, product);
+  for (const AttentionField& field : kAttentionFields) check_one_history(a, field);
+}
+
+void check_quantizer(const AttentionField& field, const Quantizer& q) {
+  in_context(field.name, [&] { check_valid(q); });
+  const auto* const refused =
+      std::ranges::find_if(kRefusedOptions, [&](const RefusedOption& option) { return option.is_in(field, q); });
+  if (refused != std::end(kRefusedOptions))
+    throwf(
+        "{}: {}; in attention every scaling but learned is allowed, delayed not of softmax and running, and no center",
+        field.name, refused->name);
+  if (q.gradient != QuantizerGradient::straight)
+    throwf("{}: the gradient is {}; in attention it is straight", field.name, to_string(q.gradient));
+}
+
+// What the transforms need of a call.
+void check_transformed(const AttentionPrecision& a, const Tensor& q, const Tensor& v, const Tensor& mask, bool causal) {
+  for (const AttentionProduct& product : kAttentionProducts) {
+    const HadamardSize of = transform_of(a, product);
+    if (!of) continue;
+    const bool queries_and_keys = product.operands[0].quantizer == &AttentionPrecision::q;
+    const std::int64_t size = queries_and_keys ? q.size(-1) : v.size(-1);
+    if (product.contracts == Contracts::head && size % of.size != 0)
+      throwf(
+          "attention in blocks: the Hadamard transform of {} in {} has groups of {}, which do not divide the head size "
+          "{}; allowed are divisors of it from 16 to 256",
+          product.text, name_of(product.operands[0].quantizer), of.size, size);
+    if (!product.of_backward && product.contracts == Contracts::keys && (mask.defined() || causal))
+      throwf(
+          "attention in blocks: the Hadamard transform of {} mixes the values of {} keys, and a mask hides some of "
+          "these from a query: their rounding errors would reach its output; leave out hadamard of p",
+          product.text, of.size);
+  }
+}
+
 }  // namespace
 
 void check_valid(const AttentionPrecision& a) {
-  for (const auto& [name, field] : kAttentionFields) {
-    const std::optional<Quantizer>& q = a.*field;
-    if (!q) continue;
-    in_context(name, [&] { check_valid(*q); });
-    if (const char* const refused = beyond_own_scales(*q))
-      throwf(
-          "{}: {}; attention's quantizers take their scales from the numbers at hand: every scaling but delayed and "
-          "learned is allowed, without hadamard and center",
-          name, refused);
-    if (q->gradient != QuantizerGradient::straight)
-      throwf("{}: the gradient is {}; in attention it is straight", name, to_string(q->gradient));
-  }
+  for (const AttentionField& field : kAttentionFields)
+    if (const std::optional<Quantizer>& q = a.*field.quantizer) check_quantizer(field, *q);
   for (const auto* sums : {&a.qk_accumulator, &a.pv_accumulator})
     if (*sums) check_valid(**sums);
   if (a.block < 1) throwf("block is {}; a block has at least 1 key", a.block);
+  check_transforms(a);
   if (a.beta != 0 && !(a.beta > 1 && std::isfinite(a.beta)))
     throwf("beta is {}; allowed are 0 and finite numbers above 1", a.beta);
 }
 
+void leave_unrounded(AttentionPrecision& precision, AttentionQuantizer field) {
+  (precision.*field).reset();
+  const auto lose_transform = [&](const AttentionOperand& operand) {
+    if (std::optional<Quantizer>& q = precision.*operand.quantizer) q->hadamard = false;
+  };
+  const auto leave_partners = [&](bool along_head) {
+    for (const AttentionProduct& product : kAttentionProducts) {
+      if ((product.contracts == Contracts::head) != along_head || transform_of(precision, product)) continue;
+      lose_transform(product.operands[0]);
+      if (along_head) lose_transform(product.operands[1]);
+    }
+  };
+  leave_partners(true);
+  leave_partners(false);
+}
+
 Tensor attention_in_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                           const AttentionAttrs& attrs, const AttentionPrecision& precision, Loc loc) {
+                           const AttentionAttrs& attrs, const AttentionPrecision& precision,
+                           const AttentionScales& scales, Loc loc) {
   in_context("attention in blocks", [&] { check_valid(precision); });
+  if (has_delayed_scales(precision) && !scales.histories)
+    throw_error(
+        "attention in blocks: delayed scaling keeps amax histories: give AttentionScales::histories, or run it under a "
+        "recipe");
   check_inputs(q, k, v, mask, attrs);
+  check_transformed(precision, q, v, mask, attrs.causal);
   if (const std::int64_t rows = rows_of_mask(mask); rows != 1 && rows != q.size(-2))
-    return attention_in_blocks(with_rows(q, rows), k, v, mask, attrs, precision, loc);
+    return attention_in_blocks(with_rows(q, rows), k, v, mask, attrs, precision, scales, loc);
   const auto recorded = [](const Tensor& t) { return t.defined() && needs_grad(t); };
   const bool backward =
       in_checkpoint() || (grad_enabled() && (recorded(q) || recorded(k) || recorded(v) || recorded(mask)));
-  return apply(std::make_shared<BlockAttention>(precision, attrs, backward), {q, k, v, mask}, loc)[0];
+  return apply(std::make_shared<BlockAttention>(precision, attrs, scales, backward), {q, k, v, mask}, loc)[0];
 }
 
 const AttentionAttrs* attributes_of_blocks(const OpCall& call) {

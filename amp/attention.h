@@ -21,11 +21,28 @@
 //
 // Lower-case names are quantizers. Each operand is rounded along the axis that its product contracts: Q and dO once for
 // all blocks, K, V, P, dP and dS block by block. Scales multiply the operands first. What has no quantizer is f32 (f64
-// for f64 tensors). The gradient is straight-through. A row that sees no key has m = -Inf, which is not rounded, and
-// its output is 0. A finite mask of a whole row, such as -1e9, gives scores so large that lse = m + log l rounds to m:
-// the output is still the mean of the values, but backward takes 1 for every P of the row.
+// for f64 tensors).
+//
+// Where both operands of a product have a Hadamard transform (Quantizer::hadamard), both are multiplied by the same
+// orthogonal H along the contracted axis before they are rounded: incoherent processing in FlashAttention-3 (Shah et
+// al. 2024, arXiv 2407.08608). Q and K have it in S, dO and V in dP, in groups that divide the head size; D then reads
+// O H. If P has it, so have P V and P^T dO, whose other operands need it; if dS has it, dS K and dS^T Q. These contract
+// keys of a block, which the groups divide, or queries; zeros fill the last group. P V has none under a mask: rounding
+// errors of hidden values would reach the output.
+//
+// Delayed scales (DelayedScale) are kept in AttentionHistories, one for each field, from the amax over all blocks. So
+// Transformer Engine has them: the recipe DelayedScaling with fp8_dpa (its API documentation), whose attention takes
+// scales of Q, K, V, S, O, dO and dP. Its S is P here.
+//
+// The gradient is straight-through. A row that sees no key has m = -Inf, which is not rounded, and its output is 0. A
+// finite mask of a whole row, such as -1e9, gives scores so large that lse = m + log l rounds to m: the output is still
+// the mean of the values, but backward takes 1 for every P of the row.
 #pragma once
 
+#include <array>
+#include <functional>
+#include <iterator>
+#include <memory>
 #include <optional>
 
 #include "../core/formats/accumulator.h"
@@ -57,6 +74,8 @@ struct AttentionPrecision {
   // the format of the running maximum has no place for it: in f32, scores above 2^28.
   double beta = 0;
 
+  bool all_modules = false;  // of a model's recipe: also in modules that Quantization::modules give another recipe
+
   bool operator==(const AttentionPrecision&) const = default;
 };
 // The quantizers by name.
@@ -78,10 +97,33 @@ inline constexpr AttentionField kAttentionFields[] = {{"q", &AttentionPrecision:
 // Throws Error that names the wrong field.
 void check_valid(const AttentionPrecision& precision);
 
+// Takes away the quantizer of a field. Operands that then lack a partner for their transform lose it.
+void leave_unrounded(AttentionPrecision& precision, std::optional<Quantizer> AttentionPrecision::*field);
+
+// The amax histories of an attention's fields, in the order of kAttentionFields. `softmax` and `running` have none.
+struct AttentionHistories {
+  std::array<AmaxHistory, std::size(kAttentionFields)> fields = {};
+
+  AmaxHistory& of(std::optional<Quantizer> AttentionPrecision::*field);
+  // Takes in the amaxes that calls have staged: of forward's fields, or of backward's (do, dp, ds).
+  void take_staged(const AttentionPrecision& precision, bool backward);
+};
+inline bool of_backward(const AttentionField& field) { return field.name[0] == 'd'; }
+// True if a field has a delayed scale.
+bool has_delayed_scales(const AttentionPrecision& precision);
+
+// What a call does with delayed scales. Backward rounds q, k, v and p with the scales that forward had.
+struct AttentionScales {
+  std::shared_ptr<AttentionHistories> histories = {};  // null: an Error for delayed scales
+  QuantizeFor forward = QuantizeFor::first_use;        // of q, k, v, p and o
+  std::function<QuantizeFor()> backward = {};          // of do, dp and ds, asked in backward; empty: one_use
+};
+
 // scaled_dot_product_attention of these inputs (core/ops/ops.h), recorded as one node. q [.., L, E], k [.., S, E],
 // v [.., S, D], whose leading dims broadcast; mask: undefined, bool or added. Observers see the rounding of P, say, in
 // the module PATH.p. Error for second derivatives.
 Tensor attention_in_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-                           const AttentionAttrs& attrs, const AttentionPrecision& precision, Loc loc = Loc::current());
+                           const AttentionAttrs& attrs, const AttentionPrecision& precision,
+                           const AttentionScales& scales = {}, Loc loc = Loc::current());
 
 }  // namespace gradual::amp

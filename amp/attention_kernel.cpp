@@ -8,6 +8,7 @@
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/ops.h"
 #include "../core/quantize/row_quantizer.h"
+#include "quantization_parts.h"
 
 namespace gradual::amp {
 namespace {
@@ -15,6 +16,10 @@ namespace {
 // The quantizers of numbers that only the kernel has.
 constexpr AttentionQuantizer kWithin[] = {&AttentionPrecision::p, &AttentionPrecision::d_p, &AttentionPrecision::d_s,
                                           &AttentionPrecision::softmax, &AttentionPrecision::running};
+
+// Of FixedScale.
+constexpr float kLeastGivenScale = 0x1p-126F;
+constexpr float kMostGivenScale = 0x1p126F;
 
 Shape leading(const Tensor& t) { return t.sizes().first(std::max(0, t.dim() - 2)); }
 
@@ -27,11 +32,41 @@ Tensor sized(Shape batch, std::int64_t rows, std::int64_t columns) {
   return empty(batch);
 }
 
+// The scale that a history has for this use, and what the use does to the history, as fake_quantize() has it.
+float take_scale(AmaxHistory& history, QuantizeFor use) {
+  history.on_host();
+  if (keeps_scale(use)) history.used = history.scale;
+  return use == QuantizeFor::later_use ? history.used : history.scale;
+}
+
+// A delayed scale as a given number.
+Quantizer with_scale(Quantizer quantizer, float scale) {
+  const ScaledProduct product = product_of(quantizer.scaling);
+  quantizer.scaling = FixedScale{.value = scale, .product = product};
+  return quantizer;
+}
+
+// The rounding of numbers with a delayed scale; it collects their amax in `amax`.
+cpu::RowRounding delayed_rows(AttentionSteps& steps, AttentionQuantizer which, std::int64_t length, RandomKey key,
+                              AmaxOfCall* amax) {
+  const Quantizer& quantizer = *(steps.precision.*which);
+  AmaxHistory& history = steps.use.histories->of(which);
+  const RowQuantizer rows(with_scale(quantizer, take_scale(history, steps.use_of(field_of(which)))), length, key);
+  return {.round =
+              [rows, amax](float* values, std::int64_t n, std::int64_t first) {
+                if (amax) amax->add(values, n);
+                rows.round(values, n, first);
+              },
+          .each_alone = !is_random(quantizer)};
+}
+
 cpu::RowRounding rows_of(AttentionSteps& steps, AttentionQuantizer which, std::int64_t length) {
   const std::optional<Quantizer>& quantizer = steps.precision.*which;
   if (!quantizer) return {};
   const bool random = is_random(*quantizer);
-  const RowQuantizer rows(*quantizer, length, random ? steps.draws.next() : RandomKey());
+  const RandomKey key = random ? steps.draws.next() : RandomKey();
+  if (delayed(quantizer)) return delayed_rows(steps, which, length, key, steps.amax_of(which));
+  const RowQuantizer rows(*quantizer, length, key);
   return {.round = [rows](float* values, std::int64_t n, std::int64_t first) { rows.round(values, n, first); },
           .each_alone = !random && per_tensor(quantizer->scaling)};
 }
@@ -101,9 +136,20 @@ template <class Block> std::vector<Block> blocks_of(AttentionSteps& s, Block (*b
   return all;
 }
 
+// Whether the kernel rounds with this quantizer inside of its blocks.
+bool suits_within(const AttentionPrecision& how, AttentionQuantizer which, const AttentionUse& use) {
+  const Quantizer& quantizer = *(how.*which);
+  if (!delayed(how.*which)) return RowQuantizer::suits(quantizer);
+  AmaxHistory& history = use.histories->of(which);
+  history.on_host();
+  const auto is_given = [](float scale) { return scale >= kLeastGivenScale && scale <= kMostGivenScale; };
+  return !quantizer.hadamard && is_given(history.scale) && is_given(history.used);
+}
+
 }  // namespace
 
-bool kernel_suits(const AttentionPrecision& how, const std::vector<Tensor>& inputs, bool mask_needs_grad) {
+bool kernel_suits(const AttentionPrecision& how, const std::vector<Tensor>& inputs, const AttentionUse& use,
+                  bool mask_needs_grad) {
   const Tensor& k = inputs[1];
   const Tensor& v = inputs[2];
   const Tensor& mask = inputs[3];
@@ -113,7 +159,7 @@ bool kernel_suits(const AttentionPrecision& how, const std::vector<Tensor>& inpu
   if (current_accumulator() || mask_needs_grad) return false;
   if (std::min<std::int64_t>(how.block, k.size(-2)) > cpu::most_keys_of_block()) return false;
   for (const AttentionQuantizer which : kWithin)
-    if (how.*which && !RowQuantizer::suits(*(how.*which))) return false;
+    if (how.*which && !suits_within(how, which, use)) return false;
   if (mask.defined() && mask.dim() > 1 && mask.size(-2) != 1 && mask.size(-2) != inputs[0].size(-2)) return false;
   const Shape heads = heads_of(inputs[0], k);
   Shape all = broadcast_shapes(heads, leading(v), "attention");
@@ -126,6 +172,7 @@ AttentionForward forward_by_kernel(AttentionSteps& s) {
   const std::vector<cpu::ForwardBlock> blocks = blocks_of(s, forward_block);
   AttentionForward out{sized(call.batch, s.q.size(-2), call.values), sized(call.batch, s.q.size(-2), 1)};
   cpu::attend_in_blocks(call, blocks, out.o, out.logsumexp);
+  s.stage_amaxes();
   return out;
 }
 
@@ -138,6 +185,7 @@ std::vector<Tensor> backward_by_kernel(AttentionSteps& s, const AttentionBackwar
   const Tensor dk = sized(call.batch, call.keys, s.q.size(-1));
   const Tensor dv = sized(call.batch, call.keys, call.values);
   cpu::attend_in_blocks_backward(call, blocks, operands, dq, dk, dv);
+  s.stage_amaxes();
   return {dq, dk, dv};
 }
 

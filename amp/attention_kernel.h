@@ -7,9 +7,11 @@
 namespace gradual::amp {
 
 // True if the kernel computes the attention of these inputs (q, k, v, mask): f32 sums on the CPU, no accumulator of the
-// surrounding scope and no TF32, inside the blocks no scale of a whole tensor or of square tiles, blocks that fit it,
-// scores for all heads of the result, and no gradient of the mask. It does not depend on observers.
-bool kernel_suits(const AttentionPrecision& precision, const std::vector<Tensor>& inputs, bool mask_needs_grad);
+// surrounding scope and no TF32, inside the blocks no transform, no square tiles and no scale of a whole tensor but a
+// delayed one, blocks that fit it, scores for all heads of the result, and no gradient of the mask. It does not depend
+// on observers.
+bool kernel_suits(const AttentionPrecision& precision, const std::vector<Tensor>& inputs, const AttentionUse& use,
+                  bool mask_needs_grad);
 
 // O and the logsumexp before they are rounded.
 struct AttentionForward {

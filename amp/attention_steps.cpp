@@ -1,39 +1,84 @@
 #include "attention_steps.h"
 
+#include <algorithm>
 #include <string>
 
 #include "../core/kernels/attention_blocks.h"
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
+#include "../core/quantize/block_scales.h"
+#include "../core/support/multiversion.h"
 #include "cast_stats.h"
+#include "product_transform.h"
+#include "quantization_parts.h"
 
 namespace gradual::amp {
 namespace {
 
-const AttentionField& field_of(AttentionQuantizer quantizer) {
-  for (const AttentionField& f : kAttentionFields)
-    if (f.quantizer == quantizer) return f;
-  return kAttentionFields[0];
+// The signs of each product's transform. Drawn ones follow from the call's key and the product alone, so that backward
+// recomputes forward's scores.
+using Signs = std::array<std::vector<bool>, std::size(kAttentionProducts)>;
+Signs signs_of_products(const AttentionPrecision& precision, const RandomKey& key) {
+  constexpr std::uint64_t kSignsKey = 0xd1b54a32d192ed03;
+  Signs all;
+  std::uint64_t number = 0;
+  for (const AttentionProduct& product : kAttentionProducts) {
+    const HadamardSize size = transform_of(precision, product);
+    std::vector<bool>& signs = all[number++];
+    if (!size) continue;
+    const bool drawn = (precision.*product.operands[0].quantizer)->signs == HadamardSigns::drawn;
+    signs = drawn ? drawn_signs(size, {key.seed ^ (number * kSignsKey), key.stream}) : fixed_signs(size);
+  }
+  return all;
 }
 
-// True if the axis does not change the result.
-bool has_no_axis(const Quantizer& q) { return per_tensor(q.scaling) && !is_random(q); }
-
 }  // namespace
+
+const AttentionField& field_of(AttentionQuantizer quantizer) {
+  return *std::ranges::find(kAttentionFields, quantizer, &AttentionField::quantizer);
+}
+
+AmaxHistory& AttentionHistories::of(AttentionQuantizer field) {
+  return fields[static_cast<std::size_t>(&field_of(field) - kAttentionFields)];
+}
+
+void AttentionHistories::take_staged(const AttentionPrecision& precision, bool backward) {
+  for (const AttentionField& field : kAttentionFields) {
+    const std::optional<Quantizer>& quantizer = precision.*field.quantizer;
+    AmaxHistory& history = of(field.quantizer);
+    if (const DelayedScale* const scaling = delayed(quantizer);
+        scaling && of_backward(field) == backward && history.is_staged)
+      history.advance(*scaling, quantizer->format);
+  }
+}
+
+bool has_delayed_scales(const AttentionPrecision& precision) {
+  return std::ranges::any_of(kAttentionFields,
+                             [&](const AttentionField& field) { return delayed(precision.*field.quantizer); });
+}
+
+HadamardSize transform_of(const AttentionPrecision& precision, const AttentionProduct& product) {
+  const std::optional<Quantizer>& left = precision.*product.operands[0].quantizer;
+  const std::optional<Quantizer>& right = precision.*product.operands[1].quantizer;
+  return left && right && right->hadamard ? left->hadamard : HadamardSize();
+}
 
 DType common_dtype(const std::vector<Tensor>& inputs) {
   return promote(promote(inputs[0].dtype(), inputs[1].dtype()), inputs[2].dtype());
 }
 
 AttentionSteps::AttentionSteps(const AttentionPrecision& how, const AttentionAttrs& a,
-                               const std::vector<Tensor>& inputs, const AttentionDraws& from, bool is_shown)
+                               const std::vector<Tensor>& inputs, const AttentionDraws& from,
+                               const AttentionUse& of_scales, bool is_shown)
     : precision(how),
       attrs(a),
       mask(inputs[3]),
       draws(from),
+      use(of_scales),
       scale(attention_scale(a, inputs[0].size(-1))),
-      shown(is_shown) {
+      shown(is_shown),
+      signs(signs_of_products(how, from.key)) {
   const DType dtype = promote(DType::f32, common_dtype(inputs));
   q = inputs[0].to(dtype);
   k = inputs[1].to(dtype);
@@ -49,25 +94,62 @@ AttentionSteps::AttentionSteps(const AttentionPrecision& how, const AttentionAtt
   kept = dispatch1(OpId::dropout, {&all}, DropoutAttrs{attrs.dropout, attrs.key}, Loc::current());
 }
 
+const std::vector<bool>* AttentionSteps::signs_of(AttentionQuantizer which, int axis) const {
+  for (std::size_t i = 0; i < signs.size(); ++i)
+    for (const AttentionOperand& operand : kAttentionProducts[i].operands)
+      if (operand == AttentionOperand{which, axis} && !signs[i].empty()) return &signs[i];
+  return nullptr;
+}
+
+bool AttentionSteps::has_no_axis(AttentionQuantizer which) const {
+  const Quantizer& quantizer = *(precision.*which);
+  return per_tensor(quantizer.scaling) && !is_random(quantizer) && !signs_of(which, -1) && !signs_of(which, -2);
+}
+
+Tensor AttentionSteps::before_rounding(AttentionQuantizer which, const Tensor& t, int axis) const {
+  const std::vector<bool>* const negated = signs_of(which, axis);
+  return negated ? transformed(t, axis, *negated) : t;
+}
+
 Tensor AttentionSteps::round(AttentionQuantizer which, const Tensor& t, int axis) {
-  const std::optional<Quantizer>& quantizer = precision.*which;
-  if (!quantizer) return t;
+  if (!(precision.*which)) return t;
+  const Quantizer quantizer = untransformed(*(precision.*which));
   const AttentionField& field = field_of(which);
   const std::string path = context().module;
   const Scoped site(context().module, intern(path.empty() ? field.name : path + "." + field.name));
-  QuantizeOptions options{.axis = !shown && has_no_axis(*quantizer) ? -1 : axis, .stats = {}};
-  if (is_random(*quantizer)) options.key = draws.next();
+  QuantizeOptions options{.axis = !shown && has_no_axis(which) ? -1 : axis, .stats = {}};
+  if (is_random(quantizer)) options.key = draws.next();
+  if (use.histories) options.history = &use.histories->of(which);
+  options.use = use_of(field);
   const Role role = of_backward(field) ? Role::error : Role::activation;
   if (CastTally* const tally = cast_tally(role, context().module)) {
     options.stats = {&tally->counts, &tally->exponents};
     options.scaled_exponents = true;
   }
-  return fake_quantize(t, *quantizer, options);
+  return fake_quantize(before_rounding(which, t, axis), quantizer, options);
 }
 
 Tensor AttentionSteps::round_again(AttentionQuantizer which, const Tensor& before, const Tensor& t, int axis) {
-  const std::optional<Quantizer>& quantizer = precision.*which;
-  return !shown && quantizer && has_no_axis(*quantizer) ? before : round(which, t, axis);
+  return !shown && precision.*which && has_no_axis(which) ? before : round(which, t, axis);
+}
+
+void AmaxOfCall::add(const float* values, std::int64_t n) {
+  const float largest = vectorized([=] { return detail::largest(values, n, 0.0F); });
+  const std::lock_guard lock(mutex_);
+  amax_ = detail::larger_magnitude(largest, amax_);
+}
+
+AmaxOfCall* AttentionSteps::amax_of(AttentionQuantizer which) {
+  const AttentionField& field = field_of(which);
+  if (!stages_amax(use_of(field))) return nullptr;
+  std::unique_ptr<AmaxOfCall>& amax = amaxes_[static_cast<std::size_t>(&field - kAttentionFields)];
+  if (!amax) amax = std::make_unique<AmaxOfCall>();
+  return amax.get();
+}
+
+void AttentionSteps::stage_amaxes() {
+  for (std::size_t i = 0; i < amaxes_.size(); ++i)
+    if (amaxes_[i]) use.histories->fields[i].stage(amaxes_[i]->value());
 }
 
 std::optional<Accumulator> AttentionSteps::sums(const std::optional<Accumulator>& named) {

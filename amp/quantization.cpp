@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <random>
 
 #include "../autograd/activation_checkpoint.h"
 #include "../autograd/grad_mode.h"
+#include "../autograd/node.h"
 #include "../core/ops/compute_mode.h"
 #include "../core/ops/conv_by_gemm.h"
 #include "../core/ops/dispatch.h"
@@ -14,11 +14,10 @@
 #include "../core/ops/ops.h"
 #include "../core/quantize/quantize_part.h"
 #include "../core/quantize/quantizer_kernels.h"
-#include "../core/support/philox.h"
 #include "../core/support/throwf.h"
-#include "../core/tensor/device_recording.h"
 #include "bookkeeping.h"
 #include "cast_stats.h"
+#include "product_transform.h"
 #include "quantization_parts.h"
 #include "whole_operands.h"
 
@@ -229,38 +228,9 @@ void save_codes(const Quantization& q, const ProductOperand& o, const QuantizedO
   save_as_codes(o.input, std::move(codes));
 }
 
-std::vector<bool> drawn_signs(HadamardSize of) {
-  device::need_no_capture("a Hadamard transform with drawn signs");
-  const RandomKey key = rewrite_key();
-  std::vector<bool> all;
-  for (int i = 0; i < of.size; ++i)
-    all.push_back(philox_word(key.seed, key.stream, static_cast<std::uint64_t>(i)) >> 31 != 0);
-  return all;
-}
-
-// HadamardSigns::fixed: the transform is random, but the same in every product and run.
-constexpr std::uint16_t kSigns = 0x9d2b;
-
 // The elements of a group that the transform of a product's operands negates.
 std::vector<bool> negated(const Quantizer& q) {
-  const HadamardSize of = q.hadamard;
-  if (q.signs == HadamardSigns::drawn) return drawn_signs(of);
-  std::mt19937 bits(kSigns);
-  std::vector<bool> all;
-  for (int i = 0; i < of.size; ++i) all.push_back(of.size == 16 ? (kSigns >> i & 1) != 0 : (bits() & 1) != 0);
-  return all;
-}
-
-// Both operands of a [.., m, k] x [k, n] product that is transformed first, k padded with zeros to whole groups.
-Tensor transformed(const Tensor& t, int axis, const std::vector<bool>& signs) {
-  const auto size = std::ssize(signs);
-  const Tensor last = t.to(DType::f32).transpose(axis, -1).contiguous();
-  const std::int64_t k = last.sizes().back();
-  const std::int64_t extra = (size - k % size) % size;
-  Shape before = Shape::filled(last.dim(), 0);
-  Shape after = before;
-  after[last.dim() - 1] = extra;
-  return hadamard(extra ? pad(last, before, after) : last, signs).transpose(axis, -1);
+  return q.signs == HadamardSigns::drawn ? drawn_signs(q.hadamard, rewrite_key()) : fixed_signs(q.hadamard);
 }
 
 // In place: y is a product's own result.
@@ -841,16 +811,33 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   return out;
 }
 
+// What a call of attention, which records its gradient itself, does with delayed scales: as use_of().
+AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& state, const OpCall& call,
+                                    bool unrecorded) {
+  const auto is_frozen = [state] { return state->purpose == QuantizationState::Purpose::evaluation; };
+  bool recorded = unrecorded;
+  for (int i = 0; i < call.inputs.size() && grad_enabled(); ++i)
+    recorded = recorded || (call[i].defined() && needs_grad(call[i]));
+  AttentionScales scales{.histories = state->attention_histories()};
+  scales.forward = is_frozen() ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
+  if (!recorded) scales.forward = QuantizeFor::evaluation;
+  if (recomputing()) scales.forward = QuantizeFor::later_use;
+  scales.backward = [is_frozen] { return is_frozen() ? QuantizeFor::evaluation : QuantizeFor::one_use; };
+  return scales;
+}
+
 // Attention by the quantisation of its module. Modules without one have it in the dtype of its inputs. Without keys or
 // queries nothing is rounded.
-Outputs attention_quantized(const QuantizationState& state, const OpCall& call) {
-  const Quantization* const q = state.of_module(context().module);
-  bool none = !q || !q->attention;
+Outputs attention_quantized(const std::shared_ptr<QuantizationState>& state, bool unrecorded, const OpCall& call) {
+  const AttentionPrecision* const how = state->attention_of_module(context().module);
+  bool none = !how;
   for (int i = 0; i < 3; ++i)
     none = none || !call[i].defined() || call[i].numel() == 0 || call[i].dtype() == DType::f64;
   if (none) return next_below_amp(call);
+  AttentionScales scales;
+  if (has_delayed_scales(*how)) scales = scales_of_attention(state, call, unrecorded);
   return {
-      {attention_in_blocks(call[0], call[1], call[2], call[3], call.get<AttentionAttrs>(), *q->attention, call.where)}};
+      {attention_in_blocks(call[0], call[1], call[2], call[3], call.get<AttentionAttrs>(), *how, scales, call.where)}};
 }
 
 }  // namespace
@@ -867,8 +854,9 @@ void quantize_contractions(PolicyTable& table, const std::shared_ptr<Quantizatio
       "quantization", [state, unrecorded](const OpCall& call) { return quantized(*state, unrecorded, call); }, steps);
   for (const OpId op : kQuantisedOps) table.set(op, policy);
   if (!state->rounds_attention()) return;
-  table.set(OpId::scaled_dot_product_attention, CastPolicy::rewrite("quantization", [state](const OpCall& call) {
-              return attention_quantized(*state, call);
+  table.set(OpId::scaled_dot_product_attention,
+            CastPolicy::rewrite("quantization", [state, unrecorded](const OpCall& call) {
+              return attention_quantized(state, unrecorded, call);
             }));
 }
 

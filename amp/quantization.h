@@ -129,7 +129,8 @@ struct GradientNoise {
 };
 using NoiseOfGradients = std::map<std::uint64_t, GradientNoise>;  // by storage_id() of the weight
 
-// The state of delayed scaling: amax histories of x, w and dy for each module. One object serves one model.
+// The state of delayed scaling: amax histories of x, w and dy for each module, and of attention's operands. One object
+// serves one model.
 class QuantizationState : Pinned {
  public:
   // A product of a module. The weight that it multiplies identifies it.
@@ -145,6 +146,8 @@ class QuantizationState : Pinned {
     Tensor x_step = {};
     Tensor w_step = {};
     ChannelSizes channels = {};  // of x, for Quantization::outliers
+    // Of a site of activations whose module runs attention with delayed scales; null: none has run.
+    std::shared_ptr<AttentionHistories> attention = {};
 
     // The chosen channels of x, bool [channels]. Undefined: none yet, or the quantisation has no outlier channels; a
     // choice of an earlier phase then waits for a later one.
@@ -160,12 +163,16 @@ class QuantizationState : Pinned {
   // The quantisation of a module: that of the last entry of Quantization::modules that names it, else quantization().
   // Null: high precision.
   const Quantization* of_module(const std::string& path) const;
+  // How the attention of a module computes; null: in high precision.
+  const AttentionPrecision* attention_of_module(const std::string& path) const;
   // True if this quantisation, or that of a module, says how attention computes.
   bool rounds_attention() const;
   // True if this quantisation, or that of a module, learns scales.
   bool learns_scales() const;
   // The site of the module whose forward runs, for the product with `weight`.
   Site& site(const Tensor& weight);
+  // The histories of attention in the module whose forward runs, which are those of its site of activations.
+  std::shared_ptr<AttentionHistories> attention_histories();
   const std::vector<std::unique_ptr<Site>>& sites() const { return sites_; }
   // The parameters that hold the steps of learned scales of the products with `weight` or a slice of it. A RecipeRun
   // registers them in the module (amp/learned_scales.h); products of a quantisation that learns scales are an Error

@@ -95,6 +95,8 @@ void check_valid(const Quantization& q) {
         throw_error("recipe '" + module.second + "' has modules of its own, which only a model's recipe has");
       if (r.quantization && r.quantization->result)
         throw_error("recipe '" + module.second + "' rounds all results, which only a model's recipe does");
+      if (r.quantization && r.quantization->attention && r.quantization->attention->all_modules)
+        throw_error("recipe '" + module.second + "' has attention in all modules, which only a model's recipe has");
     });
 }
 
@@ -153,6 +155,7 @@ std::vector<OperandGroup> describe(const Quantization& q) {
   if (a.pv_accumulator) add("attention.pv_accumulator", gradual::to_string(*a.pv_accumulator), of_products);
   groups.push_back({{"attention.block"}, fmt::format("{} keys", a.block)});
   if (a.beta != 0) groups.push_back({{"attention.beta"}, fmt::format("{}", a.beta)});
+  if (a.all_modules) groups.push_back({{"attention.all_modules"}, "true"});
   return groups;
 }
 

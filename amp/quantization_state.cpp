@@ -1,5 +1,8 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -39,6 +42,30 @@ void restore(const StateDict& state, const std::string& name, AmaxHistory& h) {
   h.amax = state.tensor(name + ".amax").to_vector<float>();
 }
 
+// The histories of a site's attention, if it has any.
+std::span<AmaxHistory> of_attention(const Site& site) {
+  return site.attention ? std::span<AmaxHistory>(site.attention->fields) : std::span<AmaxHistory>();
+}
+
+std::string name_of(const AttentionField& field) { return fmt::format("attention.{}", field.name); }
+std::string name_of(const AttentionHistories& histories, const AmaxHistory& one) {
+  return name_of(kAttentionFields[&one - histories.fields.data()]);
+}
+
+void restore_attention(const StateDict& state, Site& site) {
+  for (const AttentionField& field : kAttentionFields) {
+    if (!state.contains(name_of(field) + ".scale")) continue;
+    if (!site.attention) site.attention = std::make_shared<AttentionHistories>();
+    restore(state, name_of(field), site.attention->of(field.quantizer));
+  }
+}
+
+void take_attention(const Site& site, bool backward) {
+  if (!site.attention) return;
+  if (const AttentionPrecision* const precision = site.state->attention_of_module(site.name.layer))
+    site.attention->take_staged(*precision, backward);
+}
+
 }  // namespace
 
 QuantizationState::QuantizationState(Quantization quantization, std::vector<std::optional<Quantization>> modules)
@@ -59,6 +86,13 @@ const Quantization* QuantizationState::of_module(const std::string& path) const 
 
 template <class F> bool QuantizationState::any(const F& has) const {
   return has(quantization_) || std::ranges::any_of(overrides_, [&](const auto& other) { return other && has(*other); });
+}
+
+const AttentionPrecision* QuantizationState::attention_of_module(const std::string& path) const {
+  const std::optional<AttentionPrecision>& of_model = quantization_.attention;
+  if (of_model && of_model->all_modules) return &*of_model;
+  const Quantization* const q = of_module(path);
+  return q && q->attention ? &*q->attention : nullptr;
 }
 
 bool QuantizationState::rounds_attention() const {
@@ -103,6 +137,14 @@ void QuantizationState::Site::take_staged(Role role) {
   else advance(history, forward);
 }
 
+// Histories of attention that computes the same here and there.
+static void take_attention_of(Site& mine, const Site& theirs) {
+  const AttentionPrecision* const here = mine.state->attention_of_module(mine.name.layer);
+  const AttentionPrecision* const there = theirs.state->attention_of_module(theirs.name.layer);
+  if (theirs.attention && here && there && *here == *there)
+    mine.attention = std::make_shared<AttentionHistories>(*theirs.attention);
+}
+
 void QuantizationState::take_histories(const QuantizationState& other) {
   take_steps(other);
   ended_steps_ = other.ended_steps_;
@@ -111,6 +153,7 @@ void QuantizationState::take_histories(const QuantizationState& other) {
     const auto outliers = [](const Site& s) { return s.quantization ? s.quantization->outliers : std::nullopt; };
     mine.channels = theirs->channels;
     if (outliers(mine) != outliers(*theirs)) mine.channels.forget_sizes();
+    take_attention_of(mine, *theirs);
     if (!mine.quantization || !theirs->quantization || alone(*mine.quantization) != alone(*theirs->quantization))
       continue;
     for (const auto& [name, history] : kHistories) mine.*history = (*theirs).*history;
@@ -138,6 +181,12 @@ QuantizationState::Site& QuantizationState::site(const Tensor& weight) {
   return found;
 }
 
+std::shared_ptr<AttentionHistories> QuantizationState::attention_histories() {
+  Site& site = find({.layer = context().module, .weight = SiteName::kActivations});
+  if (!site.attention) site.attention = std::make_shared<AttentionHistories>();
+  return site.attention;
+}
+
 bool QuantizationState::has_outliers() const {
   return any([](const Quantization& q) { return q.outliers.has_value(); });
 }
@@ -160,24 +209,28 @@ bool QuantizationState::choose_outliers() {
 
 void QuantizationState::end_forward() {
   if (purpose == Purpose::part_of_step) return;
-  for (const auto& s : sites_)
-    if (s->quantization) {
-      s->channels.take_staged();
-      s->take_staged(Role::activation);
-      s->take_staged(Role::weight);
-    }
+  for (const auto& s : sites_) {
+    take_attention(*s, false);
+    if (!s->quantization) continue;
+    s->channels.take_staged();
+    s->take_staged(Role::activation);
+    s->take_staged(Role::weight);
+  }
 }
 
 void QuantizationState::end_backward() {
   if (purpose == Purpose::part_of_step) return;
-  for (const auto& s : sites_)
+  for (const auto& s : sites_) {
+    take_attention(*s, true);
     if (s->quantization) s->take_staged(Role::error);
+  }
 }
 
 void QuantizationState::forget_staged() {
   for (const auto& s : sites_) {
     s->channels.forget_staged();
     for (const auto& [name, member] : kHistories) ((*s).*member).forget_staged();
+    for (AmaxHistory& history : of_attention(*s)) history.forget_staged();
   }
 }
 
@@ -204,6 +257,7 @@ StateDict QuantizationState::state_dict() const {
     names += to_string(s->name) + "\n";
     StateDict one;
     for (const auto& [name, member] : kHistories) store(one, name, (*s).*member);
+    for (AmaxHistory& history : of_attention(*s)) store(one, name_of(*s->attention, history), history);
     s->channels.add_to(one);
     state.add(std::to_string(number++), one);
   }
@@ -216,12 +270,14 @@ void QuantizationState::load_state_dict(const StateDict& state) {
   for (const auto& s : sites_) {
     s->channels = {};
     for (const auto& [name, history] : kHistories) (*s).*history = {};
+    for (AmaxHistory& history : of_attention(*s)) history = {};
   }
   int number = 0;
   for (std::string name; std::getline(names, name);) {
     Site& site = find(site_name(name));
     const StateDict one = state.sub(std::to_string(number++));
     for (const auto& [part, member] : kHistories) restore(one, part, site.*member);
+    restore_attention(one, site);
     site.channels = ChannelSizes::from(one);
   }
 }

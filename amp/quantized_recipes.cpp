@@ -168,14 +168,37 @@ Quantization bf16_flash(double beta) {
 
 // "Towards Fully FP8 GEMM LLM Training at Scale" (Hernandez-Cano et al. 2025): attention's products in FP8 too. Each
 // operand of a block of keys has one scale from its own amax; theirs are delayed, and the head is not in FP8.
-Quantization fp8_attention() {
+Quantization fp8_attention(const Scaling& scaling = TensorScale{}) {
   Quantization q = fp8(DelayedScale{});
   AttentionPrecision inside;
   for (const auto operand :
        {&AttentionPrecision::q, &AttentionPrecision::k, &AttentionPrecision::v, &AttentionPrecision::p})
-    inside.*operand = to_format("e4m3fn", TensorScale{});
+    inside.*operand = to_format("e4m3fn", scaling);
   for (const auto gradient : {&AttentionPrecision::d_o, &AttentionPrecision::d_p, &AttentionPrecision::d_s})
-    inside.*gradient = to_format("e5m2", TensorScale{});
+    inside.*gradient = to_format("e5m2", scaling);
+  q.attention = inside;
+  return q;
+}
+
+// Transformer Engine's recipe DelayedScaling with fp8_dpa, as its API documentation has it; O is in FP8 too.
+Quantization fp8_attention_delayed() {
+  Quantization q = fp8_attention(DelayedScale{});
+  q.attention->o = to_format("e4m3fn", DelayedScale{});
+  return q;
+}
+
+// "FlashAttention-3" (Shah et al. 2024) rotates Q and K for FP8; here they are in MXFP4, as all operands, and V and dO
+// are rotated too. P and dS are not: their products contract keys, which masks hide, and queries.
+Quantization mxfp4_attention_hadamard() {
+  Quantization q = mx("e2m1");
+  AttentionPrecision inside;
+  for (const auto operand :
+       {&AttentionPrecision::q, &AttentionPrecision::k, &AttentionPrecision::v, &AttentionPrecision::d_o}) {
+    inside.*operand = q.forward_x;
+    (inside.*operand)->hadamard = true;
+  }
+  inside.p = q.forward_x;
+  inside.d_s = q.forward_x;
   q.attention = inside;
   return q;
 }
@@ -327,6 +350,14 @@ std::vector<Recipe> corrected_recipes() {
            "as fp8-delayed, and attention in blocks of 64 keys: q, k, v and probabilities in e4m3, gradients in e5m2, "
            "one scale per tensor, of keys and probabilities per block, from its own amax (arXiv 2505.20524)",
            fp8_attention()),
+      full("fp8-attention-delayed",
+           "as fp8-attention, with scales from the last 1024 amaxes, and the output of attention in e4m3 (Transformer "
+           "Engine, fp8_dpa)",
+           fp8_attention_delayed()),
+      full("mxfp4-attention-hadamard",
+           "as mxfp4, and attention in blocks of 64 keys whose operands are in e2m1; q, k, v and the gradient of the "
+           "output after a Hadamard transform along the head size, a multiple of 16 (arXiv 2407.08608)",
+           mxfp4_attention_hadamard()),
   };
 }
 

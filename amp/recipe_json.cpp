@@ -216,6 +216,7 @@ Json json_of(const Recipe& r) {
   check_valid(r);
   Json json = in_context("recipe '" + r.name + "'", [&] { return json_of_fields(r); });
   erase_value(json, "center", false);
+  erase_value(json, "all_modules", false);
   erase_value(json, "gradient", to_string(QuantizerGradient::straight));
   erase_value(json, "signs", to_string(HadamardSigns::fixed));
   if (!r.exchange) json.erase("exchange");    // as in files of earlier versions

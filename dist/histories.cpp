@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <variant>
@@ -20,20 +21,47 @@ using amp::Quantization, amp::QuantizationState;
       "a sample for each rank");
 }
 
-// Calls f(name, history, site, role) for the histories that delayed scaling advances and learned scaling begins with.
-template <class F> void for_staged(QuantizationState& state, const F& f) {
+// A history that delayed scaling advances or learned scaling begins with.
+struct Staging {
+  std::string name;
+  AmaxHistory* history;
+  std::function<void()> take;  // what was staged
+};
+
+void add_attention(std::vector<Staging>& all, QuantizationState::Site& site) {
+  const amp::AttentionPrecision* const precision = site.state->attention_of_module(site.name.layer);
+  if (!site.attention || !precision) return;
+  for (const amp::AttentionField& field : amp::kAttentionFields) {
+    const std::optional<Quantizer>& quantizer = (*precision).*field.quantizer;
+    if (!quantizer || !is_any<DelayedScale>(quantizer->scaling)) continue;
+    AmaxHistory* const history = &site.attention->of(field.quantizer);
+    const auto take = [history, &quantizer] {
+      history->advance(std::get<DelayedScale>(quantizer->scaling), quantizer->format);
+    };
+    all.push_back({fmt::format("{}\tattention.{}", to_string(site.name), field.name), history, take});
+  }
+}
+
+std::vector<Staging> stagings(QuantizationState& state) {
   using amp::Role;
-  for (const auto& site : state.sites()) {
-    if (!site->quantization) continue;
-    const Quantization& q = *site->quantization;
-    const std::string name = to_string(site->name);
+  std::vector<Staging> all;
+  for (const auto& each : state.sites()) {
+    QuantizationState::Site& site = *each;
+    add_attention(all, site);
+    if (!site.quantization) continue;
+    const Quantization& q = *site.quantization;
+    const std::string name = to_string(site.name);
     const auto stages = [](const std::optional<Quantizer>& o) {
       return o && is_any<DelayedScale, LearnedScale>(o->scaling);
     };
-    if (stages(q.forward_x)) f(name + "\tx", site->x, *site, Role::activation);
-    if (stages(q.forward_w)) f(name + "\tw", site->w, *site, Role::weight);
-    if (stages(q.dgrad_dy) || stages(q.wgrad_dy)) f(name + "\tdy", site->dy, *site, Role::error);
+    const auto add = [&](const char* operand, AmaxHistory& history, Role role) {
+      all.push_back({name + operand, &history, [&site, role] { site.take_staged(role); }});
+    };
+    if (stages(q.forward_x)) add("\tx", site.x, Role::activation);
+    if (stages(q.forward_w)) add("\tw", site.w, Role::weight);
+    if (stages(q.dgrad_dy) || stages(q.wgrad_dy)) add("\tdy", site.dy, Role::error);
   }
+  return all;
 }
 
 // Adds up the sizes of channels of all shards, of each rank in order.
@@ -67,10 +95,10 @@ void take_sizes(QuantizationState& state, Communicator& ranks) {
 void advance_histories(QuantizationState& state, Communicator& ranks) {
   take_sizes(state, ranks);
   std::string own;
-  using Site = QuantizationState::Site;
-  for_staged(state, [&](const std::string& name, AmaxHistory& h, const Site&, amp::Role) {
-    if (h.is_staged) own += fmt::format("{}\n{}\n", name, std::bit_cast<std::uint32_t>(h.read().staged));
-  });
+  const std::vector<Staging> all = stagings(state);
+  for (const Staging& one : all)
+    if (one.history->is_staged)
+      own += fmt::format("{}\n{}\n", one.name, std::bit_cast<std::uint32_t>(one.history->read().staged));
   std::map<std::string, std::vector<float>> staged;  // by site and operand
   for (const std::string& text : ranks.all_gather(own)) {
     std::istringstream lines(text);
@@ -78,13 +106,13 @@ void advance_histories(QuantizationState& state, Communicator& ranks) {
       staged[name].push_back(std::bit_cast<float>(static_cast<std::uint32_t>(std::stoul(bits))));
   }
   std::size_t known = 0;
-  for_staged(state, [&](const std::string& name, AmaxHistory& h, Site& site, amp::Role role) {
-    const auto amaxes = staged.find(name);
-    if (amaxes == staged.end()) return;
+  for (const Staging& one : all) {
+    const auto amaxes = staged.find(one.name);
+    if (amaxes == staged.end()) continue;
     ++known;
-    for (const float amax : amaxes->second) h.stage(amax);
-    site.take_staged(role);
-  });
+    for (const float amax : amaxes->second) one.history->stage(amax);
+    one.take();
+  }
   if (known != staged.size()) refuse_unknown_product();
 }
 

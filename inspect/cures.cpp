@@ -234,8 +234,8 @@ Cure layer_in_f32(Recipe r, const std::string& layer, const LayerNames& names) {
   // A layer may have the name of an operand of attention.
   if (r.quantization && r.quantization->attention && !names.knows(path))
     for (const auto& [field, quantizer] : amp::kAttentionFields)
-      if (std::optional<Quantizer>& q = (*r.quantization->attention).*quantizer; q && name == field) {
-        q.reset();
+      if ((*r.quantization->attention).*quantizer && name == field) {
+        amp::leave_unrounded(*r.quantization->attention, quantizer);
         return {.recipe = r, .remedy = "attention's " + name + " in high precision", .generic = true};
       }
   if (r.quantization && !path.empty()) r.quantization->modules.emplace_back(path, "fp32");
@@ -255,8 +255,8 @@ Cure router_in_f32(Recipe r, const std::string& router, const LayerNames& names)
 
 Cure attention_scores_in_f32(Recipe r) {
   if (r.quantization && r.quantization->attention) {
-    r.quantization->attention->q.reset();
-    r.quantization->attention->k.reset();
+    amp::leave_unrounded(*r.quantization->attention, &amp::AttentionPrecision::q);
+    amp::leave_unrounded(*r.quantization->attention, &amp::AttentionPrecision::k);
   }
   return {r, "attention's q and k in high precision"};
 }

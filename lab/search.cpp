@@ -169,7 +169,7 @@ Assignment uniform(const Search& s, std::size_t format) { return Assignment(s.si
 
 Trial& trial_of(Search& s, const Assignment& a) { return *std::ranges::find(s.trials, a, &Trial::assignment); }
 
-// The sites that have a cheaper format, by saved cost per added harm.
+// The sites that have a format of less cost, by saved cost per added harm.
 std::vector<std::size_t> by_gain(const Search& s) {
   std::vector<std::size_t> sites;
   const auto gain = [&](std::size_t i) {
@@ -178,22 +178,24 @@ std::vector<std::size_t> by_gain(const Search& s) {
     return (site.cost[f] - site.cost[f - 1]) / std::max(1e-12, site.harm[f - 1] - site.harm[f]);
   };
   for (std::size_t i = 0; i < s.sites.size(); ++i)
-    if ((*s.found)[i] > 0) sites.push_back(i);
+    if (const std::size_t f = (*s.found)[i]; f > 0 && s.sites[i].cost[f - 1] < s.sites[i].cost[f]) sites.push_back(i);
   std::ranges::stable_sort(sites, std::greater(), gain);
   return sites;
 }
 
 double distance_in_cost(const Search& s, const Assignment& a) { return std::abs(s.cost(a) - s.cost(*s.found)); }
 
-// First and last layer in one format, the others in a cheaper one: the choice nearest in cost to the found one.
+// First and last layer, and the inside of attention, in one format, the others in a cheaper one: the choice nearest in
+// cost to the found one.
 Assignment rule_of_thumb(const Search& s) {
   const Assignment none = uniform(s, 0);
   Assignment best = none;
+  const auto layers = std::ranges::count_if(s.sites, [](const inspect::FormatSite& site) { return !site.attention; });
   for (std::size_t high = 1; high < s.formats.size(); ++high)
     for (std::size_t low = 0; low < high; ++low) {
       Assignment a = uniform(s, low);
       a.front() = high;
-      a.back() = high;
+      std::fill(a.begin() + layers - 1, a.end(), high);
       if (best == none || distance_in_cost(s, a) < distance_in_cost(s, best)) best = std::move(a);
     }
   return best;
@@ -361,7 +363,18 @@ void check_options(const SearchOptions& o) {
 
 amp::Recipe Search::recipe(const Assignment& a) const {
   amp::Recipe r{.name = "searched", .description = to_string(a), .quantization = amp::Quantization()};
-  for (std::size_t i = 0; i < sites.size(); ++i) r.quantization->modules.emplace_back(sites[i].layer, formats[a[i]]);
+  amp::AttentionPrecision inside{.all_modules = true};
+  bool rounds_attention = false;
+  for (std::size_t i = 0; i < sites.size(); ++i) {
+    if (!sites[i].attention) {
+      r.quantization->modules.emplace_back(sites[i].layer, formats[a[i]]);
+      continue;
+    }
+    std::optional<Quantizer>& quantizer = inside.*sites[i].attention->quantizer;
+    quantizer = inspect::attention_quantizer(*sites[i].attention, amp::recipe(formats[a[i]]));
+    rounds_attention = rounds_attention || quantizer;
+  }
+  if (rounds_attention) r.quantization->attention = inside;
   return r;
 }
 
@@ -388,7 +401,7 @@ Search search(const MakeModel& make_model, const LabData& data, const SearchOpti
   {
     Study study(make_model, data, amp::recipe("fp32"), options.step);
     s.sites = inspect::format_sites(
-        study.model(), [&] { return study.loss(); }, formats, options.cost);
+        study.model(), [&] { return study.loss(); }, formats, options.cost, options.attention);
   }
   for (const amp::Recipe& f : formats) s.formats.push_back(f.name);
   for (const auto& site : s.sites) s.bf16_cost += inspect::cost_of(site, amp::recipe("e8m7"), options.cost);

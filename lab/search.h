@@ -24,6 +24,9 @@ namespace gradual::lab {
 struct SearchOptions {
   std::vector<std::string> formats = {"mxfp4", "nvfp4", "mxfp8", "e8m7", "fp32"};  // fp32 and quantised recipes
   inspect::Cost cost = inspect::Cost::bits;
+  // Also searches the formats inside of the model's attention: a site for each field (inspect/format_choice.h), of all
+  // its attentions. Error for a model without.
+  bool attention = false;
   // The margins of a trial's verdict (decision.h): `within` points of accuracy or percent of another metric, and of
   // test loss `noise` standard deviations of fp32's between seeds. With noise 0 or one seed, the loss is not checked.
   // A trial passes if it matches or is better, and fails if it is worse. With another verdict it passes if its means
@@ -73,7 +76,8 @@ struct Search {
   int compared = 0;   // of the comparison
 
   double cost(const inspect::Assignment& a) const { return inspect::cost_of(sites, a) / bf16_cost; }
-  amp::Recipe recipe(const inspect::Assignment& assignment) const;     // by Quantization::modules
+  // By Quantization::modules, and Quantization::attention in all modules.
+  amp::Recipe recipe(const inspect::Assignment& assignment) const;
   std::string to_string(const inspect::Assignment& assignment) const;  // "mxfp4: 4; e8m7: 0, 9"
 };
 

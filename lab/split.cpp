@@ -65,6 +65,7 @@ bool is_or_is_within(std::string_view path, const std::string& module) {
 }
 
 bool keeps_histories(const amp::Quantization& q) {
+  if (q.attention && amp::has_delayed_scales(*q.attention)) return true;
   return std::ranges::any_of(amp::kQuantizerFields, [&](const amp::QuantizerField& field) {
     const std::optional<Quantizer>& quantizer = q.*field.quantizer;
     return quantizer && has_kept_scale(quantizer->scaling);

@@ -85,6 +85,7 @@ template <> struct Fields<AttentionPrecision> {
     field("pv_accumulator", a.pv_accumulator);
     field("block", a.block);
     field("beta", a.beta);
+    field("all_modules", a.all_modules);
   }
 };
 

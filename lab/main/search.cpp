@@ -45,6 +45,7 @@ void declare_options(OptionParser& app, Arguments& a) {
   app.add_option("--formats", a.formats, "fp32 and quantised recipes; bf16 is e8m7").capture_default_str();
   app.add_option("--cost", a.cost, "bits (of operands, times multiplications), kept (bytes for backward) or moved")
       .capture_default_str();
+  app.add_flag("--attention", s.attention, "also search the formats of the numbers inside of attention");
   app.add_option("--within", s.within, "points of accuracy, or percent of another metric, that may be lost")
       .capture_default_str();
   app.add_option("--noise", s.noise, "standard deviations of fp32's loss that the loss may rise; 0: any")

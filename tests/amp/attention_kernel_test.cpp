@@ -148,7 +148,7 @@ TEST_CASE("attention's kernel: the bits of the reference, forward and backward")
         way.how.block = block;
         const Tensor q = random(c.q, 1);
         const Tensor k = random(c.k, 2);
-        REQUIRE(amp::kernel_suits(way.how, {q, k, random(c.v, 3), c.mask}, false));
+        REQUIRE(amp::kernel_suits(way.how, {q, k, random(c.v, 3), c.mask}, {}, false));
         CHECK(all_same(step(c, DType::f32, way.how), by_reference(c, DType::f32, way.how)));
       }
 }
@@ -217,28 +217,36 @@ TEST_CASE("attention's kernel: what it leaves to the reference") {
     return std::vector<Tensor>{x, x, x, Tensor()};
   };
   const std::vector<Tensor> f32 = tensors(DType::f32);
-  CHECK(amp::kernel_suits({}, f32, false));
-  CHECK(amp::kernel_suits({}, tensors(DType::bf16), false));
-  CHECK_FALSE(amp::kernel_suits({}, tensors(DType::f64), false));
-  CHECK_FALSE(amp::kernel_suits({}, f32, true));
-  CHECK_FALSE(amp::kernel_suits({.p = to("e4m3fn", TensorScale{})}, f32, false));
-  CHECK_FALSE(amp::kernel_suits({.d_s = to("e2m1fn", Nvfp4Blocks{})}, f32, false));
-  CHECK_FALSE(amp::kernel_suits({.p = to("e4m3fn", PowerBlocks{.square = true})}, f32, false));
-  CHECK(amp::kernel_suits({.q = to("e4m3fn", TensorScale{})}, f32, false));
+  CHECK(amp::kernel_suits({}, f32, {}, false));
+  CHECK(amp::kernel_suits({}, tensors(DType::bf16), {}, false));
+  CHECK_FALSE(amp::kernel_suits({}, tensors(DType::f64), {}, false));
+  CHECK_FALSE(amp::kernel_suits({}, f32, {}, true));
+  CHECK_FALSE(amp::kernel_suits({.p = to("e4m3fn", TensorScale{})}, f32, {}, false));
+  CHECK_FALSE(amp::kernel_suits({.d_s = to("e2m1fn", Nvfp4Blocks{})}, f32, {}, false));
+  CHECK_FALSE(amp::kernel_suits({.p = to("e4m3fn", PowerBlocks{.square = true})}, f32, {}, false));
+  CHECK(amp::kernel_suits({.q = to("e4m3fn", TensorScale{})}, f32, {}, false));
+  amp::AttentionHistories histories;
+  CHECK(amp::kernel_suits({.p = to("e4m3fn", DelayedScale{})}, f32, {.histories = &histories}, false));
+  histories.of(&AttentionPrecision::p).scale = 0x1p127F;  // no FixedScale
+  CHECK_FALSE(amp::kernel_suits({.p = to("e4m3fn", DelayedScale{})}, f32, {.histories = &histories}, false));
+  Quantizer transformed = to("bf16");
+  transformed.hadamard = 16;
+  CHECK_FALSE(amp::kernel_suits({.d_s = transformed}, f32, {}, false));
+  CHECK(amp::kernel_suits({.q = transformed, .k = transformed}, f32, {}, false));
   std::vector<Tensor> more_rows = f32;
   more_rows[3] = random({3, 5}, 1);
-  CHECK_FALSE(amp::kernel_suits({}, more_rows, false));
+  CHECK_FALSE(amp::kernel_suits({}, more_rows, {}, false));
   more_rows[3] = random({1, 5}, 1);
-  CHECK(amp::kernel_suits({}, more_rows, false));
+  CHECK(amp::kernel_suits({}, more_rows, {}, false));
   std::vector<Tensor> more_values = f32;
   more_values[2] = random({3, 2, 5, 4}, 1);
-  CHECK_FALSE(amp::kernel_suits({}, more_values, false));
+  CHECK_FALSE(amp::kernel_suits({}, more_values, {}, false));
   {
     const AccumulatorScope around(accumulator("fp16-acc"));
-    CHECK_FALSE(amp::kernel_suits({}, f32, false));
+    CHECK_FALSE(amp::kernel_suits({}, f32, {}, false));
   }
   const MatmulPrecisionScope tf32(MatmulPrecision::tf32);
-  CHECK_FALSE(amp::kernel_suits({}, f32, false));
+  CHECK_FALSE(amp::kernel_suits({}, f32, {}, false));
 }
 
 TEST_CASE("attention's kernel: ledger, shadow, counts and an empty intervention change no bit") {

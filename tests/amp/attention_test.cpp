@@ -486,10 +486,10 @@ TEST_CASE("attention in blocks: recipes go to JSON and back, and say what is wro
   };
   refused(R"({"block": 0})", "block is 0; a block has at least 1 key");
   refused(R"({"beta": 0.5})", "beta is 0.5; allowed are 0 and finite numbers above 1");
-  refused(R"({"p": {"format": "e4m3fn", "hadamard": true}})", "p: a Hadamard transform; attention's quantizers take");
+  refused(R"({"p": {"format": "e4m3fn", "hadamard": true}})",
+          "p, v: the Hadamard transform of P V is of both operands");
   refused(R"({"q": {"format": "e4m3fn", "center": true}})", "q: center; ");
-  refused(R"({"ds": {"format": "e4m3fn", "scaling": {"kind": "delayed"}}})",
-          "every scaling but delayed and learned is allowed");
+  refused(R"({"ds": {"format": "e4m3fn", "scaling": {"kind": "learned"}}})", "every scaling but learned is allowed");
   refused(R"({"s": {"format": "e4m3fn"}})", "unknown key \"s\"");
   amp::Recipe edited = r;
   edited.name = "edited";

@@ -69,6 +69,8 @@ const std::map<std::string, double> kExpected = {
     {"e2m1-dge", (2 * 4 + 4 * 32) / 6.0},
     {"fp8-smooth", 8},
     {"fp8-attention", 8},
+    {"fp8-attention-delayed", 8},
+    {"mxfp4-attention-hadamard", 4 + 8.0 / 32},
     {"bf16-flash", 32},
     {"bf16-flash-shifted", 32},
     {"adam8", 32},

@@ -339,6 +339,8 @@ TEST_CASE("the names of recipes, in order, and their aliases") {
                                                         "e2m1-dge",
                                                         "fp8-smooth",
                                                         "fp8-attention",
+                                                        "fp8-attention-delayed",
+                                                        "mxfp4-attention-hadamard",
                                                         "bf16-flash",
                                                         "bf16-flash-shifted",
                                                         "adam8",
@@ -367,7 +369,7 @@ TEST_CASE("an unknown name is an error that proposes the nearest ones") {
       "amp-bf16, fp8-delayed, fp8-current, fp8-rowwise, fp8-block128, mxfp8, mxfp6, mxfp4, nvfp4, msamp-o1, "
       "msamp-o2, nvfp4-4over6, mxint8, msfp12, msfp16, mx9, mx6, mx4, hif4, int8, int4, int8-asym, int4-asym, nf4, "
       "int8-rowwise, switchback, mxfp4-backward, mxfp4-centered, quartet2, int4-lsq, mxfp4-clipped, e2m1-dge, "
-      "fp8-smooth, fp8-attention, bf16-flash, "
+      "fp8-smooth, fp8-attention, fp8-attention-delayed, mxfp4-attention-hadamard, bf16-flash, "
       "bf16-flash-shifted, adam8, adam4, eco-fp8, unscaled-fp8, muon8, tetrajet-v2, eXmY, eXmY:ROUNDING, pure:FORMAT, "
       "mx16:FORMAT, "
       "fp16-static:SCALE, O0, O1, O2, O3; did you mean 'amp-fp16'?");
@@ -377,7 +379,7 @@ TEST_CASE("an unknown name is an error that proposes the nearest ones") {
   };
   told("fp8",
        "; did you mean 'fp8-delayed', 'fp8-current', 'fp8-rowwise', 'fp8-block128', 'fp8-smooth', 'fp8-attention', "
-       "'eco-fp8' or 'unscaled-fp8'?");
+       "'fp8-attention-delayed', 'eco-fp8' or 'unscaled-fp8'?");
   told("fp4",
        "; did you mean 'mxfp4', 'nvfp4', 'nvfp4-4over6', 'mxfp4-backward', 'mxfp4-centered' or 'mxfp4-clipped'?");
   told("mx", "; did you mean 'mxfp8', 'mxfp6', 'mxfp4', 'mxfp4-backward', 'mxfp4-centered' or 'mxfp4-clipped'?");

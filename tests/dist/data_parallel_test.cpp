@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,21 @@ std::shared_ptr<nn::Module> small_net(std::uint64_t seed) {
                                           nn::Dropout(0.3), nn::Linear(32, 10));
 }
 
+// Attends to the rows of an image of 8 x 8.
+struct RowNet : nn::Module {
+  nn::Linear& embedding = register_module("embedding", nn::Linear(8, 16));
+  nn::MultiheadAttention& attn = register_module("attn", nn::MultiheadAttention(16, 2, {.dropout = 0.1}));
+  nn::Linear& head = register_module("head", nn::Linear(16, 10));
+  Tensor forward(const Tensor& x) override {
+    const Tensor rows = embedding(x.reshape({-1, 8, 8}));
+    return head(mean(rows + attn(rows, rows, rows), {1}));
+  }
+};
+std::shared_ptr<nn::Module> row_net(std::uint64_t seed) {
+  manual_seed(seed);
+  return std::make_shared<RowNet>();
+}
+
 struct Setting {
   std::string recipe = "fp32";
   std::string exchange = {};
@@ -37,6 +53,7 @@ struct Setting {
   double clip = 0.5;
   bool synchronized = false;  // batch norm
   std::int64_t bucket_bytes = DataParallelOptions{}.bucket_bytes;
+  std::shared_ptr<nn::Module> (*model)(std::uint64_t seed) = small_net;
 };
 
 struct Outcome {
@@ -48,7 +65,7 @@ struct Outcome {
 
 Outcome train_rank(Communicator& c, const Setting& s) {
   Outcome out;
-  const auto model = small_net(static_cast<std::uint64_t>(c.rank()) + 7);  // rank 0's parameters count
+  const auto model = s.model(static_cast<std::uint64_t>(c.rank()) + 7);  // rank 0's parameters count
   manual_seed(3);
   amp::Recipe recipe = amp::recipe(s.recipe);
   if (!s.exchange.empty()) recipe.exchange = amp::exchange_from_name(s.exchange);
@@ -148,6 +165,25 @@ TEST_CASE("learned scales and gradients that are not straight: the same bits on 
       }
     CHECK(learned >= 4);
   }
+  set_deterministic(false);
+}
+
+TEST_CASE("delayed scales inside attention: the same bits and histories on every number of ranks") {
+  set_deterministic(true);
+  const Outcome one = train({.recipe = "fp8-attention-delayed", .model = row_net});
+  CHECK(one.losses.back() < one.losses.front());
+  std::set<std::string> histories;
+  for (const auto& entry : one.state)
+    if (const auto at = entry.name.find(".attention."); at != std::string::npos && entry.name.ends_with(".amax")) {
+      CHECK(std::get<Tensor>(entry.value).numel() == 5);
+      histories.insert(entry.name.substr(at + 11));
+    }
+  CHECK(histories ==
+        std::set<std::string>{"q.amax", "k.amax", "v.amax", "p.amax", "do.amax", "dp.amax", "ds.amax", "o.amax"});
+  for (const int ranks : {2, 3})
+    for (const std::int64_t bytes : {0, 300})
+      check_same_bits(
+          train({.recipe = "fp8-attention-delayed", .ranks = ranks, .bucket_bytes = bytes, .model = row_net}), one);
   set_deterministic(false);
 }
 

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <set>
+#include <string>
 
 using namespace gradual;
 
@@ -193,4 +195,93 @@ TEST_CASE("search: bad options are named") {
   o.within = -1;
   CHECK(message([&] { searched(o); }) ==
         "search: within is -1, noise 1, unseen 2 and random 1; they must be at least 0");
+}
+
+namespace {
+
+// Attends to the rows of an image of 8 x 8.
+struct RowNet : nn::Module {
+  nn::Linear& embedding = register_module("embedding", nn::Linear(8, 16));
+  nn::MultiheadAttention& attn = register_module("attn", nn::MultiheadAttention(16, 2));
+  nn::Linear& head = register_module("head", nn::Linear(16, 10));
+  Tensor forward(const Tensor& x) override {
+    const Tensor rows = embedding(x.reshape({-1, 8, 8}));
+    return head(mean(rows + attn(rows, rows, rows), {1}));
+  }
+};
+std::shared_ptr<nn::Module> row_net() { return std::make_shared<RowNet>(); }
+
+// The modules in which something is rounded.
+struct RoundedSites : Observer {
+  std::set<std::string> seen;
+  void quantized(const QuantizerCall&) override { seen.insert(context().module); }
+};
+
+}  // namespace
+
+TEST_CASE("search: the fields of attention are sites, and what is found rounds them in all modules") {
+  lab::SearchOptions options = quick();
+  options.attention = true;
+  options.trainings = 200;
+  const lab::Search s = lab::search(row_net, few_digits(), options);
+  REQUIRE(s.sites.size() == 4 + std::size(amp::kAttentionFields));
+  for (std::size_t i = 0; i < s.sites.size(); ++i) {
+    const inspect::FormatSite& site = s.sites[i];
+    CAPTURE(site.layer);
+    if (i < 4) {
+      CHECK(site.attention == nullptr);
+      continue;
+    }
+    REQUIRE(site.attention == &amp::kAttentionFields[i - 4]);
+    CHECK(site.layer == std::string("attention.") + site.attention->name);
+    CHECK(site.harm[0] > site.harm[1]);
+    CHECK(site.harm[1] > 0);
+    CHECK(site.harm[2] == 0);  // fp32
+  }
+  // 32 samples, 2 heads, 8 queries and keys of 8 numbers: Q K^T twice, and dS^T Q
+  CHECK(s.sites[4].multiplications == 3.0 * 32 * 2 * 8 * 8 * 8);
+  CHECK(s.sites[4].cost[1] == s.sites[4].multiplications * 16);
+  REQUIRE(s.found);
+  CHECK(s.cost(*s.found) < 2);
+  for (const lab::Trial& t : s.trials) {
+    if (t.assignment.empty()) continue;
+    const amp::Recipe r = s.recipe(t.assignment);
+    amp::check_valid(r);
+    for (std::size_t i = 4; i < s.sites.size(); ++i) {
+      const amp::AttentionField& field = *s.sites[i].attention;
+      const auto wanted = inspect::attention_quantizer(field, amp::recipe(s.formats[t.assignment[i]]));
+      CHECK((r.quantization->attention ? (*r.quantization->attention).*field.quantizer : std::nullopt) == wanted);
+    }
+  }
+  // The layers of attention have formats of their own beside its fields.
+  inspect::Assignment mixed(s.sites.size(), 2);
+  mixed[4] = 0;
+  const amp::Recipe r = amp::recipe_from_json(amp::to_json(s.recipe(mixed)));
+  const auto net = row_net();
+  RoundedSites sites;
+  const ObserverScope observing(sites);
+  const amp::RecipeScope scope(r);
+  (*net)(few_digits().train.inputs.narrow(0, 0, 4));
+  CHECK(sites.seen == std::set<std::string>{"attn.q"});
+}
+
+TEST_CASE("search: a model without attention has no fields of it to search") {
+  lab::SearchOptions options = quick();
+  options.attention = true;
+  CHECK(message([&] { searched(options); }).find("the model has no attention") != std::string::npos);
+}
+
+TEST_CASE("search: a field of attention takes a format's quantizer as far as it goes there") {
+  const auto of = [](auto field, const char* format) {
+    const auto* const about = std::ranges::find(amp::kAttentionFields, field, &amp::AttentionField::quantizer);
+    return inspect::attention_quantizer(*about, amp::recipe(format));
+  };
+  using Inside = amp::AttentionPrecision;
+  CHECK_FALSE(of(&Inside::q, "fp32"));
+  CHECK(of(&Inside::q, "mxfp4") == amp::recipe("mxfp4").quantization->forward_x);
+  CHECK(of(&Inside::d_o, "nvfp4") == amp::recipe("nvfp4").quantization->dgrad_dy);
+  CHECK(of(&Inside::k, "fp8-delayed")->scaling == Scaling(TensorScale{}));
+  CHECK(of(&Inside::softmax, "mxfp8")->scaling == Scaling(NoScale{}));
+  CHECK_FALSE(of(&Inside::d_s, "mxfp4-backward")->hadamard);
+  CHECK_FALSE(of(&Inside::q, "mxfp4-centered")->center);
 }

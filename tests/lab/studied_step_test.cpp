@@ -73,3 +73,31 @@ TEST_CASE("study_step, diff_step and xray_step take a model, and show what the c
   CHECK_THROWS_WITH_AS(lab::xray_step(gradual::test::mlp, data, amp::recipe("amp-bf16"), options),
                        doctest::Contains("no scales of blocks"), Error);
 }
+
+TEST_CASE("diff_step: a phase that a measured quantity begins is where the recipe's own training has it") {
+  const lab::LabData data = gradual::test::small_digits();
+  const lab::StudyOptions options{.step = 2, .batch = 32, .epochs = 2};
+  const auto phased = [](double below) {
+    amp::Recipe r = amp::recipe("mxfp4");
+    r.name = "phased";
+    r.schedule = {
+        {.recipe = "mxfp8", .when = amp::PhaseCondition{.quantity = MeasuredQuantity::gradient_norm, .below = below}}};
+    return r;
+  };
+  for (const bool begins : {true, false}) {
+    CAPTURE(begins);
+    const amp::Recipe r = phased(begins ? 1e30 : 1e-30);
+    const auto departs_from = [&](const char* name) {
+      const auto step = lab::diff_step(gradual::test::mlp, data, r, amp::recipe(name), r, options);
+      return step.diff().first_departure() != nullptr;
+    };
+    CHECK(departs_from("mxfp8") != begins);
+    CHECK(departs_from("mxfp4") == begins);
+  }
+  // Another recipe's training does not say whether the phase would have begun.
+  const amp::Recipe r = phased(1e30);
+  const amp::Recipe other = amp::recipe("mxfp4");
+  const auto refused = doctest::Contains("recipe 'phased' has a phase with `when`, which only its own training begins");
+  CHECK_THROWS_WITH_AS(lab::diff_step(gradual::test::mlp, data, r, other, other, options), refused, Error);
+  CHECK_THROWS_WITH_AS(lab::diff_step(gradual::test::mlp, data, other, r, other, options), refused, Error);
+}
