@@ -5,6 +5,7 @@
 #include <gradual/inspect/cures.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -162,7 +163,7 @@ void change_inputs(const Data& data, data::Dataset& set) {
 void change_training(const Data& data, data::Dataset& set) {
   Generator generator(data.seed + 1);
   const std::int64_t count = set.size();
-  const auto rows = static_cast<std::int64_t>(data.outlier_rows * static_cast<double>(count) + 0.5);
+  const std::int64_t rows = std::llround(data.outlier_rows * static_cast<double>(count));
   if (rows > 0) set.inputs.narrow(0, 0, rows).mul_(data.outlier_factor);
   const Tensor row = set.inputs.narrow(0, count / 2, 1).narrow(2, 3, 1).narrow(3, 3, 1);
   if (data.nan_row) row.fill_(std::numeric_limits<double>::quiet_NaN());

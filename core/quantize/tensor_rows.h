@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../formats/convert.h"
 #include "../ops/ops.h"
 #include "../support/error.h"
 #include "../support/parallel.h"

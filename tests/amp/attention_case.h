@@ -9,6 +9,7 @@
 #include "../../amp/cast_stats.h"
 #include "../../amp/recipe.h"
 #include "../../autograd/activation_checkpoint.h"
+#include "../../core/observe/observer.h"
 #include "../../nn/attention.h"
 #include "support.h"
 
