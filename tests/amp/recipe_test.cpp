@@ -381,8 +381,11 @@ TEST_CASE("an unknown name is an error that proposes the nearest ones") {
        "; did you mean 'fp8-delayed', 'fp8-current', 'fp8-rowwise', 'fp8-block128', 'fp8-smooth', 'fp8-attention', "
        "'fp8-attention-delayed', 'eco-fp8' or 'unscaled-fp8'?");
   told("fp4",
-       "; did you mean 'mxfp4', 'nvfp4', 'nvfp4-4over6', 'mxfp4-backward', 'mxfp4-centered' or 'mxfp4-clipped'?");
-  told("mx", "; did you mean 'mxfp8', 'mxfp6', 'mxfp4', 'mxfp4-backward', 'mxfp4-centered' or 'mxfp4-clipped'?");
+       "; did you mean 'mxfp4', 'nvfp4', 'nvfp4-4over6', 'mxfp4-backward', 'mxfp4-centered', 'mxfp4-clipped' or "
+       "'mxfp4-attention-hadamard'?");
+  told("mx",
+       "; did you mean 'mxfp8', 'mxfp6', 'mxfp4', 'mxfp4-backward', 'mxfp4-centered', 'mxfp4-clipped' or "
+       "'mxfp4-attention-hadamard'?");
   told("mixed", "; did you mean 'amp-fp16' or 'amp-bf16'?");
   told("bf16", "; did you mean 'bf16-pure', 'bf16-master', 'amp-bf16', 'bf16-flash' or 'bf16-flash-shifted'?");
   told("bfloat16", "; did you mean 'bf16-pure', 'bf16-master', 'amp-bf16', 'bf16-flash' or 'bf16-flash-shifted'?");
