@@ -59,6 +59,7 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   event.tell_before();
   const std::vector<StatePlace> places = state_places(s, dtype);
   std::vector<Tensor> state;
+  state.reserve(places.size());
   for (const StatePlace& place : places) state.push_back(cast(place.place, place.dtype));
   const std::int64_t step = s.steps + 1;
   const std::size_t of_moments = moments(s).size();
