@@ -12,7 +12,7 @@
 set(gradual_batch_lines
   "core/support: cpu_isa generator message_text philox printable thread_pool"
   "core/formats: accumulator convert_kernels dtype format format_table synonyms"
-  "core/formats: bit_fields rounding rounding_table"
+  "core/formats: bit_fields exponent_histogram rounding rounding_table"
   "core/tensor: device device_mirror literal memory modes print"
   "core/tensor: random shape storage tensor"
   "core/ops: composites conv_by_gemm cost derived_ops einsum fusions"

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "../support/message_text.h"
-#include "../support/multiversion.h"
 #include "../support/philox.h"
 #include "../support/throwf.h"
 #include "rounding_kernels.h"
@@ -39,79 +38,6 @@ void round_powers(const PowerSpec& spec, const T* in, const std::uint32_t* rando
   }
 }
 
-constexpr std::int64_t kCountedTogether = 4096;
-constexpr std::int64_t kLanes = 256;  // several vectors, whose sums do not wait for each other
-
-// Exponents as an ExponentHistogram numbers its bins, zeros at the end up to a multiple of kLanes.
-struct ExponentBytes {
-  alignas(64) std::uint8_t bins[kCountedTogether];
-  std::uint32_t zeros = 0;    // numbers that are zero
-  std::uint32_t lowest = 0;   // those in bin 0, zeros too
-  std::uint32_t highest = 0;  // bin
-};
-
-template <class T> void take_exponents(const T* in, std::int64_t n, ExponentBytes& to) {
-  using U = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-  using Int = typename SourceBits<U>::Int;
-  constexpr Int kBelow = SourceBits<U>::kWide ? 1023 - 127 : 0;  // a double's exponents below f32's
-  vectorized([in, n, out = &to] {
-    const T* __restrict const from = in;
-    std::uint8_t* __restrict const bins = out->bins;
-    U zeros = 0;
-    U lowest = 0;
-    U highest = 0;
-#pragma omp simd reduction(+ : zeros, lowest) reduction(max : highest)
-    for (std::int64_t i = 0; i < n; ++i) {
-      const U magnitude = std::bit_cast<U>(from[i]) & ~SourceBits<U>::kSign;
-      const Int exponent = static_cast<Int>(magnitude >> SourceBits<U>::kMantissa) - kBelow;
-      const Int above = exponent > 0 ? exponent : 0;
-      const Int bin = above < 255 ? above : 255;
-      bins[i] = static_cast<std::uint8_t>(bin);
-      zeros += magnitude == 0 ? 1U : 0U;
-      lowest += bin == 0 ? 1U : 0U;
-      highest = highest > static_cast<U>(bin) ? highest : static_cast<U>(bin);
-    }
-    out->zeros = static_cast<std::uint32_t>(zeros);
-    out->lowest = static_cast<std::uint32_t>(lowest);
-    out->highest = static_cast<std::uint32_t>(highest);
-  });
-  std::fill(to.bins + n, to.bins + (n + kLanes - 1) / kLanes * kLanes, std::uint8_t{0});
-}
-
-// How many of so many times kLanes bytes are `bin`. At most 255 times.
-[[gnu::always_inline]] inline std::int64_t count_of(const std::uint8_t* bins, std::int64_t times, std::uint8_t bin) {
-  std::uint8_t sums[kLanes] = {};
-  for (std::int64_t i = 0; i < times; ++i)
-    for (std::int64_t lane = 0; lane < kLanes; ++lane)
-      sums[lane] = static_cast<std::uint8_t>(sums[lane] + (bins[i * kLanes + lane] == bin ? 1 : 0));
-  std::uint32_t sum = 0;
-  for (const std::uint8_t one : sums) sum += one;
-  return sum;
-}
-
-// Most numbers lie within a few powers of two of the largest one: those bins are counted one after the other.
-template <class T> void add_exponents(const T* in, std::int64_t n, ExponentHistogram& total) {
-  constexpr std::uint32_t kOneByOne = 24;
-  ExponentBytes bytes;
-  for (; n > 0; in += kCountedTogether, n -= kCountedTogether) {
-    const std::int64_t count = std::min(n, kCountedTogether);
-    take_exponents(in, count, bytes);
-    total.bins[0] += bytes.lowest - bytes.zeros;
-    const std::uint32_t last = bytes.highest > kOneByOne ? bytes.highest - kOneByOne : 0;
-    const std::int64_t left = vectorized([=, &total, &bytes] {
-      std::int64_t rest = count - bytes.lowest;
-      for (std::uint32_t bin = bytes.highest; bin > last && rest > 0; --bin) {
-        const std::int64_t found = count_of(bytes.bins, (count + kLanes - 1) / kLanes, static_cast<std::uint8_t>(bin));
-        total.bins[bin] += static_cast<std::uint64_t>(found);
-        rest -= found;
-      }
-      return rest;
-    });
-    for (std::int64_t i = 0; left > 0 && i < count; ++i)
-      if (bytes.bins[i] > 0 && bytes.bins[i] <= last) ++total.bins[bytes.bins[i]];
-  }
-}
-
 // Rounds to values or, if `codes` is not null, to codes.
 template <class T>
 void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64_t n, std::int64_t first_element,
@@ -124,7 +50,7 @@ void round_all(const Rounder& r, const T* in, T* values, void* codes, std::int64
   const PowerSpec power = powers ? power_spec(r) : PowerSpec{};
   std::uint32_t words[kRoundingBlock];
   T copy[kRoundingBlock];
-  if (stats.exponents) add_exponents(in, n, *stats.exponents);
+  if (stats.exponents) stats.exponents->add(in, n);
   for (std::int64_t first = 0; first < n; first += kRoundingBlock) {
     const std::int64_t count = std::min(kRoundingBlock, n - first);
     const T* from = in + first;
@@ -294,14 +220,6 @@ Overflow overflow_from_name(std::string_view text) {
     names.emplace_back(known);
   }
   throwf("no overflow policy '{}'; there are {}{}", text, join(names), did_you_mean(text, names));
-}
-
-void ExponentHistogram::add(const float* values, std::int64_t n) { detail::add_exponents(values, n, *this); }
-void ExponentHistogram::add(const double* values, std::int64_t n) { detail::add_exponents(values, n, *this); }
-
-ExponentHistogram& ExponentHistogram::operator+=(const ExponentHistogram& other) {
-  for (std::size_t i = 0; i < bins.size(); ++i) bins[i] += other.bins[i];
-  return *this;
 }
 
 void Rounder::round(const float* in, float* out, std::int64_t n, std::int64_t first_element, CastStats stats) const {

@@ -34,25 +34,43 @@ template <int loop, bool codes, bool count, bool ordinary, class U, class T, cla
 }
 
 // Rounds values below the next power of two beyond the format's largest one, by additions.
+template <bool count>
 void chance_loop(const RoundingSpec<std::uint32_t>& rounding, const ChanceSpec& chance, const float* in,
-                 const std::uint32_t* random, float* out, std::int64_t n) {
-  vectorized([=, overflow = rounding.overflow, max = rounding.max] {
+                 const std::uint32_t* random, float* out, std::int64_t n, LoopCounts* counts) {
+  vectorized([=, overflow = rounding.overflow, max = rounding.max, min_normal = rounding.min_normal] {
     constexpr std::uint32_t kSign = SourceBits<std::uint32_t>::kSign;
     const ChanceSpec s = chance;
-#pragma omp simd
+    std::uint32_t zeros = 0;
+    std::uint32_t to_zero = 0;
+    std::uint32_t below_normal = 0;
+    std::uint32_t beyond = 0;
+#pragma omp simd reduction(+ : zeros, to_zero, below_normal, beyond)
     for (std::int64_t i = 0; i < n; ++i) {
       const auto bits = std::bit_cast<std::uint32_t>(in[i]);
       const std::uint32_t r = magnitude_by_chance<false>(bits & ~kSign, 0, random[i] << s.unused_bits, s);
       out[i] = std::bit_cast<float>(choose(r > max, overflow, r) | (bits & kSign));
+      if constexpr (count) {
+        zeros += (bits & ~kSign) == 0 ? 1 : 0;
+        to_zero += r == 0 ? 1 : 0;
+        below_normal += r < min_normal ? 1 : 0;
+        beyond += r > max ? 1 : 0;
+      }
+    }
+    if constexpr (count) {
+      counts->zeros += zeros;
+      counts->to_zero += to_zero;
+      counts->below_normal += below_normal;
+      counts->beyond += beyond;
     }
   });
 }
 bool rounds_by_additions(const RoundingSpec<std::uint32_t>& s, const float* in, const std::uint32_t* random, float* out,
-                         std::int64_t n) {
+                         std::int64_t n, LoopCounts* counts) {
   if (cpu_isa() < CpuIsa::avx2) return false;
   const ChanceSpec chance = chance_spec(s);
   if (!chance || vectorized([=] { return largest_magnitude(in, n); }) >= chance.beyond) return false;
-  chance_loop(s, chance, in, random, out, n);
+  if (counts) chance_loop<true>(s, chance, in, random, out, n, counts);
+  else chance_loop<false>(s, chance, in, random, out, n, nullptr);
   return true;
 }
 
@@ -91,7 +109,7 @@ void round_block(int number, const RoundingSpec<U>& s, const T* in, const std::u
     if (s.shift >= s.random_bits)
       return round_block<U, kByChance>(kByChance, s, in, random, values, codes, bytes, n, counts);
   if constexpr (!SourceBits<U>::kWide && loop == static_cast<int>(RoundingMode::stochastic))
-    if (!codes && !counts && rounds_by_additions(s, in, random, values, n)) return;
+    if (!codes && rounds_by_additions(s, in, random, values, n, counts)) return;
   if (codes) vectorized([=, &s] { code_loop<loop>(s, in, random, codes, bytes, n, counts); });
   else vectorized([=, &s] { round_loop<loop, false>(s, in, random, values, n, counts); });
 }

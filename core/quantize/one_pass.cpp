@@ -10,6 +10,16 @@
 #include "../tensor/memory.h"
 
 namespace gradual::detail {
+
+struct OnePass::Chunk {
+  const float* from;
+  float* to;
+  const std::uint32_t* words;  // of rounding by chance; else null
+  std::int64_t n;
+  const Grid* grid;
+  const Scale* scales;
+};
+
 namespace {
 
 // The least quantum of a format that the one pass takes. Below it the remainder of a product may be inexact; above it
@@ -39,20 +49,34 @@ struct Specs {
   ChanceSpec chance;
 };
 
-// The magnitude of the product, rounded.
-template <bool kOdd> [[gnu::always_inline]] inline std::uint32_t magnitude_of(float x, float by, const Specs& s) {
-  const auto bits = std::bit_cast<std::uint32_t>(scaled<kOdd>(x, by));
-  return round_magnitude<kAligned, false>(bits & ~SourceBits<std::uint32_t>::kSign, false, 0, s.nearest);
+// Magnitudes of a product. If it is not a number of f32, `product` is a neighbour in the same power of two.
+struct Rounded {
+  std::uint32_t product;
+  std::uint32_t magnitude;
+};
+
+template <bool kOdd> [[gnu::always_inline]] inline Rounded round_product(float x, float by, const Specs& s) {
+  const auto bits = std::bit_cast<std::uint32_t>(scaled<kOdd>(x, by)) & ~SourceBits<std::uint32_t>::kSign;
+  return {bits, round_magnitude<kAligned, false>(bits, false, 0, s.nearest)};
 }
 template <bool kExact>
-[[gnu::always_inline]] inline std::uint32_t magnitude_of(float x, float by, std::uint32_t word, const Specs& s) {
+[[gnu::always_inline]] inline Rounded round_product(float x, float by, std::uint32_t word, const Specs& s) {
   constexpr std::uint32_t kSign = SourceBits<std::uint32_t>::kSign;
-  const float near = x * by;
-  const auto bits = std::bit_cast<std::uint32_t>(near);
-  float error = 0;
-  if constexpr (kExact)
-    error = std::bit_cast<float>(std::bit_cast<std::uint32_t>(__builtin_fmaf(x, by, -near)) ^ (bits & kSign));
-  return magnitude_by_chance<kExact>(bits & ~kSign, error, word, s.chance);
+  const float product = x * by;
+  const auto bits = std::bit_cast<std::uint32_t>(product);
+  const std::uint32_t near = bits & ~kSign;
+  if constexpr (!kExact) return {near, magnitude_by_chance<kExact>(near, 0, word, s.chance)};
+  const auto error =
+      std::bit_cast<float>(std::bit_cast<std::uint32_t>(__builtin_fmaf(x, by, -product)) ^ (bits & kSign));
+  const std::uint32_t too_far = error < 0 ? 1 : 0;
+  return {near - too_far, magnitude_by_chance<kExact>(near, error, word, s.chance)};
+}
+
+template <bool kInexact, bool kByChance>
+[[gnu::always_inline]] inline std::uint32_t magnitude_of(float x, float by, const std::uint32_t* words, std::int64_t i,
+                                                         const Specs& s) {
+  if constexpr (kByChance) return round_product<kInexact>(x, by, words[i], s).magnitude;
+  return round_product<kInexact>(x, by, s).magnitude;
 }
 
 // The value of a rounded magnitude with the sign of x, scaled back.
@@ -66,15 +90,6 @@ template <Unscaling kUnscaling>
   return value;
 }
 
-struct Chunk {
-  const float* from;
-  float* to;
-  const std::uint32_t* words;  // of rounding by chance; else null
-  std::int64_t n;
-  const Grid* grid;
-  const Scale* scales;
-};
-
 // kInexact: products are rounded as exact ones, and some are no numbers of f32.
 template <bool kInexact, bool kByChance, Unscaling kUnscaling>
 [[gnu::always_inline]] inline void round_run(const float* __restrict from, float* __restrict to,
@@ -82,14 +97,12 @@ template <bool kInexact, bool kByChance, Unscaling kUnscaling>
                                              const Specs& s) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    std::uint32_t magnitude = 0;
-    if constexpr (kByChance) magnitude = magnitude_of<kInexact>(from[i], by.forward, words[i], s);
-    else magnitude = magnitude_of<kInexact>(from[i], by.forward, s);
-    to[i] = value_of<kUnscaling>(magnitude, from[i], by, s.nearest);
+    to[i] = value_of<kUnscaling>(magnitude_of<kInexact, kByChance>(from[i], by.forward, words, i, s), from[i], by,
+                                 s.nearest);
   }
 }
 
-template <bool kInexact, bool kByChance, Unscaling kUnscaling, std::int64_t kWidth>
+template <bool kInexact, bool kByChance, Unscaling kUnscaling, std::int64_t kWidth, class Chunk>
 void round_chunk(const Chunk& chunk, const Specs& rounding) {
   vectorized([=] {
     const Specs specs = rounding;
@@ -102,6 +115,102 @@ void round_chunk(const Chunk& chunk, const Specs& rounding) {
       round_run<kInexact, kByChance, kUnscaling>(c.from + begin, c.to + begin, words, width, by, specs);
     });
   });
+}
+
+constexpr std::int64_t kLanes = 16;          // numbers that are counted side by side
+constexpr std::uint32_t kMostCounted = 255;  // in a byte
+constexpr std::int64_t kCountedRun = 128 * kLanes;
+
+// Counts of each lane in four bytes, the lowest first: zeros before and after, below the smallest normal value, beyond
+// the largest one.
+struct LaneCounts {
+  alignas(64) std::uint32_t lanes[kLanes] = {};
+  std::uint32_t taken = 0;  // numbers of a lane
+};
+[[gnu::always_inline]] inline void add_lanes(LaneCounts& from, LoopCounts& to) {
+  for (std::uint32_t& lane : from.lanes) {
+    to.zeros += lane & 0xff;
+    to.to_zero += lane >> 8 & 0xff;
+    to.below_normal += lane >> 16 & 0xff;
+    to.beyond += lane >> 24;
+    lane = 0;
+  }
+  from.taken = 0;
+}
+
+struct CountedRun {
+  const float* from;
+  float* to;
+  const std::uint32_t* words;
+  float* products;    // receives the magnitudes of scaled elements, exact but for their last place
+  float keeps_zeros;  // times an element it is zero where a zero is counted
+};
+
+// Rounds element i; returns its counts in four bytes. All factors of `by` apply.
+template <bool kInexact, bool kByChance>
+[[gnu::always_inline]] inline std::uint32_t round_one(const CountedRun& run, std::int64_t i, const Factors& by,
+                                                      const Specs& s) {
+  const float x = run.from[i];
+  Rounded rounded;
+  if constexpr (kByChance) rounded = round_product<kInexact>(x, by.forward, run.words[i], s);
+  else rounded = round_product<kInexact>(x, by.forward, s);
+  run.products[i] = std::bit_cast<float>(rounded.product);
+  run.to[i] = value_of<Unscaling::block_tensor>(rounded.magnitude, x, by, s.nearest);
+  const std::uint32_t zero = x * run.keeps_zeros == 0 ? 1 : 0;
+  const std::uint32_t to_zero = rounded.magnitude == 0 ? 1 << 8 : 0;
+  const std::uint32_t below_normal = rounded.magnitude < s.nearest.min_normal ? 1 << 16 : 0;
+  const std::uint32_t beyond = rounded.magnitude > s.nearest.max ? 1 << 24 : 0;
+  return zero + to_zero + below_normal + beyond;
+}
+
+template <bool kInexact, bool kByChance>
+[[gnu::always_inline]] inline void round_counted_run(const CountedRun& run, std::int64_t n, const Factors& by,
+                                                     const Specs& s, std::uint32_t* __restrict lanes) {
+  const std::int64_t whole = n / kLanes * kLanes;
+  for (std::int64_t i = 0; i < whole; i += kLanes) {
+#pragma omp simd
+    for (std::int64_t lane = 0; lane < kLanes; ++lane)
+      lanes[lane] += round_one<kInexact, kByChance>(run, i + lane, by, s);
+  }
+  for (std::int64_t i = whole; i < n; ++i) lanes[i - whole] += round_one<kInexact, kByChance>(run, i, by, s);
+}
+
+// round_chunk() with counts.
+template <bool kInexact, bool kByChance, class Chunk>
+LoopCounts round_counted_chunk(const Chunk& chunk, const Specs& rounding, Unscaling unscaling, float* products,
+                               bool zeros_of_products) {
+  return vectorized([=] {
+    const Specs specs = rounding;
+    const Chunk c = chunk;
+    const float of_tensor = unscaling == Unscaling::block_tensor ? c.grid->spec.global_inverse : 1;
+    LaneCounts counts;
+    LoopCounts sums;
+    for_runs(c.n, *c.grid, [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+      const Scale& scale = c.scales[block];
+      const Factors by{scale.forward, unscaling == Unscaling::none ? 1 : scale.inverse, of_tensor};
+      for (; begin < end; begin += kCountedRun) {
+        const std::int64_t n = end - begin < kCountedRun ? end - begin : kCountedRun;
+        const auto each = static_cast<std::uint32_t>((n + kLanes - 1) / kLanes);
+        if (counts.taken + each > kMostCounted) add_lanes(counts, sums);
+        counts.taken += each;
+        const std::uint32_t* const words = kByChance ? c.words + begin : nullptr;
+        const CountedRun run{c.from + begin, c.to + begin, words, products + begin,
+                             zeros_of_products ? scale.forward : 1};
+        round_counted_run<kInexact, kByChance>(run, n, by, specs, counts.lanes);
+      }
+    });
+    add_lanes(counts, sums);
+    return sums;
+  });
+}
+
+// Whether f32's nearest numbers tell the exponents of exact products: not of tiny ones, nor of those beyond f32.
+bool tells_exponents(const ExponentHistogram& of_products, std::uint64_t numbers) {
+  constexpr std::size_t kLeastCertain = 28;  // 2^-99: the remainder of a product is exact
+  constexpr std::size_t kLargest = 254;
+  std::uint64_t certain = 0;
+  for (std::size_t bin = kLeastCertain; bin < kLargest; ++bin) certain += of_products.bins[bin];
+  return certain == numbers;
 }
 
 // The width that all runs have, if there is a loop for it.
@@ -155,7 +264,8 @@ bool OnePass::serves(const Grid& g, std::span<const Scale> scales, std::span<con
 }
 
 bool OnePass::run(const float* from, float* to, std::int64_t n, std::int64_t first, const Grid& grid,
-                  std::span<const Scale> scales, std::span<const float> most, Unscaling unscaling) const {
+                  std::span<const Scale> scales, std::span<const float> most, Unscaling unscaling,
+                  CastStats stats) const {
   if (!usable_ || !serves(grid, scales, most, unscaling)) return false;
   bool inexact = false;
   for (const Scale& s : scales) inexact = inexact || (exact_ && !is_power(s));
@@ -167,15 +277,45 @@ bool OnePass::run(const float* from, float* to, std::int64_t n, std::int64_t fir
     philox_fill(key_.seed, key_.stream, static_cast<std::uint64_t>(first), words->as<std::uint32_t>(), n);
   }
   const Chunk chunk{from, to, words ? words->as<std::uint32_t>() : nullptr, n, &grid, scales.data()};
+  if (stats.counts || stats.exponents) return round_counted(chunk, inexact, unscaling, stats);
+  round(chunk, inexact, unscaling);
+  return true;
+}
+
+void OnePass::round(const Chunk& chunk, bool inexact, Unscaling unscaling) const {
   by_truth(inexact, [&](auto is_inexact) {
     by_truth(by_chance_, [&](auto chance) {
       by_unscaling(unscaling, [&](auto how) {
-        by_width(width_of(grid), [&](auto width) {
+        by_width(width_of(*chunk.grid), [&](auto width) {
           round_chunk<is_inexact, chance, how, width>(chunk, {spec_, chance_});
         });
       });
     });
   });
+}
+
+bool OnePass::round_counted(const Chunk& chunk, bool inexact, Unscaling unscaling, CastStats stats) const {
+  const Scratch products(static_cast<std::size_t>(chunk.n) * sizeof(float));
+  LoopCounts found;
+  by_truth(inexact, [&](auto is_inexact) {
+    by_truth(by_chance_, [&](auto chance) {
+      found =
+          round_counted_chunk<is_inexact, chance>(chunk, {spec_, chance_}, unscaling, products.as<float>(), !exact_);
+    });
+  });
+  const auto n = static_cast<std::uint64_t>(chunk.n);
+  if (stats.exponents) {
+    ExponentHistogram exponents;
+    exponents.add(products.as<float>(), chunk.n);
+    if (exact_ && !tells_exponents(exponents, n - found.zeros)) return false;
+    *stats.exponents += exponents;
+  }
+  if (stats.counts)
+    *stats.counts += {.elements = n,
+                      .zeros = found.zeros,
+                      .underflow = found.to_zero - found.zeros,
+                      .subnormal = found.below_normal - found.to_zero,
+                      .overflow = found.beyond};
   return true;
 }
 

@@ -25,15 +25,20 @@ class OnePass {
 
   // Writes n elements, whole rows of the grid, whose blocks have these scales and largest magnitudes, with the bits
   // that multiplying, Rounder::round() and unscaled() give. The first one has the number `first` for random words.
-  // Does nothing and returns false if a scaled element is not finite (by chance: beyond the next power of two), a
-  // result is beyond f32 or the format is not served.
+  // Counts the scaled elements as those functions do. Counts nothing and returns false if a scaled element is not
+  // finite (by chance: beyond the next power of two), a result is beyond f32, the format is not served, or an f32 does
+  // not tell the exponents to count.
   bool run(const float* from, float* to, std::int64_t n, std::int64_t first, const Grid& grid,
-           std::span<const Scale> scales, std::span<const float> most, Unscaling unscaling) const;
+           std::span<const Scale> scales, std::span<const float> most, Unscaling unscaling, CastStats stats = {}) const;
   // Whether run() may serve products that are rounded as doubles otherwise.
   bool rounds_products() const { return usable_ && by_chance_ && exact_; }
 
  private:
+  struct Chunk;
   bool serves(const Grid& grid, std::span<const Scale> scales, std::span<const float> most, Unscaling unscaling) const;
+
+  void round(const Chunk& chunk, bool inexact, Unscaling unscaling) const;
+  bool round_counted(const Chunk& chunk, bool inexact, Unscaling unscaling, CastStats stats) const;
 
   RoundingSpec<std::uint32_t> spec_ = {};
   ChanceSpec chance_ = {};

@@ -337,7 +337,7 @@ struct ScaledChunks {
       stats.exponents = nullptr;
     }
     if constexpr (sizeof(T) == sizeof(float))
-      if (!stats.exponents && !stats.counts && quick(first, n, source, found)) return;
+      if (quick(first, n, source, found, stats)) return;
     if (sizeof(T) == sizeof(float) && wide) return chunk<double>(first, n, stats, body, quick);
     std::optional<Scratch> product;
     const bool in_place = scratch && !stats.exponents;
@@ -377,14 +377,13 @@ struct ScaledChunks {
 
   // The one pass: body(first, n, values, scales, stats) gets a chunk of the source, scaled but not yet rounded and
   // counted. Chunks are whole rows of blocks. If the grid is fixed, they are any range, and `scales` has one entry.
-  // For f32 numbers without counts, quick(first, n, source, found) may do the rest of the work with the scales found;
-  // else it returns false. quick_products: also where scaled elements are rounded as doubles.
+  // For f32 numbers, quick(first, n, source, found, stats) may do the rest of the work with the scales found; else it
+  // returns false and has counted nothing. quick_products: also where scaled elements are rounded as doubles.
   template <class F, class Quick>
   void for_scaled(const F& body, const Quick& quick, bool whole_rows = false, bool quick_products = false) const {
-    const bool counts_any = o.stats.counts || o.stats.exponents;
     const bool one_scale = g.fixed && g.one.forward == 1;
     // searches and corrections of scales compute in the type of the source
-    const bool as_doubles = wide && (!quick_products || doubles || counts_any || one_scale || g.search || g.group > 0);
+    const bool as_doubles = wide && (!quick_products || doubles || one_scale || g.search || g.group > 0);
     std::mutex mutex;
     x.chunks(whole_rows ? g.block_rows * x.k
              : g.fixed  ? 1
@@ -448,9 +447,10 @@ struct Call : ScaledChunks {
             return true;
           });
         },
-        [&](std::int64_t first, std::int64_t n, const float* from, const BlockScales<float>& found) {
+        [&](std::int64_t first, std::int64_t n, const float* from, const BlockScales<float>& found, CastStats stats) {
           return joins && written(first, n, found.scales, [&](float* to) {
-                   return one_pass.run(from, to, n, part.first_element + first, g, found.scales, found.most, how);
+                   return one_pass.run(from, to, n, part.first_element + first, g, found.scales, found.most, how,
+                                       stats);
                  });
         },
         as_given, joins && one_pass.rounds_products());

@@ -206,6 +206,8 @@ TEST_CASE("exponent histograms of floats and doubles, whatever the format") {
     for (std::size_t i = 0; i < x.size(); ++i) {
       const auto word = philox_word(4, 0, i);
       x[i] = std::ldexp(1.0F + static_cast<float>(word & 255) / 256, static_cast<int>(spread * uniform01(word)));
+      if (i % 7 == 0) x[i] = 0;
+      if (i % 4096 == 5) x[i] *= 0x1p-140F;
     }
     ExponentHistogram h;
     h.add(x.data(), static_cast<std::int64_t>(x.size()));

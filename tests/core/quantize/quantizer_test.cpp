@@ -599,7 +599,7 @@ TEST_CASE("rows without elements have the scale 1") {
   }
 }
 
-// Numbers that somebody counts are scaled, rounded and scaled back one after the other.
+// Numbers that become codes are scaled, rounded, counted and scaled back one after the other.
 TEST_CASE("one pass has the bits of separate ones, up to the largest and down to the smallest numbers") {
   const Scaling scalings[] = {NoScale{},
                               FixedScale{.value = 0x1p100},
@@ -618,6 +618,7 @@ TEST_CASE("one pass has the bits of separate ones, up to the largest and down to
     for (const Scaling& scaling : scalings) choices.emplace_back(rounding, scaling);
   Generator g(8);
   const Tensor digits = randn({8, 32}, {}, g);
+  for (const std::int64_t zero : {0, 17, 40}) digits.data<float>()[zero] = 0;
   for (const char* target : {"e2m1", "e4m3fn", "e5m2", "fp16", "bf16", "e7m2", "e8m2"})
     for (const Overflow overflow : {Overflow::ieee, Overflow::saturate, Overflow::saturate_finite})
       for (const auto& [rounding, scaling] : choices) {
@@ -629,9 +630,15 @@ TEST_CASE("one pass has the bits of separate ones, up to the largest and down to
           Tensor x = digits.clone();
           for (std::int64_t i = 0; i < x.numel(); ++i)
             x.data<float>()[i] = std::ldexp(x.data<float>()[i], exponent + static_cast<int>(i % 6));
-          CastCounts counts;
-          const Tensor apart = fake_quantize(x, q, {.key = {3, 4}, .stats = {&counts, nullptr}});
+          CastCounts counts, counts_apart;
+          ExponentHistogram exponents, exponents_apart;
+          QuantizeOptions options{.key = {3, 4}, .stats = {&counts_apart, &exponents_apart}, .scaled_exponents = true};
+          const Tensor apart = quantize(x, q, options).dequantize();
+          options.stats = {&counts, &exponents};
+          CHECK(same_bits(fake_quantize(x, q, options), apart));
           CHECK(same_bits(fake_quantize(x, q, {.key = {3, 4}}), apart));
+          CHECK(counts == counts_apart);
+          CHECK(exponents.bins == exponents_apart.bins);
         }
       }
 }
