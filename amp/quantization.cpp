@@ -585,6 +585,12 @@ void check_part_of_convolution(const ProductOperand& o) {
       "scales; let each part have its own scales");
 }
 
+// A transformed operand has its samples innermost. Kernels reorder such images, and would hold both operands twice.
+Tensor in_row_order(const Tensor& t) {
+  const StageScope unseen(chain().observe, nullptr);
+  return t.contiguous();
+}
+
 Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
   const ConvSite c{call, call.get<ConvAttrs>(), conv_axis(call.op), site};
   check_part_of_convolution(a);
@@ -609,6 +615,7 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
     r = rounded_once(c, q, *o, within);
     o->tensor = &r.values;
     turned[o->input] = {};
+    if (transforms) r.values = in_row_order(r.values);
   }
   const Tensor bias = call.inputs.size() > 2 && call[2].defined() ? call[2].to(DType::f32) : Tensor();
   const bool unscaled = !done[0].scale.defined() && !done[1].scale.defined();

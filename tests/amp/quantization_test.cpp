@@ -14,6 +14,7 @@
 #include "../../autograd/grad_mode.h"
 #include "../../core/ops/conv_by_gemm.h"
 #include "../../core/quantize/quantize_part.h"
+#include "../../core/tensor/memory.h"
 #include "../../nn/linear.h"
 #include "../../optim/sgd.h"
 #include "support.h"
@@ -466,6 +467,21 @@ TEST_CASE("convolutions round each number once where blocks divide the channels"
     const Tensor later = y.select(1, 1).narrow(2, 1, 4);
     CHECK(same_bits(sooner, later) == (block == 2));
   }
+}
+
+TEST_CASE("the gradient of a transformed convolution's weight does not hold its operands twice") {
+  const Quantizer q{.format = format("e2m1"), .scaling = PowerBlocks{.block = 16}, .hadamard = true};
+  const Region region({.wgrad_x = q, .wgrad_dy = q});
+  const Tensor x = random({16, 64, 16, 16}, 1);
+  const Tensor w = leaf({64, 64, 1, 1}, 2);
+  const Tensor y = region.forward([&] { return conv2d(x, w); });
+  const Tensor dy = random(y.sizes(), 3);
+  reset_peak_memory();
+  const std::int64_t before = memory_stats().total.current;
+  region.backward(y, dy);
+  // dy rounded, and of x two of: in order, transformed, rounded, in the kernel's order
+  const auto bytes = static_cast<double>(dy.nbytes());
+  CHECK(static_cast<double>(memory_stats().total.peak - before) <= 3.5 * bytes);
 }
 
 TEST_CASE("convolutions transform groups of 16 channels or samples, and zeros fill the last group") {
