@@ -502,6 +502,13 @@ Tensor by_windows(const ConvSite& c, const ProductOperand& o, const Tensor& firs
   return conv_by_windows(c.call.op, first, second, c.attrs, spec[0].sizes, product, by_place || !views ? 0 : kConvPart);
 }
 
+// A transformed operand has its contracted dim innermost. Kernels reorder such images, and would hold both operands
+// twice.
+ValuesLayout layout_of(const ProductOperand& o, bool plain) {
+  if (plain) return ValuesLayout::axis_last;
+  return o.quantizer->hadamard ? ValuesLayout::row_major : ValuesLayout::as_given;
+}
+
 // Rounds an operand that is not left to its windows.
 QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const ProductOperand& o, bool within) {
   const Tensor& t = *o.tensor;
@@ -509,7 +516,7 @@ QuantizedOperand rounded_once(const ConvSite& c, const Quantization& q, const Pr
   if (within) {
     const bool plain = stays(o) || (per_tensor(o.quantizer->scaling) && !o.quantizer->hadamard);
     QuantizedOperand r = rounded(o, t, plain ? 1 : c.axis.dims[o.input], c.site,
-                                 {.same_layout = !plain, .amax = amax_of_whole(o, o, {})});
+                                 {.layout = layout_of(o, plain), .amax = amax_of_whole(o, o, {})});
     save_codes(q, o, r, c.site.state->measures);
     return r;
   }
@@ -552,12 +559,6 @@ void check_part_of_convolution(const ProductOperand& o) {
       "scales; let each part have its own scales");
 }
 
-// A transformed operand has its samples innermost. Kernels reorder such images, and would hold both operands twice.
-Tensor in_row_order(const Tensor& t) {
-  const StageScope unseen(chain().observe, nullptr);
-  return t.contiguous();
-}
-
 Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, ProductOperand b, Site& site) {
   const ConvSite c{call, call.get<ConvAttrs>(), conv_axis(call.op), site};
   check_part_of_convolution(a);
@@ -582,7 +583,6 @@ Tensor convolution(const Quantization& q, const OpCall& call, ProductOperand a, 
     r = rounded_once(c, q, *o, within);
     o->tensor = &r.values;
     turned[o->input] = {};
-    if (transforms) r.values = in_row_order(r.values);
   }
   const Tensor bias = call.inputs.size() > 2 && call[2].defined() ? call[2].to(DType::f32) : Tensor();
   const bool unscaled = !done[0].scale.defined() && !done[1].scale.defined();

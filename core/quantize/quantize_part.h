@@ -7,12 +7,19 @@
 
 namespace gradual {
 
+// How the rounded values lie in memory.
+enum class ValuesLayout {
+  axis_last,  // in rows along the axis
+  as_given,   // on the CPU as x does; elsewhere axis_last
+  row_major,
+};
+
 struct PartOf {
   std::int64_t first_element = 0;  // the number of the part's first element, for random words; on a GPU 0
   // More than 1, on the CPU: so many last dims of x are the contracted axis k, the others the rows. The result is
   // [rows, k], or [k, rows] if the axis is 0 in place of 1 or -1. Observers are told of x in that form.
   int row_dims = 1;
-  bool same_layout = false;  // on the CPU the values lie in memory as x does; else the axis is last
+  ValuesLayout layout = ValuesLayout::axis_last;
   // absmax_tensor() of all, for scales of the tensor: current, delayed (it is staged) and over blocks. Undefined: the
   // part's.
   Tensor amax = {};

@@ -460,7 +460,8 @@ struct Call : ScaledChunks {
   // tensor or of rows. Without `all`, those of rows are written to *row_scales.
   Tensor values(bool all, Tensor* row_scales) const {
     const Device device = x.x.device();
-    const bool as_given = part.same_layout && !x.in_order && device.is_cpu() && !stays_wide && x.is_dense();
+    const bool as_given =
+        part.layout == ValuesLayout::as_given && !x.in_order && device.is_cpu() && !stays_wide && x.is_dense();
     Tensor out;
     if (as_given) out = as_strided(empty({x.rows * x.k}), x.x.sizes(), x.x.strides(), 0);
     else out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
@@ -474,10 +475,17 @@ struct Call : ScaledChunks {
       gpu.last = all && !g.fixed && g.whole.defined();
       if (apart) gpu.scales = *row_scales;
       device::round_scaled(gpu);
-      return x.shaped_like(out);
+      return laid_out(x.shaped_like(out));
     }
     write_values(all, apart ? row_scales->data<float>() : nullptr, as_given, out);
-    return as_given ? out : x.shaped_like(out);
+    return laid_out(as_given ? out : x.shaped_like(out));
+  }
+
+  Tensor laid_out(const Tensor& values) const {
+    if (part.layout != ValuesLayout::row_major) return values;
+    const StageScope unseen(chain().observe, nullptr);
+    const StageScope unaltered(chain().results, nullptr);
+    return values.contiguous();
   }
 
   // quantizer_slopes().
