@@ -51,11 +51,13 @@ case $topic in
   dump)
     if [[ $kind == gdb ]]; then
       output=$(in_gdb -ex 'break shown' -ex run -ex up -ex 'call gradual_dump(weight)' -ex 'call gradual_dump(bf16)' \
-        -ex 'call gradual_dump(undefined)')
+        -ex 'call gradual_dump(undefined)') || true
     else
       output=$(in_lldb -o 'expression gradual_dump(weight)' -o 'expression gradual_dump(bf16)' \
         -o 'expression gradual_dump(undefined)')
     fi
+    # gdb 13 does not know the tile registers of newer Intel processors, and fails to restore them after a call.
+    ! grep -q "Couldn't write extended state status" <<<"$output" || skip "$debugger cannot call functions on this processor"
     for line in 'requires_grad=True' 'of 6 elements 0 are 0, 0 are Inf or NaN; the others have min 0.5, max 0.5, mean 0.5' \
       '^gradient: tensor\(\[\[5\., 7\., 9\.\],' 'of 4 elements 0 are 0, 1 are Inf or NaN' '^tensor\(undefined\)'; do
       grep -qE -- "$line" <<<"$output" || { cat <<<"$output"; echo "missing: $line"; exit 1; }
