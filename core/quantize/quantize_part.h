@@ -7,10 +7,10 @@
 
 namespace gradual {
 
-// How the rounded values lie in memory.
+// How rounded values lie in memory. GPUs and f64 values have axis_last.
 enum class ValuesLayout {
   axis_last,  // in rows along the axis
-  as_given,   // on the CPU as x does; elsewhere axis_last
+  as_given,   // as x does, if its elements fill a range
   row_major,
 };
 

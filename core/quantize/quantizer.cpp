@@ -419,8 +419,9 @@ struct Call : ScaledChunks {
     return pass;
   }
 
-  // values() on the CPU: writes out, in x's memory order if as_given, and unless row_scales is null the scales of rows.
-  void write_values(bool all, float* row_scales, bool as_given, const Tensor& out) const {
+  // values() on the CPU: writes out, in the order [rows, k] or, if `places` is given, where the rows of out lie, and
+  // unless row_scales is null the scales of rows.
+  void write_values(bool all, float* row_scales, const Rows* places, const Tensor& out) const {
     const float of_tensor = all ? g.spec.global_inverse : 1;
     const bool unscales = !row_scales && (!g.fixed || (all && g.one.inverse != 1));
     const bool in_f32 = fits_f32(q);
@@ -430,11 +431,11 @@ struct Call : ScaledChunks {
     // Calls f(to) for where the chunk's results go, and finishes them if it returns true.
     const auto written = [&](std::int64_t first, std::int64_t n, std::span<const Scale> scales, const auto& f) {
       std::optional<Scratch> rows;
-      float* const to = as_given ? rows.emplace(static_cast<std::size_t>(n) * sizeof(float)).template as<float>()
-                                 : out.data<float>() + first;
+      float* const to = places ? rows.emplace(static_cast<std::size_t>(n) * sizeof(float)).template as<float>()
+                               : out.data<float>() + first;
       if (!f(to)) return false;
       if (row_scales) std::ranges::transform(scales, row_scales + first / x.k, &Scale::inverse);
-      if (as_given) x.store(to, first, n, static_cast<float*>(out.raw()));
+      if (places) places->store(to, first, n, static_cast<float*>(out.raw()));
       return true;
     };
     for_scaled(
@@ -453,18 +454,25 @@ struct Call : ScaledChunks {
                                        stats);
                  });
         },
-        as_given, joins && one_pass.rounds_products());
+        places != nullptr, joins && one_pass.rounds_products());
+  }
+
+  // Memory of x's sizes in the layout that is asked for; undefined: the order [rows, k] serves.
+  Tensor placed() const {
+    if (!x.x.device().is_cpu() || stays_wide || !x.row_sizes.empty()) return {};
+    if (part.layout == ValuesLayout::row_major && x.axis != x.x.dim() - 1) return empty(x.x.sizes());
+    if (part.layout == ValuesLayout::as_given && !x.in_order && x.is_dense())
+      return as_strided(empty({x.rows * x.k}), x.x.sizes(), x.x.strides(), 0);
+    return {};
   }
 
   // The rounded values, multiplied by the inverse scales: always by those of blocks, with `all` also by those of the
   // tensor or of rows. Without `all`, those of rows are written to *row_scales.
   Tensor values(bool all, Tensor* row_scales) const {
     const Device device = x.x.device();
-    const bool as_given =
-        part.layout == ValuesLayout::as_given && !x.in_order && device.is_cpu() && !stays_wide && x.is_dense();
-    Tensor out;
-    if (as_given) out = as_strided(empty({x.rows * x.k}), x.x.sizes(), x.x.strides(), 0);
-    else out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
+    Tensor out = placed();
+    const std::optional<Rows> places = out.defined() ? std::optional<Rows>(std::in_place, out, x.axis) : std::nullopt;
+    if (!places) out = empty({x.rows, x.k}, {.dtype = stays_wide ? DType::f64 : DType::f32, .device = device});
     const bool apart = unit_of(q.scaling) == ScaleUnit::row && !all;
     if (apart)
       *row_scales = x.k == 0 ? full({x.rows, 1}, 1, {.device = device}) : empty({x.rows, 1}, {.device = device});
@@ -475,17 +483,10 @@ struct Call : ScaledChunks {
       gpu.last = all && !g.fixed && g.whole.defined();
       if (apart) gpu.scales = *row_scales;
       device::round_scaled(gpu);
-      return laid_out(x.shaped_like(out));
+      return x.shaped_like(out);
     }
-    write_values(all, apart ? row_scales->data<float>() : nullptr, as_given, out);
-    return laid_out(as_given ? out : x.shaped_like(out));
-  }
-
-  Tensor laid_out(const Tensor& values) const {
-    if (part.layout != ValuesLayout::row_major) return values;
-    const StageScope unseen(chain().observe, nullptr);
-    const StageScope unaltered(chain().results, nullptr);
-    return values.contiguous();
+    write_values(all, apart ? row_scales->data<float>() : nullptr, places ? &*places : nullptr, out);
+    return places ? out : x.shaped_like(out);
   }
 
   // quantizer_slopes().

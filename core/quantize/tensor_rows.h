@@ -152,7 +152,7 @@ struct Rows {
     return buffer;
   }
 
-  // Writes elements [first, first + n), whole rows, to `to`, which has x's layout.
+  // Writes elements [first, first + n), whole rows, to `to`, memory of x's layout.
   void store(const float* values, std::int64_t first, std::int64_t n, float* to) const {
     const std::int64_t adjacent = adjacent_rows();
     for (std::int64_t row = first / k; n > 0;) {
