@@ -181,3 +181,13 @@ TEST_CASE("schedules") {
   CHECK(error_of([&] { small.load_state_dict(scheduler.state_dict()); }) ==
         "load_state_dict: the schedule has 3 groups, the optimizer 1");
 }
+
+TEST_CASE("a state's entry that the optimizer does not keep is an Error that names it") {
+  const Tensor p = leaf({1, 2});
+  AdamW adamw({p});
+  StateDict state = adamw.state_dict();
+  state.set("params.0.max_exp_avg_sq", zeros({2}));
+  CHECK(error_of([&] { adamw.load_state_dict(state); }) ==
+        "load_state_dict: the state of parameter 0 has 'max_exp_avg_sq', which adamw does not keep for it; it keeps "
+        "steps, master, compensation, exp_avg, exp_avg_sq");
+}
