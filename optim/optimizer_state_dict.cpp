@@ -5,6 +5,7 @@
 
 #include "../autograd/grad_mode.h"
 #include "../core/support/message_text.h"
+#include "../core/support/scoped.h"
 #include "../core/support/throwf.h"
 #include "optimizer.h"
 #include "quantized_moments.h"
@@ -126,7 +127,10 @@ void Optimizer::load_state_dict(const StateDict& from) {
   std::vector<ParamGroup> groups = groups_;
   for (std::size_t g = 0; g < groups.size(); ++g) load_group(groups[g], from.sub(fmt::format("groups.{}", g)));
   std::vector<ParamState> loaded = states();
-  for (ParamState& s : loaded) load_param(s, from.sub(fmt::format("params.{}", s.index)));
+  {
+    const Scoped rates(groups_, groups);  // they say which moments there are
+    for (ParamState& s : loaded) load_param(s, from.sub(fmt::format("params.{}", s.index)));
+  }
   options_.seed = seed;
   groups_ = std::move(groups);
   for (std::size_t i = 0; i < loaded.size(); ++i) {
