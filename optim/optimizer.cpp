@@ -45,6 +45,29 @@ ParamGroup named_group(const std::vector<std::pair<std::string, Tensor>>& named)
   return group;
 }
 
+namespace {
+
+// A new name in a parameter's part of a state dict.
+void take_name(std::set<std::string>& taken, const std::string& name, std::string_view what, const std::string& kind) {
+  if (!taken.insert(name).second)
+    throwf(
+        "optimizer: {} names a {} '{}'; names differ, and none is '', steps, master or compensation, nor that of a "
+        "moment with .quantizer, .codes, .scales or .global_scale",
+        kind, what, name);
+}
+
+// The names of the state tensors and of what is saved with them.
+std::set<std::string> taken_names(const std::vector<std::string>& moments, const std::string& kind) {
+  std::set<std::string> taken = {"", "steps", "master", "compensation"};
+  for (std::size_t k = 0; k < moments.size(); ++k)
+    if (may_be_codes(k))
+      for (const char* part : kKeysOfCodes) taken.insert(moments[k] + part);
+  for (const std::string& moment : moments) take_name(taken, moment, "state tensor", kind);
+  return taken;
+}
+
+}  // namespace
+
 Optimizer::Optimizer(UpdateRule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults,
                      const UpdateOptions& options)
     : update_rule_(std::move(rule)), defaults_(defaults), options_(options) {
@@ -57,11 +80,7 @@ Optimizer::Optimizer(UpdateRule rule, std::vector<ParamGroup> groups, const Para
   if (update_rule_.moments.size() > kMaxState)
     throwf("optimizer: {} names {} state tensors; allowed are at most {}", update_rule_.kind,
            update_rule_.moments.size(), kMaxState);
-  std::set<std::string> taken = {"", "steps", "master", "compensation"};  // of a state dict
-  for (const std::string& state : update_rule_.moments)
-    if (!taken.insert(state).second)
-      throwf("optimizer: {} names a state tensor '{}'; names differ, and none is '', steps, master or compensation",
-             update_rule_.kind, state);
+  taken_names(update_rule_.moments, update_rule_.kind);
   for (ParamGroup& group : groups) add_param_group(std::move(group));
   if (states_.empty())
     throwf("optimizer: it was given no parameters; a model lists what register_module and register_parameter took");
@@ -163,6 +182,14 @@ std::vector<Optimizer::Live> Optimizer::live_gradients() {
   return out;
 }
 
+std::vector<Optimizer::Statistic> Optimizer::named_statistics(const Tensor& param) const {
+  std::vector<Statistic> all = statistics(param);
+  if (all.empty()) return all;
+  std::set<std::string> taken = taken_names(update_rule_.moments, update_rule_.kind);
+  for (const Statistic& statistic : all) take_name(taken, statistic.name, "statistic", update_rule_.kind);
+  return all;
+}
+
 void Optimizer::prepare_state(ParamState& s) {
   const Tensor& p = s.param;
   const CategoryScope category(Category::optimizer);
@@ -187,8 +214,9 @@ void Optimizer::prepare_state(ParamState& s) {
     }
     make(s.moments[k], coded ? DType::f32 : dtype, p.sizes());
   }
-  const std::vector<Statistic> wanted = statistics(p);
+  const std::vector<Statistic> wanted = named_statistics(p);
   s.statistics.resize(wanted.size());
+  const StageScope exact(chain().results, nullptr);
   for (std::size_t k = 0; k < wanted.size(); ++k)
     make(s.statistics[k], p.dtype() == DType::f64 ? DType::f64 : DType::f32, wanted[k].sizes);
 }

@@ -194,8 +194,10 @@ class Optimizer : Pinned {
   // change, but state written in place is not restored. The base class rounds the weight into the parameter as
   // UpdateOptions says, and state tensors to state_dtype.
   virtual Tensor update(const Update&);
-  // More state of a parameter: tensors of any shape, which start as zeros. They are f32 (f64 for f64 parameters),
-  // whatever state_dtype, moments and pure_arithmetic say. Names differ from those of the state tensors.
+  // More state of a parameter: tensors of any shape, which start as zeros. They are kept in f32 (f64 for f64
+  // parameters), whatever state_dtype, moments, pure_arithmetic and a recipe's `result` say. Under such a recipe ops of
+  // update() round what they give; without a Results stage (StageScope, core/ops/dispatch.h) they do not. Names differ
+  // from each other and from those of the state tensors; else an Error at the step.
   struct Statistic {
     std::string name;
     Shape sizes;
@@ -293,6 +295,8 @@ class Optimizer : Pinned {
     DType dtype;
   };
   std::vector<StatePlace> state_places(const ParamState& s, DType dtype) const;
+  // statistics(param); Error if a name is that of other state.
+  std::vector<Statistic> named_statistics(const Tensor& param) const;
   void unscale_run(std::span<const Live> run, const Tensor& found, const GradientScale& by, bool write);
   struct SavedTensor {
     std::string key;
@@ -300,6 +304,7 @@ class Optimizer : Pinned {
     Shape sizes;
   };
   std::vector<SavedTensor> saved_tensors(ParamState& s) const;
+  void check_kept(const StateDict& from, const std::string& name, std::span<const SavedTensor> places) const;
   void load_param(ParamState& s, const StateDict& from) const;
 
   // Counts of steps, and in recorded steps the rates, in the memory of the parameters' GPU.

@@ -23,16 +23,24 @@ std::vector<Optimizer::StatePlace> Optimizer::state_places(const ParamState& s, 
 
 namespace {
 
-// Writes what an update gave. A result may share memory with another state tensor, which is written next.
-template <class Places> void store_state(const Places& places, std::vector<Tensor>& state, Tensor& next) {
+// Writes what an update gave. A result may share memory with another state tensor, which is written next. Results from
+// `statistics` on are not rounded.
+template <class Places>
+void store_state(const Places& places, std::vector<Tensor>& state, std::size_t statistics, Tensor& next) {
   const auto own = [&](Tensor& t, const Tensor& place) {
     for (const auto& other : places)
       if (!other.place.is_same(place) && t.shares_storage(other.place)) t = clone(t);
   };
   own(next, Tensor());
-  for (std::size_t k = 0; k < state.size(); ++k) own(state[k], places[k].place);
-  for (std::size_t k = 0; k < state.size(); ++k)
+  Interceptor* const rounding = chain().results;
+  for (std::size_t k = 0; k < state.size(); ++k) {
+    const StageScope results(chain().results, k < statistics ? rounding : nullptr);
+    own(state[k], places[k].place);
+  }
+  for (std::size_t k = 0; k < state.size(); ++k) {
+    const StageScope results(chain().results, k < statistics ? rounding : nullptr);
     if (!state[k].is_same(places[k].place)) Tensor(places[k].place).copy_(state[k]);
+  }
 }
 
 }  // namespace
@@ -73,7 +81,7 @@ void Optimizer::step_by_ops(const Live& live, const GradientScale& by) {
   check(next, "a weight", p.sizes(), dtype);
   for (std::size_t k = 0; k < state.size(); ++k)
     check(state[k], places[k].name, places[k].place.sizes(), places[k].dtype);
-  store_state(places, state, next);
+  store_state(places, state, of_moments, next);
   if (s.master.defined()) s.master.copy_(next);
   if (s.is_low() && options_.update == LowPrecisionUpdate::stochastic)
     p.copy_(fake_quantize(next, format_of(p.dtype()), {RoundingMode::stochastic}, Overflow::ieee,

@@ -1,8 +1,11 @@
 // The state dict of an optimizer: rates, step counts, masters, compensations and moments.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "../autograd/grad_mode.h"
+#include "../core/support/message_text.h"
+#include "../core/support/scoped.h"
 #include "../core/support/throwf.h"
 #include "optimizer.h"
 #include "quantized_moments.h"
@@ -30,12 +33,30 @@ void load_group(ParamGroup& group, const StateDict& from) {
 
 }  // namespace
 
+// Error for an entry of the parameter `name` that is none of `places`, step count, moments or their codes. The others
+// may mean nothing without it, as a second moment without the basis in which it is.
+void Optimizer::check_kept(const StateDict& from, const std::string& name, std::span<const SavedTensor> places) const {
+  std::vector<std::string> kept = {"steps"};
+  for (const SavedTensor& place : places) kept.push_back(place.key);
+  std::set<std::string> allowed(kept.begin(), kept.end());
+  for (std::size_t k = 0; k < update_rule_.moments.size(); ++k) {
+    const std::string& moment = update_rule_.moments[k];
+    allowed.insert(moment);  // of a group whose rates need none
+    if (may_be_codes(k))
+      for (const char* part : kKeysOfCodes) allowed.insert(moment + part);
+  }
+  for (const auto& [key, value] : from)
+    if (!allowed.contains(key))
+      throwf("load_state_dict: the state of {} has '{}', which {} does not keep for it; it keeps {}", name, key,
+             update_rule_.kind, join(kept));
+}
+
 // A parameter's entries in the state dict, by key.
 std::vector<Optimizer::SavedTensor> Optimizer::saved_tensors(ParamState& s) const {
   const Shape& sizes = s.param.sizes();
   std::vector<SavedTensor> out = {{"master", &s.master, sizes}, {"compensation", &s.compensation, sizes}};
   for (std::size_t k = 0; k < moments(s).size(); ++k) out.push_back({moments(s)[k], &s.moments[k], sizes});
-  const std::vector<Statistic> kept = statistics(s.param);
+  const std::vector<Statistic> kept = named_statistics(s.param);
   s.statistics.resize(kept.size());
   for (std::size_t k = 0; k < kept.size(); ++k) out.push_back({kept[k].name, &s.statistics[k], kept[k].sizes});
   return out;
@@ -68,6 +89,7 @@ StateDict Optimizer::state_dict() {
 void Optimizer::load_param(ParamState& s, const StateDict& from) const {
   s.steps = static_cast<std::int64_t>(from.natural("steps"));
   const std::vector<SavedTensor> places = saved_tensors(s);
+  check_kept(from, s.name, places);
   const std::size_t statistics_from = places.size() - s.statistics.size();
   for (std::size_t i = 0; i < places.size(); ++i) {
     const auto& [key, t, sizes] = places[i];
@@ -105,7 +127,10 @@ void Optimizer::load_state_dict(const StateDict& from) {
   std::vector<ParamGroup> groups = groups_;
   for (std::size_t g = 0; g < groups.size(); ++g) load_group(groups[g], from.sub(fmt::format("groups.{}", g)));
   std::vector<ParamState> loaded = states();
-  for (ParamState& s : loaded) load_param(s, from.sub(fmt::format("params.{}", s.index)));
+  {
+    const Scoped rates(groups_, groups);  // they say which moments there are
+    for (ParamState& s : loaded) load_param(s, from.sub(fmt::format("params.{}", s.index)));
+  }
   options_.seed = seed;
   groups_ = std::move(groups);
   for (std::size_t i = 0; i < loaded.size(); ++i) {

@@ -1,6 +1,9 @@
 // Moments stored as codes and scales between steps (UpdateOptions::moments).
 #pragma once
 
+#include <iterator>
+#include <string>
+
 #include "optimizer.h"
 
 namespace gradual::optim {
@@ -12,6 +15,11 @@ const Quantizer* moment_quantizer(const UpdateOptions& options, const Tensor& pa
 // The tensors of a moment's codes. The last two may be undefined.
 inline constexpr Tensor QuantizedTensor::*kPartsOfCodes[] = {&QuantizedTensor::codes, &QuantizedTensor::scales,
                                                              &QuantizedTensor::global_scale};
+
+// The keys of a moment's codes in a state dict: that of the moment and one of these.
+inline constexpr const char* kKeysOfCodes[] = {".quantizer", ".codes", ".scales", ".global_scale"};
+// Whether the k-th moment may be codes.
+inline bool may_be_codes(std::size_t k) { return k < std::size(UpdateOptions{}.moments); }
 
 // Saves a moment in a state dict, under `key` and a dot.
 void save_moment(StateDict& to, const std::string& key, const QuantizedTensor& codes, const Quantizer& quantizer);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "../core/ops/compute_mode.h"
+#include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
 #include "../core/support/throwf.h"
 #include "eigenbasis.h"
@@ -82,6 +83,7 @@ std::vector<Optimizer::Statistic> Soap::statistics(const Tensor& param) const {
 
 // Adds the gradient's products with itself to the matrices.
 void Soap::gather(const Update& u) const {
+  const StageScope exact(chain().results, nullptr);
   const std::vector<int> dims = rotated_dims(u.weight);
   const double beta = statistics_beta_.value_or(u.group.beta2.value());
   for (std::size_t k = 0; k < dims.size(); ++k) {
@@ -92,6 +94,7 @@ void Soap::gather(const Update& u) const {
 }
 
 void Soap::refresh(const Update& u) const {
+  const StageScope exact(chain().results, nullptr);
   const std::vector<int> dims = rotated_dims(u.weight);
   Tensor& second = u.state[1];
   for (std::size_t k = 0; k < dims.size(); ++k) {

@@ -26,12 +26,12 @@ struct SoapOptions {
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) (QL^T g QR)^2;
 //   w -= lr sqrt(1 - beta2^t) / (1 - beta1^t) QL ((QL^T m QR) / (sqrt(v) + eps)) QR^T;  w *= 1 - lr weight_decay;
 //   L = beta L + (1 - beta) g g^T;  R = beta R + (1 - beta) g^T g.
-// The columns of QL and QR are eigenvectors of L and R: first those of the first step's, then every refresh_every
-// updates one step of the power iteration (optim/eigenbasis.h), which also sorts v's rows and columns by the estimated
-// eigenvalues. A tensor of more dimensions has a matrix for each of them; parameters of one or none are updated as by
-// AdamW. m and v are kept as UpdateOptions says (state_dtype, moments); the matrices are f32, f64 for f64 parameters.
-// The formulas are those of the authors' program (github.com/nikhilvyas/SOAP), which keeps m in the eigenbasis. The
-// bases are computed on the CPU, so a step on a GPU waits for it.
+// The columns of QL and QR are eigenvectors of L and R: those of the first step's, then every refresh_every updates one
+// step of the power iteration (optim/eigenbasis.h), which also sorts v's rows and columns by estimated eigenvalues. A
+// tensor of more dimensions has a matrix for each; parameters of one or none are updated by the same formulas without a
+// basis; the first step leaves them as well. m and v are kept as UpdateOptions says; the matrices are computed and kept
+// in f32 (f64 for f64 parameters), whatever a recipe rounds. The formulas are those of the authors' program
+// (github.com/nikhilvyas/SOAP), which keeps m in the eigenbasis. The CPU computes the bases: a GPU's step waits for it.
 class Soap final : public Optimizer {
  public:
   explicit Soap(const std::vector<Tensor>& params, const SoapOptions& options = {})

@@ -269,6 +269,18 @@ struct Named : Optimizer {
       : Optimizer("named", std::move(state), group_of(p), {.lr = 1}, {}) {}
 };
 
+struct WithStatistics : Optimizer {
+  WithStatistics(const Tensor& p, std::vector<std::string> names)
+      : Optimizer("observant", {"m"}, group_of(p), {.lr = 1}, {}), names_(std::move(names)) {}
+  Tensor update(const Update& u) override { return u.weight + 1; }
+  std::vector<Statistic> statistics(const Tensor&) const override {
+    std::vector<Statistic> out;
+    for (const std::string& name : names_) out.push_back({name, {2}});
+    return out;
+  }
+  std::vector<std::string> names_;
+};
+
 }  // namespace
 
 TEST_CASE("results of an update may lie in each other's memory") {
@@ -290,9 +302,32 @@ TEST_CASE("state tensors have names that a state dict can tell apart") {
     CHECK(error_of([&] { Named(p, {name}); }).find("names differ, and none is '', steps, master or compensation") !=
           std::string::npos);
   CHECK(error_of([&] { Named(p, {"m", "m"}); }).find("names a state tensor 'm'") != std::string::npos);
+  for (const std::vector<std::string>& names : {std::vector<std::string>{"m", "m.codes"}, {"m.codes", "m"}})
+    CHECK(error_of([&] { Named(p, names); }).find("names a state tensor 'm.codes'; names differ") != std::string::npos);
   CHECK(error_of([&] {
           Named(p, {"a", "b", "c", "d", "e"});
         }) == "optimizer: named names 5 state tensors; allowed are at most 4");
+}
+
+TEST_CASE("statistics have names that a state dict can tell apart from those of other state") {
+  const Tensor p = leaf({1});
+  set_gradient(p, {1});
+  const std::vector<std::vector<std::string>> bad = {{"m"}, {"steps"},   {"master"},      {"compensation"},
+                                                     {""},  {"m.codes"}, {"m.quantizer"}, {"s", "s"}};
+  for (const std::vector<std::string>& names : bad) {
+    WithStatistics own(p, names);
+    const std::string expected = fmt::format(
+        "optimizer: observant names a statistic '{}'; names differ, and none is '', steps, master or compensation, "
+        "nor that of a moment with .quantizer, .codes, .scales or .global_scale",
+        names.back());
+    CHECK(error_of([&] { own.step(); }) == expected);
+    CHECK(error_of([&] { own.state_dict(); }) == expected);
+    CHECK(p.item() == 1);
+  }
+  WithStatistics own(p, {"s", "m.0"});
+  own.step();
+  CHECK(own.state_dict().tensor("params.0.m.0").sizes() == Shape{2});
+  CHECK(own.state_dict().tensor("params.0.m").sizes() == Shape{1});
 }
 
 TEST_CASE("a rate that was unset later is an Error, and a schedule needs one") {

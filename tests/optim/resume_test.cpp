@@ -181,3 +181,31 @@ TEST_CASE("schedules") {
   CHECK(error_of([&] { small.load_state_dict(scheduler.state_dict()); }) ==
         "load_state_dict: the schedule has 3 groups, the optimizer 1");
 }
+
+TEST_CASE("a state's entry that the optimizer does not keep is an Error that names it") {
+  const Tensor p = leaf({1, 2});
+  AdamW adamw({p});
+  StateDict state = adamw.state_dict();
+  state.set("params.0.max_exp_avg_sq", zeros({2}));
+  CHECK(error_of([&] { adamw.load_state_dict(state); }) ==
+        "load_state_dict: the state of parameter 0 has 'max_exp_avg_sq', which adamw does not keep for it; it keeps "
+        "steps, master, compensation, exp_avg, exp_avg_sq");
+}
+
+TEST_CASE("the momentum of a state is loaded into an optimizer that had none") {
+  const Tensor p = leaf({1, 2});
+  const Tensor q = leaf({1, 2});
+  SGD with({p}, {.lr = 0.1, .momentum = 0.9});
+  SGD without({q}, {.lr = 0.1});
+  const auto step = [](Optimizer& optimizer, const Tensor& w, double gradient) {
+    set_gradient(w, {gradient, 1});
+    optimizer.step();
+  };
+  step(with, p, 3);
+  step(without, q, 3);
+  without.load_state_dict(with.state_dict());
+  step(with, p, -1);
+  step(without, q, -1);
+  CHECK(same_bits(p, q));
+  CHECK(same_bits(with.state_dict().tensor("params.0.momentum"), without.state_dict().tensor("params.0.momentum")));
+}

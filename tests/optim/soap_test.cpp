@@ -1,7 +1,9 @@
 // SOAP: against the authors' program, against its paper written in loops, and in every way to keep its state and to
 // update low-precision parameters.
 #include <doctest/doctest.h>
+#include <gradual/amp/quantized_results.h>
 #include <gradual/amp/recipe.h>
+#include <gradual/nn/linear.h>
 #include <gradual/optim/eigenbasis.h>
 #include <gradual/optim/grad_scaler.h>
 #include <gradual/optim/soap.h>
@@ -9,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
@@ -403,6 +406,79 @@ TEST_CASE("pure arithmetic keeps SOAP's matrices in f32 and rounds the rest to t
   CHECK(soap.state_dict().tensor("params.0.exp_avg").dtype() == DType::bf16);
 }
 
+TEST_CASE("where a recipe rounds the results of ops, SOAP's matrices stay exact") {
+  const Shape shape{6, 5};
+  const SoapOptions options{.lr = 0.01, .refresh_every = 2};
+  const Tensor p = parameter(shape, DType::f32);
+  const Tensor q = parameter(shape, DType::f32);
+  Soap exact({p}, options);
+  Soap rounded({q}, options);
+  const auto recipe = amp::recipe("pure:e8m7");
+  take_steps(exact, p, 1, 7, DType::f32);
+  for (int t = 1; t <= 7; ++t) {
+    set_gradient(q, gradient_of(shape, t), DType::f32);
+    const amp::ResultScope rounds(recipe.quantization);
+    rounded.step();
+  }
+  CHECK_FALSE(same_bits(p, q));
+  const StateDict wanted = exact.state_dict();
+  const StateDict got = rounded.state_dict();
+  CHECK_FALSE(same_bits(got.tensor("params.0.exp_avg"), wanted.tensor("params.0.exp_avg")));
+  for (const char* name : {"covariance.0", "covariance.1", "basis.0", "basis.1"}) {
+    CAPTURE(name);
+    const std::string key = fmt::format("params.0.{}", name);
+    CHECK(same_bits(got.tensor(key), wanted.tensor(key)));
+  }
+}
+
+TEST_CASE("SOAP's bases stay orthogonal in a run of pure:e8m7") {
+  manual_seed(1);
+  nn::Linear net(6, 5);
+  amp::RecipeRun run(amp::recipe("pure:e8m7"), net, [](auto groups, const UpdateOptions& precision) {
+    return std::make_unique<Soap>(std::move(groups), SoapOptions{.refresh_every = 2, .precision = precision});
+  });
+  const Tensor x = random_tensor({9, 6}, 2, DType::f32);
+  for (int i = 0; i < 5; ++i) run.step([&] { return net(x).square().mean(); });
+  for (const int dim : {0, 1}) {
+    const std::string key = fmt::format("optimizer.params.0.basis.{}", dim);
+    const Tensor basis = run.state_dict().tensor(key).to(DType::f64);
+    const Values products = matmul(basis.t(), basis).to_vector<double>();
+    const std::size_t n = size_of(basis.size(0));
+    CHECK(n == (dim == 0 ? 5 : 6));
+    for (std::size_t i = 0; i < products.size(); ++i) CHECK(std::abs(products[i] - (i % (n + 1) == 0 ? 1 : 0)) < 1e-6);
+  }
+}
+
+TEST_CASE("where every op rounds eps to 0, SOAP divides 0 by 0, as Adam does in pure arithmetic") {
+  const Values nothing(12);
+  const auto stands = [&](Optimizer& optimizer, const Tensor& w) {
+    const Values before = w.to_vector<double>();
+    for (int t = 0; t < 2; ++t) {
+      set_gradient(w, nothing, w.dtype());
+      optimizer.step();
+    }
+    const Values after = w.to_vector<double>();
+    const bool broken = std::ranges::all_of(after, [](double value) { return std::isnan(value); });
+    CHECK((broken || after == before));
+    return !broken;
+  };
+  for (const double eps : {1e-8, 1e-4}) {
+    CAPTURE(eps);
+    const Tensor p = parameter({4, 3}, DType::f16);
+    Soap soap({p}, {.eps = eps, .weight_decay = 0, .precision = {.pure_arithmetic = true}});
+    CHECK(stands(soap, p) == (eps == 1e-4));
+    const Tensor q = parameter({4, 3}, DType::f16);
+    Adam adam({q}, {.eps = eps, .precision = {.pure_arithmetic = true}});
+    CHECK(stands(adam, q) == (eps == 1e-4));
+    const amp::Recipe recipe = amp::recipe("pure:e5m7");
+    const amp::ResultScope rounds(recipe.quantization);
+    const Tensor r = parameter({4, 3}, DType::f32);
+    r.detach().copy_(r.detach() * 1.0);
+    Soap by_ops({r}, {.eps = eps, .weight_decay = 0});
+    CHECK(stands(by_ops, r) == (eps == 1e-4));
+  }
+}
+
 TEST_CASE("a step of SOAP that a loss scale skips changes nothing") {
   const Tensor p = parameter({4, 3}, DType::f16);
   Soap soap({p}, {.lr = 0.01, .precision = {.update = LowPrecisionUpdate::masters}});
@@ -466,6 +542,18 @@ TEST_CASE("SOAP's bad options and states are Errors that name what is allowed") 
         "load_state_dict: basis.1 of parameter 0 is [2, 2] f32, it should be floating [3, 3]");
   const Optimizer::Choices expected{{"statistics_beta", "beta2"}, {"refresh_every", "10"}, {"largest_dim", "10000"}};
   CHECK(soap.choices() == expected);
+}
+
+TEST_CASE("a state with more matrices than SOAP keeps is an Error") {
+  const Tensor w = parameter({5, 4}, DType::f32);
+  Soap both({w});
+  take_steps(both, w, 1, 2, DType::f32);
+  Soap one({w}, {.largest_dim = 4});
+  const StateDict state = both.state_dict();
+  CHECK(error_of([&] { one.load_state_dict(state); }) ==
+        "load_state_dict: the state of parameter 0 has 'covariance.0', which soap does not keep for it; it keeps "
+        "steps, master, compensation, exp_avg, exp_avg_sq, covariance.1, basis.1");
+  CHECK(one.state_dict().integer("params.0.steps") == 0);
 }
 
 TEST_CASE("eigenvectors are orthonormal, from the largest eigenvalue to the smallest") {
