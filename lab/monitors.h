@@ -1,6 +1,5 @@
 // Early signs of trouble, at every second sampled step of a run's first seed: outliers of activations, attention's
-// logits and entropy, and the experts of tokens. Observed (inspect/step_watch.h): no bit of a
-// run depends on them.
+// logits and entropy, and the experts of tokens. Observed (inspect/step_watch.h): no bit of a run depends on them.
 #pragma once
 
 #include <cstdint>

@@ -41,6 +41,8 @@ Units units_of(const RecordedOp& op) {
   units.sum = std::max(units.sum, std::ldexp(nearest ? 0.5 : 1.0, -a.format.mantissa_bits));
   if (a.fraction > 0) units.sum = std::max(units.sum, std::ldexp(1.0, -a.fraction));
   units.least = std::max(units.least, a.format.min_positive());
+  // A product and the sum that takes it may each be zero instead of a number below the normal ones.
+  if (a.adds == GroupSum::pairwise) units.least = std::max(units.least, 2 * a.format.min_normal());
   if (a.product) {
     units.sum = std::max(units.sum, std::ldexp(0.5, -a.product->mantissa_bits));
     units.least = std::max(units.least, a.product->min_positive());
@@ -50,15 +52,14 @@ Units units_of(const RecordedOp& op) {
 
 // The most roundings for each product of a group (core/formats/accumulator.h), which may be a group of its own: it is
 // cut, the sum so far is cut, their sum is rounded. Late sums are cut more often, which is less than one rounding more.
+// Pairwise ones round as sums without groups do: each product and each addition.
 struct GroupRoundings {
   GroupSum adds;
   double count;
 };
 constexpr GroupRoundings kGroupRoundings[] = {
-    {GroupSum::aligned, 3},
-    {GroupSum::exact, 1},
-    {GroupSum::late, 4},
-    {GroupSum::late_even_odd, 4},
+    {GroupSum::aligned, 3}, {GroupSum::exact, 1},         {GroupSum::pairwise, 1},
+    {GroupSum::late, 4},    {GroupSum::late_even_odd, 4},
 };
 
 void count_roundings(ExactOp& exact) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -120,6 +121,10 @@ double range_of(const Accumulator& a) {
   return a.product ? std::min(a.format.max(), a.product->max()) : a.format.max();
 }
 
+// An error times a size, which may be infinite.
+Tensor scaled(const Tensor& error, const Tensor& size) { return where(eq(error, 0), 0, mul(error, size)); }
+Tensor scaled(const Tensor& error, double size) { return where(eq(error, 0), 0, mul(error, size)); }
+
 // The error; infinite where a partial sum of this size may be beyond the range of its format in some order.
 Tensor open_beyond_range(const Tensor& error, const Tensor& largest, const RecordedOp& op) {
   if (op.outputs[0].dtype == DType::f64) return error;
@@ -129,16 +134,56 @@ Tensor open_beyond_range(const Tensor& error, const Tensor& largest, const Recor
 
 }  // namespace
 
-Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y) {
+// What roundings of higher order in u multiply the error of the first order by, of n terms. A sum that rounds to nearest
+// once per addition errs by no more than n u whatever n u is (Jeannerod and Rump 2013): 2 suffices. Others by what
+// (1 + r u)^n - 1 is more than r n u, with r roundings per addition.
+double growth(const ExactOp& exact, double n) {
+  const double of_nearest = 1 / (1 - std::min(0.5, 2 * n * exact.units.sum));
+  const std::optional<Accumulator>& a = exact.op.accumulator;
+  const bool nearest = !a || a->rounding.mode != RoundingMode::toward_zero;
+  const double roundings = std::max(exact.roundings_per_addition, exact.roundings_per_product);
+  if (nearest && exact.roundings_per_addition == 1) return of_nearest;
+  const double x = n * roundings * exact.units.sum;
+  return std::max(of_nearest, std::expm1(x) / x);
+}
+
+SmallOperands small_operands(const ExactOp& exact, std::size_t count) {
+  const std::optional<Accumulator>& a = exact.op.accumulator;
+  if (!a || a->f64 || !a->lowest || a->adds == GroupSum::exact || exact.op.outputs[0].dtype == DType::f64) return {};
+  const Operands in{exact};
+  const double least = std::ldexp(1.0, *a->lowest);
+  const bool drops = a->adds == GroupSum::pairwise;
+  std::vector<Tensor> sizes = exact.x;
+  std::vector<Tensor> others = exact.x;
+  for (std::size_t i = 0; i < exact.x.size(); ++i) {
+    if (!moves(exact.x[i])) continue;
+    sizes[i] = others[i] = add(abs(exact.x[i]), in.error(i));
+    if (i >= count) continue;
+    if (drops) others[i] = where(lt(sub(abs(exact.x[i]), in.error(i)), least), 0, sizes[i]);
+    else others[i] = where(gt(sizes[i], 0), maximum(sizes[i], least), 0);
+  }
+  const Outputs before = in.run(exact.op, sizes);
+  const Outputs after = in.run(exact.op, others);
+  SmallOperands small;
+  for (std::size_t k = 0; k < kMaxOutputs; ++k) {
+    const int at = static_cast<int>(k);
+    if (before[at].defined()) (drops ? small.dropped : small.more)[k] = abs(sub(after[at], before[at]));
+  }
+  return small;
+}
+
+Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y,
+                            std::size_t output) {
   const double n = terms_of(exact.op);
-  const double u = exact.units.sum;
-  const double safety = 1 / (1 - std::min(0.5, 2 * n * u));
+  const SmallOperands small = small_operands(exact, 2);
   const Tensor wide = add(sizes, passed);
   const Tensor partial = mul(add(add(wide, passed), abs(y)), 0.5);
-  const Tensor of_additions = mul(partial, exact.roundings_per_addition * (n - 1));
-  const Tensor of_terms = mul(wide, exact.roundings_per_product);
+  const auto with_more = [&](const Tensor& t) { return small.more[output].defined() ? add(t, small.more[output]) : t; };
+  const Tensor of_additions = mul(with_more(partial), exact.roundings_per_addition * (n - 1));
+  const Tensor of_terms = mul(with_more(wide), exact.roundings_per_product);
   const double underflow = n * exact.roundings_per_product * exact.units.least;
-  const Tensor error = add(mul(add(of_additions, of_terms), u * safety), underflow);
+  Tensor error = add(scaled(add(of_additions, of_terms), exact.units.sum * growth(exact, n)), underflow);
+  if (small.dropped[output].defined()) error = add(error, small.dropped[output]);
   return open_beyond_range(error, add(partial, error), exact.op);
 }
 
@@ -164,13 +209,12 @@ Errors of_products(const ExactOp& exact, ErrorKind kind, const Operands& in) {
     const auto at = static_cast<std::size_t>(k);
     const Tensor passed = sub(wide[k], sizes[k]);
     if (!of_norms) {
-      errors[at] = add(passed, rounding_of_products(exact, sizes[k], passed, exact.y[at]));
+      errors[at] = add(passed, rounding_of_products(exact, sizes[k], passed, exact.y[at], at));
       continue;
     }
-    const double safety = 1 / (1 - std::min(0.5, 2 * n * u));
     const double per_product = exact.roundings_per_product;
     const Tensor roundings = mul(wide[k], exact.roundings_per_addition * (n - 1) + per_product);
-    errors[at] = add(add(passed, mul(roundings, u * safety)), n * per_product * exact.units.least);
+    errors[at] = add(add(passed, scaled(roundings, u * growth(exact, n))), n * per_product * exact.units.least);
   }
   return errors;
 }
@@ -207,10 +251,13 @@ Errors of_sums(const ExactOp& exact, ErrorKind, const Operands& in) {
   const double u = exact.units.sum;
   const Tensor count = add(n, kJoins - 1);
   const Tensor roundings = mul(count, u * exact.roundings_per_addition);
-  const Tensor partial = mul(add(add(sizes, mul(carried, 2)), abs(exact.y[0])), 0.5);
+  const SmallOperands small = small_operands(exact, 1);
+  Tensor partial = mul(add(add(sizes, mul(carried, 2)), abs(exact.y[0])), 0.5);
+  if (small.more[0].defined()) partial = add(partial, small.more[0]);
   const Tensor underflow = where(gt(partial, 0), mul(count, std::max(exact.units.least, in.element_least())), 0);
-  const Tensor own = mul(partial, div(roundings, sub(1, minimum(mul(roundings, 2), 0.5))));
-  const Tensor error = add(add(carried, own), underflow);
+  const Tensor own = scaled(partial, mul(roundings, growth(exact, max(count).item())));
+  Tensor error = add(add(carried, own), underflow);
+  if (small.dropped[0].defined()) error = add(error, small.dropped[0]);
   const Tensor added = divides ? mul(partial, all) : partial;
   return {open_beyond_range(error, mul(added, add(mul(count, u), 1)), exact.op)};
 }
@@ -226,9 +273,6 @@ Errors of_norm(const ExactOp& exact, ErrorKind, const Operands& in) {
 }
 
 // --- one element at a time -------------------------------------------------------------------------------------------
-
-// An error times a size, which may be infinite.
-Tensor scaled(const Tensor& error, const Tensor& size) { return where(eq(error, 0), 0, mul(error, size)); }
 
 // Of functions that rise or fall everywhere, between x - e and x + e.
 Errors of_monotone(const ExactOp& exact, ErrorKind, const Operands& in) {

@@ -192,13 +192,20 @@ AttentionStep attention_of(const ExactOp& exact, const Operands& in, std::size_t
   return a;
 }
 
+// Matrix units round several times per addition.
+Units units_of_attention(const ExactOp& exact) {
+  Units units = exact.units;
+  units.sum *= std::max(exact.roundings_per_addition, exact.roundings_per_product);
+  return units;
+}
+
 Errors of_attention(const ExactOp& exact, ErrorKind, const Operands& in) {
-  return {attention_bound(attention_of(exact, in, 0), exact.units)};
+  return {attention_bound(attention_of(exact, in, 0), units_of_attention(exact))};
 }
 
 Errors of_attention_backward(const ExactOp& exact, ErrorKind, const Operands& in) {
   const AttentionGradientBounds found =
-      attention_gradient_bounds(attention_of(exact, in, 1), exact.x[0], in.error(0), exact.units);
+      attention_gradient_bounds(attention_of(exact, in, 1), exact.x[0], in.error(0), units_of_attention(exact));
   return {found.q, found.k, found.v};
 }
 

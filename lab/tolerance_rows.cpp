@@ -50,7 +50,7 @@ Passed through_product(const ExactOp& exact, const Operands& in) {
   // The magnitudes of the terms grow by no more than that, by Cauchy's inequality.
   std::vector<Tensor> sizes;
   for (const Tensor& x : exact.x) sizes.push_back(x.defined() ? abs(x) : x);
-  p.own = rounding_of_products(exact, in.of(0, sizes), p.elements, exact.y[0]);
+  p.own = rounding_of_products(exact, in.of(0, sizes), p.elements, exact.y[0], 0);
   return p;
 }
 

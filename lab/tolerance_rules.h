@@ -35,8 +35,17 @@ struct ToleranceRule {
 };
 // Of an op's sums alone: its results are rounded later.
 inline Units units_of_sums(const ExactOp& exact) { return {.sum = exact.units.sum}; }
-// The own rounding of sums of products whose terms' magnitudes are `sizes` and may be `passed` more.
-Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y);
+// The own rounding of an output's sums of products whose terms' magnitudes are `sizes` and may be `passed` more.
+Tensor rounding_of_products(const ExactOp& exact, const Tensor& sizes, const Tensor& passed, const Tensor& y,
+                            std::size_t output);
+// Of the first `count` inputs, operands that an accumulator with a `lowest` takes for others. more: what sums of the
+// terms' magnitudes grow by if operands below 2^lowest have this size, with which terms are aligned and cut. dropped:
+// what they lose if these operands are zero, as pairwise sums have them. By output; undefined: nothing.
+struct SmallOperands {
+  std::array<Tensor, kMaxOutputs> more = {};
+  std::array<Tensor, kMaxOutputs> dropped = {};
+};
+SmallOperands small_operands(const ExactOp& exact, std::size_t count);
 // The numbers of a layer norm, an RMS norm, a batch norm, or their gradients, with the norms of the errors of rows
 // where these are what is normalised.
 NormNumbers norm_of(const ExactOp& exact, const Operands& in);

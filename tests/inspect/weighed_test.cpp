@@ -164,6 +164,127 @@ TEST_CASE("ops of a site and its steps compute in f32 instead of a half dtype, g
   CHECK(equal(gradient({{.part = ExactPart::ops, .first = 1}}), rounded));
 }
 
+namespace {
+
+// f under autocast to bf16, with these ops in f32. `touched`: how many have run.
+Tensor in_bf16(const std::vector<inspect::Exact>& exact, const std::function<Tensor()>& f,
+               std::int64_t* touched = nullptr) {
+  inspect::Intervention made(exact);
+  const inspect::InterventionScope scope(made);
+  const amp::Autocast region({.dtype = DType::bf16});
+  default_generator().manual_seed(5);
+  const Tensor y = f();
+  if (touched) *touched = made.touched();
+  return y;
+}
+
+const std::vector<inspect::Exact> kAllOps = {{.part = ExactPart::ops}};
+
+}  // namespace
+
+TEST_CASE("ops whose result has the dtype of their first input compute in f32, whatever dtype their parameters have") {
+  default_generator().manual_seed(4);
+  const Tensor x = randn({16, 4}).to(DType::bf16);
+  const Tensor residual = randn({16, 4});
+  nn::BatchNorm1d norm(4);
+  struct Case {
+    const char* name;
+    std::function<Tensor()> f;
+    DType dtype;  // of the recipe's result
+  };
+  const Case cases[] = {
+      {"batch norm", [&] { return norm(x); }, DType::bf16},
+      {"dropout and a residual", [&] { return dropout_add(x, residual, 0.3); }, DType::f32},
+      {"attention with a mask of f32",
+       [&] {
+         return scaled_dot_product_attention(x, x, x, zeros({16, 16}));
+       },
+       DType::bf16},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(std::string(c.name));
+    const Tensor rounded = in_bf16({}, c.f);
+    std::int64_t touched = 0;
+    const Tensor exact = in_bf16(kAllOps, c.f, &touched);
+    CHECK(rounded.dtype() == c.dtype);
+    CHECK(exact.dtype() == DType::f32);
+    CHECK(touched == 1);
+    CHECK_FALSE(equal(exact, rounded.to(DType::f32)));
+  }
+}
+
+TEST_CASE("results that are f32 in the recipe stay f32 when an op before them is exact, and get its result rounded") {
+  default_generator().manual_seed(4);
+  const auto whole_numbers = [] { return round(randn({8, 8}) * 8); };  // their sums have the same bits in any order
+  const Tensor a = whole_numbers();
+  const Tensor b = whole_numbers();
+  const Tensor c = randn({8, 8});
+  const auto product = [&] { return matmul(a, b); };
+  struct Case {
+    const char* name;
+    std::function<Tensor()> f;
+  };
+  const Case cases[] = {
+      {"a sum in place",
+       [&] {
+         return zeros({8, 8}).add_(product()) - 1;
+       }},
+      {"cat",
+       [&] {
+         return cat({c, product()}, 0) - 1;
+       }},
+      {"a cast", [&] { return product().to(DType::f32) * c; }},
+      {"a sum", [&] { return product() + c; }},
+      {"the numbers of a cat",
+       [&] {
+         return cat({c, product()}, 0);
+       }},
+      {"f64", [&] { return (product().to(DType::f64) * 3).to(DType::f32); }},
+  };
+  for (const Case& one : cases) {
+    CAPTURE(std::string(one.name));
+    const Tensor rounded = in_bf16({}, one.f);
+    std::int64_t touched = 0;
+    const Tensor exact = in_bf16({{.part = ExactPart::ops, .operand = "matmul"}}, one.f, &touched);
+    CHECK(touched == 1);
+    CHECK(rounded.dtype() == DType::f32);
+    CHECK(exact.dtype() == DType::f32);
+    CHECK(equal(exact, rounded));
+  }
+  CHECK_FALSE(equal(in_bf16(kAllOps, product), in_bf16({}, product)));
+  const auto statistics = [&] {
+    const Tensor none;
+    const NormAttrs attrs{.training = true};
+    return call_row(OpId::batch_norm, attrs, a.to(DType::bf16), none, none, none, none)[1] - 1;
+  };
+  CHECK(in_bf16({{.part = ExactPart::ops, .operand = "batch_norm"}}, statistics).dtype() == DType::f32);
+}
+
+TEST_CASE("comparisons, argmax, casts and users' functions get exact results rounded to the half dtype") {
+  // 1 + 2^-10 and 1 are one number of bf16.
+  const Tensor a = from_data(std::vector<float>{1, 0x1p-5F}, {1, 2});
+  const Tensor b = from_data(std::vector<float>{1, 1, 0, 0x1p-5F}, {2, 2});  // a b is {1, 1 + 2^-10}
+  const auto product = [&] { return matmul(a, b); };
+  struct Seen final : Function {
+    std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
+      dtype = inputs[0].dtype();
+      return {inputs[0].clone()};
+    }
+    std::vector<Tensor> backward(const std::vector<Tensor>& grads) override { return grads; }
+    DType dtype = DType::f64;
+  };
+  const auto same = [&](const std::function<Tensor()>& f) { return equal(in_bf16(kAllOps, f), in_bf16({}, f)); };
+  CHECK_FALSE(same(product));
+  CHECK(same([&] { return gt(product(), 1); }));
+  CHECK(same([&] { return argmax(product(), 1); }));
+  CHECK(same([&] { return product().to(DType::f64); }));
+  CHECK_FALSE(same([&] { return product().clone(); }));
+  CHECK(in_bf16(kAllOps, [&] { return cat({product(), a.to(DType::bf16)}, 0); }).dtype() == DType::f32);
+  const auto seen = std::make_shared<Seen>();
+  in_bf16(kAllOps, [&] { return apply(seen, {product()})[0]; });
+  CHECK(seen->dtype == DType::bf16);
+}
+
 TEST_CASE("making ops exact leaves quantised products as they are") {
   const nn::Linear layer(32, 4);
   const Tensor x = rand({2, 32}).to(DType::bf16);
