@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../../amp/attention.h"
+#include "../../amp/product_transform.h"
 #include "../../amp/recipe.h"
 #include "../../autograd/autograd.h"
 #include "../../inspect/shadow.h"
@@ -266,11 +267,44 @@ TEST_CASE("attention's delayed scales: what is refused, and why") {
           "softmax: delayed scaling; in attention every scaling but learned is allowed, delayed not of");
   refused({.running = q}, "running: delayed scaling");
   refused({.q = Quantizer{.format = format("int4"), .scaling = LearnedScale{}}}, "q: learned scaling; in attention");
+  // Forward alone stages q, k, v and p, along one of the two axes along which they are transformed.
+  const Quantizer plain{.format = format("e4m3fn"), .hadamard = true};
   q.hadamard = true;
-  refused({.q = q, .k = q},
-          "q: delayed scaling keeps one history, so both of its products have the Hadamard transform");
+  const std::string why = "delayed scaling keeps one history, from the amaxes of forward, and a Hadamard transform has";
+  for (const bool all : {false, true})
+    for (const auto field :
+         {&AttentionPrecision::q, &AttentionPrecision::k, &AttentionPrecision::v, &AttentionPrecision::p}) {
+      AttentionPrecision how{.q = plain, .k = plain, .v = plain, .d_o = plain};
+      if (all || field == &AttentionPrecision::p) {
+        how.p = plain;
+        how.d_s = plain;
+      }
+      how.*field = q;
+      refused(how, why);
+    }
+  AttentionPrecision gradients{.q = plain, .k = plain, .v = plain, .p = plain, .d_o = q, .d_s = q};
+  amp::check_valid(gradients);
+  gradients.p.reset();
+  amp::check_valid(gradients);
   const Tensor x = ones({5, 8});
   CHECK(message_of([&] {
           amp::attention_in_blocks(x, x, x, {}, {}, inside());
         }).find("delayed scaling keeps amax histories") != std::string::npos);
+}
+
+TEST_CASE("attention's delayed scales: do has amaxes of both axes along which it is transformed") {
+  const Quantizer plain{.format = Format::ieee(8, 23), .hadamard = true};
+  const Quantizer q{.format = format("e5m2"), .scaling = DelayedScale{}, .hadamard = true};
+  const AttentionPrecision how{.q = plain, .k = plain, .v = plain, .p = plain, .d_o = q, .d_s = q};
+  const std::vector<bool> signs = amp::fixed_signs(16);
+  for (const bool constant_rows : {false, true}) {
+    CAPTURE(constant_rows);
+    // A column or a row of H has an amax of 1 after the transform along its axis, and of 1/4 along the other.
+    Inputs in = inputs_of(1, {16, 16}, {16, 16});
+    const Tensor one = hadamard(eye(16), signs).narrow(1, 0, 1);
+    in.dy = constant_rows ? one.expand({16, 16}).contiguous() : transpose(one, 0, 1).expand({16, 16}).contiguous();
+    const auto histories = std::make_shared<AttentionHistories>();
+    step(in, how, {.histories = histories});
+    CHECK(histories->of(&AttentionPrecision::d_o).read().staged == 1);
+  }
 }
