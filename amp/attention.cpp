@@ -157,6 +157,7 @@ class BlockAttention final : public Function {
     const std::vector<Tensor> y = by_both(
         kernel_suits(precision_, inputs, use_in_forward(), false), [&] { return forward_of_kernel(inputs); },
         [&] { return forward_of_reference(inputs); });
+    if (scales_.histories) used_ = ForwardScales(precision_, *scales_.histories, inputs[0].device());
     save_for_backward({inputs[0], inputs[1], inputs[2], inputs[3], y[0], y[1]});
     return {y[0].to(common_dtype(inputs))};
   }
@@ -172,9 +173,13 @@ class BlockAttention final : public Function {
     const StageScope amp(chain().amp, nullptr);
     const Scoped running(attention_in_backward(), &replaced_);
     const std::vector<Tensor> inputs(kept.begin(), kept.begin() + 4);
-    std::vector<Tensor> all = by_both(
-        kernel_suits(precision_, inputs, use_in_backward(), needs_input_grad(3)),
-        [&] { return backward_of_kernel(inputs, grads[0]); }, [&] { return backward_of_reference(inputs, grads[0]); });
+    const auto gradients = [&] {
+      return by_both(
+          kernel_suits(precision_, inputs, use_in_backward(), needs_input_grad(3)),
+          [&] { return backward_of_kernel(inputs, grads[0]); },
+          [&] { return backward_of_reference(inputs, grads[0]); });
+    };
+    std::vector<Tensor> all = scales_.histories ? used_.within(precision_, *scales_.histories, gradients) : gradients();
     all.resize(4);
     return all;
   }
@@ -286,6 +291,7 @@ class BlockAttention final : public Function {
   AttentionPrecision precision_;
   AttentionAttrs attrs_;
   AttentionScales scales_;
+  ForwardScales used_;
   RandomKey key_ = {};
   Replaced replaced_{OpId::scaled_dot_product_attention};
 };

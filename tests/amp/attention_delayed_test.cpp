@@ -184,6 +184,46 @@ TEST_CASE("attention's delayed scales: backward has forward's scales, though the
   CHECK(same_bits(gradient(false), gradient(true)));
 }
 
+TEST_CASE("attention's delayed scales: backward has the scales of its own forward, though another has come since") {
+  const Inputs a = inputs_of(1, {2, 40, 8}, {2, 40, 8});
+  Inputs b = inputs_of(5, {2, 40, 8}, {2, 40, 8});
+  for (Tensor* const t : {&b.q, &b.k, &b.v}) *t = *t * 3.0;
+  struct Call {
+    Tensor q, k, v, y, dy;
+    std::vector<Tensor> gradients() const {
+      autograd::backward({y}, {dy});
+      return {q.grad(), k.grad(), v.grad()};
+    }
+  };
+  const auto histories = std::make_shared<AttentionHistories>();
+  const auto forward = [&](const Inputs& in) {
+    const auto leaf = [](const Tensor& t) { return t.detach().clone().set_requires_grad(); };
+    Call call{leaf(in.q), leaf(in.k), leaf(in.v), {}, in.dy};
+    call.y = amp::attention_in_blocks(call.q, call.k, call.v, {}, {}, inside(), {.histories = histories});
+    histories->take_staged(inside(), false);
+    return call;
+  };
+  for (const bool by_ops : {false, true}) {
+    CAPTURE(by_ops);
+    Writer writer;
+    std::optional<ObserverScope> scope;
+    if (by_ops) scope.emplace(writer);
+    *histories = {};
+    const std::vector<Tensor> a_alone = forward(a).gradients();
+    *histories = {};
+    forward(a);
+    const std::vector<Tensor> b_alone = forward(b).gradients();
+    *histories = {};
+    const Call first = forward(a);
+    const Call second = forward(b);
+    const float used = histories->of(&AttentionPrecision::k).used;
+    CHECK(used != 1);
+    CHECK(all_same(first.gradients(), a_alone));
+    CHECK(histories->of(&AttentionPrecision::k).used == used);
+    CHECK(all_same(second.gradients(), b_alone));
+  }
+}
+
 namespace {
 
 // The run's state after a step.
