@@ -157,6 +157,7 @@ class BlockAttention final : public Function {
     const std::vector<Tensor> y = by_both(
         kernel_suits(precision_, inputs, use_in_forward(), false), [&] { return forward_of_kernel(inputs); },
         [&] { return forward_of_reference(inputs); });
+    if (scales_.histories) used_ = ForwardScales(precision_, *scales_.histories, inputs[0].device());
     save_for_backward({inputs[0], inputs[1], inputs[2], inputs[3], y[0], y[1]});
     return {y[0].to(common_dtype(inputs))};
   }
@@ -172,9 +173,13 @@ class BlockAttention final : public Function {
     const StageScope amp(chain().amp, nullptr);
     const Scoped running(attention_in_backward(), &replaced_);
     const std::vector<Tensor> inputs(kept.begin(), kept.begin() + 4);
-    std::vector<Tensor> all = by_both(
-        kernel_suits(precision_, inputs, use_in_backward(), needs_input_grad(3)),
-        [&] { return backward_of_kernel(inputs, grads[0]); }, [&] { return backward_of_reference(inputs, grads[0]); });
+    const auto gradients = [&] {
+      return by_both(
+          kernel_suits(precision_, inputs, use_in_backward(), needs_input_grad(3)),
+          [&] { return backward_of_kernel(inputs, grads[0]); },
+          [&] { return backward_of_reference(inputs, grads[0]); });
+    };
+    std::vector<Tensor> all = scales_.histories ? used_.within(precision_, *scales_.histories, gradients) : gradients();
     all.resize(4);
     return all;
   }
@@ -286,6 +291,7 @@ class BlockAttention final : public Function {
   AttentionPrecision precision_;
   AttentionAttrs attrs_;
   AttentionScales scales_;
+  ForwardScales used_;
   RandomKey key_ = {};
   Replaced replaced_{OpId::scaled_dot_product_attention};
 };
@@ -362,16 +368,14 @@ void check_both_operands(const AttentionPrecision& a, const AttentionProduct& pr
         name_of(left.quantizer), a.block, of(left).size, product.text);
 }
 
-// One history serves both products of an operand.
-void check_one_history(const AttentionPrecision& a, const AttentionField& field) {
-  if (!delayed(a.*field.quantizer)) return;
-  for (const AttentionProduct& product : kAttentionProducts)
-    for (const AttentionOperand& operand : product.operands)
-      if (operand.quantizer == field.quantizer && (a.*field.quantizer)->hadamard && !transform_of(a, product))
-        throwf(
-            "{}: delayed scaling keeps one history, so both of its products have the Hadamard transform, or none; the "
-            "other operand of {} has none",
-            field.name, product.text);
+// A history takes in the amaxes of forward's fields in forward alone, along one axis.
+void check_staged_axes(const AttentionPrecision& a, const AttentionField& field) {
+  if (of_backward(field) || !delayed(a.*field.quantizer) || !(a.*field.quantizer)->hadamard) return;
+  throwf(
+      "{}: delayed scaling keeps one history, from the amaxes of forward, and a Hadamard transform has other numbers "
+      "in "
+      "backward, whose products contract another axis; q, k, v and p have one of the two, do and ds may have both",
+      field.name);
 }
 
 bool multiplies(const AttentionField& field) {
@@ -385,7 +389,7 @@ void check_transforms(const AttentionPrecision& a) {
     if (const std::optional<Quantizer>& q = a.*field.quantizer; q && q->hadamard && !multiplies(field))
       throwf("{}: a Hadamard transform is of the operands of a product: q, k, v, p, do and ds", field.name);
   for (const AttentionProduct& product : kAttentionProducts) check_both_operands(a, product);
-  for (const AttentionField& field : kAttentionFields) check_one_history(a, field);
+  for (const AttentionField& field : kAttentionFields) check_staged_axes(a, field);
 }
 
 void check_quantizer(const AttentionField& field, const Quantizer& q) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "../core/kernels/attention_blocks.h"
 #include "../core/ops/derived_ops.h"
@@ -56,6 +57,50 @@ void AttentionHistories::take_staged(const AttentionPrecision& precision, bool b
 bool has_delayed_scales(const AttentionPrecision& precision) {
   return std::ranges::any_of(kAttentionFields,
                              [&](const AttentionField& field) { return delayed(precision.*field.quantizer); });
+}
+
+namespace {
+
+// A copy of a number in a GPU's memory.
+Tensor copy_of(const float* number, Device device) {
+  Tensor copy = empty({1}, {.device = device});
+  device::copy(copy.raw(), device, number, device, sizeof *number);
+  return copy;
+}
+
+// f(number of the field, its history, its scaling) for forward's fields with a delayed scale.
+template <class F>
+void for_delayed_of_forward(const AttentionPrecision& precision, AttentionHistories& histories, const F& f) {
+  for (const AttentionField& field : kAttentionFields)
+    if (const DelayedScale* const scaling = delayed(precision.*field.quantizer); scaling && !of_backward(field))
+      f(static_cast<std::size_t>(&field - kAttentionFields), histories.of(field.quantizer), *scaling);
+}
+
+}  // namespace
+
+ForwardScales::ForwardScales(const AttentionPrecision& precision, AttentionHistories& histories, Device device)
+    : device_(device) {
+  for_delayed_of_forward(precision, histories, [&](std::size_t i, AmaxHistory& history, const DelayedScale& scaling) {
+    if (device_.is_cuda()) {
+      on_gpu_[i] = copy_of(&history.on_device(device_, scaling.history)->used, device_);
+      return;
+    }
+    history.on_host();
+    of_fields_[i] = history.used;
+  });
+}
+
+void ForwardScales::exchange(const AttentionPrecision& precision, AttentionHistories& histories) {
+  for_delayed_of_forward(precision, histories, [&](std::size_t i, AmaxHistory& history, const DelayedScale& scaling) {
+    if (device_.is_cuda()) {
+      float* const used = &history.on_device(device_, scaling.history)->used;
+      const Tensor own = std::exchange(on_gpu_[i], copy_of(used, device_));
+      device::copy(used, device_, own.raw(), device_, sizeof *used);
+      return;
+    }
+    history.on_host();
+    std::swap(of_fields_[i], history.used);
+  });
 }
 
 HadamardSize transform_of(const AttentionPrecision& precision, const AttentionProduct& product) {

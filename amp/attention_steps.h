@@ -76,6 +76,34 @@ struct AttentionUse {
   QuantizeFor of_errors = QuantizeFor::evaluation;
 };
 
+// The scales with which a call's forward has rounded q, k, v and p. Backward has the same, though AmaxHistory::used may
+// be that of a later call.
+class ForwardScales {
+ public:
+  ForwardScales() = default;
+  // After a forward pass on `device`.
+  ForwardScales(const AttentionPrecision& precision, AttentionHistories& histories, Device device);
+  // f() where the histories have these scales as their used ones. The host does not wait for a GPU.
+  template <class F> auto within(const AttentionPrecision& precision, AttentionHistories& histories, const F& f) {
+    exchange(precision, histories);
+    try {
+      auto result = f();
+      exchange(precision, histories);
+      return result;
+    } catch (...) {
+      exchange(precision, histories);
+      throw;
+    }
+  }
+
+ private:
+  void exchange(const AttentionPrecision& precision, AttentionHistories& histories);
+
+  Device device_ = Device::cpu();
+  std::array<float, std::size(kAttentionFields)> of_fields_ = {};
+  std::array<Tensor, std::size(kAttentionFields)> on_gpu_ = {};  // f32 [1]
+};
+
 // The largest magnitude of numbers that the kernel rounds with a delayed scale.
 class AmaxOfCall {
  public:

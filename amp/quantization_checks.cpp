@@ -80,6 +80,15 @@ void check_valid(const Quantization& q) {
   one_history("wgrad_x", q.wgrad_x, "forward_x", q.forward_x, false);
   one_history("dgrad_w", q.dgrad_w, "forward_w", q.forward_w, false);
   one_history("wgrad_dy", q.wgrad_dy, "dgrad_dy", q.dgrad_dy, true);
+  const auto one_axis = [](const char* later, const Field& b, const char* sooner) {
+    if (delayed(b) && b->hadamard)
+      throwf(
+          "quantization, {}: delayed scaling keeps one history, from the amaxes of {}, and a Hadamard transform along "
+          "another axis has other numbers: one of {} and {} has no delayed scale, or neither a transform",
+          later, sooner, sooner, later);
+  };
+  one_axis("wgrad_x", q.wgrad_x, "forward_x");
+  one_axis("dgrad_w", q.dgrad_w, "forward_w");
   for (const auto* kept : {&q.weight_gradient, &q.weight, &q.master, &q.moment1, &q.moment2, &q.result})
     if (*kept && beyond_own_scales(**kept))
       throw_error(

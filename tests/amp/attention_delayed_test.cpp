@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../../amp/attention.h"
+#include "../../amp/product_transform.h"
 #include "../../amp/recipe.h"
 #include "../../autograd/autograd.h"
 #include "../../inspect/shadow.h"
@@ -183,6 +184,46 @@ TEST_CASE("attention's delayed scales: backward has forward's scales, though the
   CHECK(same_bits(gradient(false), gradient(true)));
 }
 
+TEST_CASE("attention's delayed scales: backward has the scales of its own forward, though another has come since") {
+  const Inputs a = inputs_of(1, {2, 40, 8}, {2, 40, 8});
+  Inputs b = inputs_of(5, {2, 40, 8}, {2, 40, 8});
+  for (Tensor* const t : {&b.q, &b.k, &b.v}) *t = *t * 3.0;
+  struct Call {
+    Tensor q, k, v, y, dy;
+    std::vector<Tensor> gradients() const {
+      autograd::backward({y}, {dy});
+      return {q.grad(), k.grad(), v.grad()};
+    }
+  };
+  const auto histories = std::make_shared<AttentionHistories>();
+  const auto forward = [&](const Inputs& in) {
+    const auto leaf = [](const Tensor& t) { return t.detach().clone().set_requires_grad(); };
+    Call call{leaf(in.q), leaf(in.k), leaf(in.v), {}, in.dy};
+    call.y = amp::attention_in_blocks(call.q, call.k, call.v, {}, {}, inside(), {.histories = histories});
+    histories->take_staged(inside(), false);
+    return call;
+  };
+  for (const bool by_ops : {false, true}) {
+    CAPTURE(by_ops);
+    Writer writer;
+    std::optional<ObserverScope> scope;
+    if (by_ops) scope.emplace(writer);
+    *histories = {};
+    const std::vector<Tensor> a_alone = forward(a).gradients();
+    *histories = {};
+    forward(a);
+    const std::vector<Tensor> b_alone = forward(b).gradients();
+    *histories = {};
+    const Call first = forward(a);
+    const Call second = forward(b);
+    const float used = histories->of(&AttentionPrecision::k).used;
+    CHECK(used != 1);
+    CHECK(all_same(first.gradients(), a_alone));
+    CHECK(histories->of(&AttentionPrecision::k).used == used);
+    CHECK(all_same(second.gradients(), b_alone));
+  }
+}
+
 namespace {
 
 // The run's state after a step.
@@ -266,11 +307,44 @@ TEST_CASE("attention's delayed scales: what is refused, and why") {
           "softmax: delayed scaling; in attention every scaling but learned is allowed, delayed not of");
   refused({.running = q}, "running: delayed scaling");
   refused({.q = Quantizer{.format = format("int4"), .scaling = LearnedScale{}}}, "q: learned scaling; in attention");
+  // Forward alone stages q, k, v and p, along one of the two axes along which they are transformed.
+  const Quantizer plain{.format = format("e4m3fn"), .hadamard = true};
   q.hadamard = true;
-  refused({.q = q, .k = q},
-          "q: delayed scaling keeps one history, so both of its products have the Hadamard transform");
+  const std::string why = "delayed scaling keeps one history, from the amaxes of forward, and a Hadamard transform has";
+  for (const bool all : {false, true})
+    for (const auto field :
+         {&AttentionPrecision::q, &AttentionPrecision::k, &AttentionPrecision::v, &AttentionPrecision::p}) {
+      AttentionPrecision how{.q = plain, .k = plain, .v = plain, .d_o = plain};
+      if (all || field == &AttentionPrecision::p) {
+        how.p = plain;
+        how.d_s = plain;
+      }
+      how.*field = q;
+      refused(how, why);
+    }
+  AttentionPrecision gradients{.q = plain, .k = plain, .v = plain, .p = plain, .d_o = q, .d_s = q};
+  amp::check_valid(gradients);
+  gradients.p.reset();
+  amp::check_valid(gradients);
   const Tensor x = ones({5, 8});
   CHECK(message_of([&] {
           amp::attention_in_blocks(x, x, x, {}, {}, inside());
         }).find("delayed scaling keeps amax histories") != std::string::npos);
+}
+
+TEST_CASE("attention's delayed scales: do has amaxes of both axes along which it is transformed") {
+  const Quantizer plain{.format = Format::ieee(8, 23), .hadamard = true};
+  const Quantizer q{.format = format("e5m2"), .scaling = DelayedScale{}, .hadamard = true};
+  const AttentionPrecision how{.q = plain, .k = plain, .v = plain, .p = plain, .d_o = q, .d_s = q};
+  const std::vector<bool> signs = amp::fixed_signs(16);
+  for (const bool constant_rows : {false, true}) {
+    CAPTURE(constant_rows);
+    // A column or a row of H has an amax of 1 after the transform along its axis, and of 1/4 along the other.
+    Inputs in = inputs_of(1, {16, 16}, {16, 16});
+    const Tensor one = hadamard(eye(16), signs).narrow(1, 0, 1);
+    in.dy = constant_rows ? one.expand({16, 16}).contiguous() : transpose(one, 0, 1).expand({16, 16}).contiguous();
+    const auto histories = std::make_shared<AttentionHistories>();
+    step(in, how, {.histories = histories});
+    CHECK(histories->of(&AttentionPrecision::d_o).read().staged == 1);
+  }
 }

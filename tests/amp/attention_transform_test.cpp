@@ -272,6 +272,29 @@ TEST_CASE("attention's transforms: an operand that is left unrounded takes its p
   CHECK(without(&AttentionPrecision::d_s) == "q k v p do ");
 }
 
+TEST_CASE("attention's transforms: what is left after any operand is left unrounded is allowed") {
+  const Quantizer with = turns(16);
+  Quantizer delayed = with;
+  delayed.scaling = DelayedScale{};
+  AttentionPrecision of_gradients = everywhere(with);
+  of_gradients.d_o = delayed;
+  of_gradients.d_s = delayed;
+  AttentionPrecision of_scores{.q = with, .k = with, .v = with, .d_o = delayed, .d_p = turns(0), .o = turns(0)};
+  of_scores.p = turns(0);
+  for (const AttentionPrecision& all : {everywhere(with), of_gradients, of_scores})
+    for (const amp::AttentionField& first : amp::kAttentionFields)
+      for (const amp::AttentionField& second : amp::kAttentionFields) {
+        CAPTURE(first.name);
+        CAPTURE(second.name);
+        AttentionPrecision how = all;
+        amp::leave_unrounded(how, first.quantizer);
+        CHECK(message_of([&] { amp::check_valid(how); }) == "no error");
+        amp::leave_unrounded(how, second.quantizer);
+        CHECK(message_of([&] { amp::check_valid(how); }) == "no error");
+        CHECK_FALSE(how.*first.quantizer);
+      }
+}
+
 namespace {
 
 // Its heads have 16 numbers.

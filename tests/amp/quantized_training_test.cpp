@@ -463,6 +463,25 @@ TEST_CASE("quantisation that cannot be is named") {
           r.quantization->wgrad_x->signs = HadamardSigns::drawn;
           r.quantization->wgrad_dy->signs = HadamardSigns::drawn;
         }).starts_with("recipe 'mine': quantization, wgrad_x: delayed scaling keeps one history"));
+  // x and W are staged in forward alone, along the axis of its product.
+  const auto transform_all = [](Recipe& r) {
+    for (auto* field : {&r.quantization->forward_x, &r.quantization->forward_w, &r.quantization->dgrad_dy,
+                        &r.quantization->dgrad_w, &r.quantization->wgrad_x, &r.quantization->wgrad_dy})
+      (*field)->hadamard = true;
+  };
+  CHECK(refused(transform_all) ==
+        "recipe 'mine': quantization, wgrad_x: delayed scaling keeps one history, from the amaxes of forward_x, and a "
+        "Hadamard transform along another axis has other numbers: one of forward_x and wgrad_x has no delayed scale, "
+        "or neither a transform");
+  CHECK(refused([&](Recipe& r) {
+          transform_all(r);
+          r.quantization->wgrad_x->scaling = TensorScale{};
+        }).starts_with("recipe 'mine': quantization, dgrad_w: delayed scaling keeps one history, from the amaxes of"));
+  CHECK(refused([&](Recipe& r) {
+          transform_all(r);
+          r.quantization->wgrad_x->scaling = TensorScale{};
+          r.quantization->dgrad_w->scaling = TensorScale{};
+        }) == "no error");
   CHECK(refused([](Recipe& r) { r.quantization->dgrad_dy.reset(); }) == "no error");  // dy is staged by either
   CHECK(refused([](Recipe& r) { r.quantization->wgrad_x->scaling = RowScale{}; }) == "no error");
   CHECK(refused([](Recipe& r) { r.quantization->master = Quantizer{.format = format("bf16")}; }) ==
