@@ -134,9 +134,9 @@ Tensor open_beyond_range(const Tensor& error, const Tensor& largest, const Recor
 
 }  // namespace
 
-// What roundings of higher order in u multiply the error of the first order by, of n terms. A sum that rounds to nearest
-// once per addition errs by no more than n u whatever n u is (Jeannerod and Rump 2013): 2 suffices. Others by what
-// (1 + r u)^n - 1 is more than r n u, with r roundings per addition.
+// What roundings of higher order in u multiply the error of the first order by, of n terms. A sum that rounds to
+// nearest once per addition errs by no more than n u whatever n u is (Jeannerod and Rump 2013): 2 suffices. Others by
+// what (1 + r u)^n - 1 is more than r n u, with r roundings per addition.
 double growth(const ExactOp& exact, double n) {
   const double of_nearest = 1 / (1 - std::min(0.5, 2 * n * exact.units.sum));
   const std::optional<Accumulator>& a = exact.op.accumulator;
