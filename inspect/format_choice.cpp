@@ -15,8 +15,8 @@
 namespace gradual::inspect {
 namespace {
 
-// The numbers of one call of attention: L queries and S keys of E, S values of D, for each head of the scores. Heads may
-// share keys and values: these have elements of their own.
+// The numbers of one call of attention: L queries and S keys of E, S values of D, for each head of the scores. Heads
+// may share keys and values: these have elements of their own.
 struct AttentionSizes {
   double of_q, of_k, of_v;  // elements
   double heads, queries, keys, size, values;
