@@ -15,8 +15,10 @@
 namespace gradual::inspect {
 namespace {
 
-// The numbers of one call of attention: L queries and S keys of E, S values of D, for each head.
+// The numbers of one call of attention: L queries and S keys of E, S values of D, for each head of the scores. Heads
+// may share keys and values: these have elements of their own.
 struct AttentionSizes {
+  double of_q, of_k, of_v;  // elements
   double heads, queries, keys, size, values;
 };
 // A row for each field: its elements, what it is multiplied by, and whether backward reads it. The products are those
@@ -29,9 +31,9 @@ struct FieldCost {
   bool is_kept;
 };
 using Inside = amp::AttentionPrecision;
-double of_queries(const AttentionSizes& n) { return n.heads * n.queries * n.size; }
-double of_keys(const AttentionSizes& n) { return n.heads * n.keys * n.size; }
-double of_values(const AttentionSizes& n) { return n.heads * n.keys * n.values; }
+double of_queries(const AttentionSizes& n) { return n.of_q; }
+double of_keys(const AttentionSizes& n) { return n.of_k; }
+double of_values(const AttentionSizes& n) { return n.of_v; }
 double of_outputs(const AttentionSizes& n) { return n.heads * n.queries * n.values; }
 double of_scores(const AttentionSizes& n) { return n.heads * n.queries * n.keys; }
 double of_rows(const AttentionSizes& n) { return n.heads * n.queries; }
@@ -60,7 +62,11 @@ void add_attention(std::vector<FormatSite>& sites, const AttentionSizes& n) {
 AttentionSizes sizes_of(const OpCall& call, const Tensor& out) {
   const Tensor& q = call[0];
   const auto rows = static_cast<double>(out.numel() / std::max<std::int64_t>(1, out.size(-1) * out.size(-2)));
-  return {.heads = rows,
+  const auto elements = [&](int input) { return static_cast<double>(call[input].numel()); };
+  return {.of_q = elements(0),
+          .of_k = elements(1),
+          .of_v = elements(2),
+          .heads = rows,
           .queries = static_cast<double>(out.size(-2)),
           .keys = static_cast<double>(call[1].size(-2)),
           .size = static_cast<double>(q.size(-1)),
@@ -100,6 +106,12 @@ double bits(const std::optional<Quantizer>& q) { return q ? bits_per_number(*q) 
 
 double finite(double harm) { return std::isfinite(harm) ? harm : 1e6; }
 
+std::vector<Tensor> trained_parameters(nn::Module& model) {
+  std::vector<Tensor> trained = model.parameters();
+  std::erase_if(trained, [](const Tensor& p) { return !p.requires_grad(); });
+  return trained;
+}
+
 // The harm of a format by site: the squared error of the gradients, and the share of the error in the loss.
 using Harm = std::vector<std::array<double, 2>>;
 Harm harm_in(const amp::Recipe& format, nn::Module& model, const std::vector<FormatSite>& sites,
@@ -107,7 +119,7 @@ Harm harm_in(const amp::Recipe& format, nn::Module& model, const std::vector<For
   Harm harm(sites.size());
   if (!format.quantization) return harm;
   const GradientSites alone = gradient_sites(format, model, loss);
-  const std::vector<Tensor> parameters = model.parameters();
+  const std::vector<Tensor> parameters = trained_parameters(model);
   Shadow shadow(model, nullptr, {.attribution = true});
   const ObserverScope observing(shadow);
   const Tensor value = [&] {
@@ -133,7 +145,7 @@ Step step_with(const amp::AttentionPrecision& inside, nn::Module& model, const s
   Generator same(default_generator().state());
   const GeneratorScope draws(same);
   const amp::Recipe recipe{.name = "attention alone", .quantization = amp::Quantization{.attention = inside}};
-  const std::vector<Tensor> parameters = model.parameters();
+  const std::vector<Tensor> parameters = trained_parameters(model);
   const Tensor value = [&] {
     const amp::RecipeScope scope(recipe, parameters.empty() ? Device::cpu() : parameters[0].device());
     return loss();
@@ -184,6 +196,7 @@ std::optional<Quantizer> attention_quantizer(const amp::AttentionField& field, c
   q->signs = HadamardSigns::fixed;
   q->center = false;
   q->gradient = QuantizerGradient::straight;
+  q->overflow = format.quantization->overflow.value_or(q->overflow);
   if (has_kept_scale(q->scaling)) q->scaling = TensorScale{};
   if (field.quantizer == &amp::AttentionPrecision::softmax) q->scaling = NoScale{};
   return q;
@@ -225,6 +238,7 @@ std::vector<FormatSite> format_sites(nn::Module& model, const std::function<Tens
     static_cast<void>(loss());
   }
   if (sites.empty()) throw_error("no layer of the model multiplies by a weight");
+  if (trained_parameters(model).empty()) throw_error("format_sites: no parameter of the model requires a gradient");
   if (with_attention && attention.empty()) throw_error("the model has no attention (scaled_dot_product_attention)");
   if (with_attention) std::ranges::move(attention, std::back_inserter(sites));
   std::ranges::stable_sort(formats, {}, [&](const amp::Recipe& f) {

@@ -143,6 +143,7 @@ struct Trials : Pinned {
         parameters.push_back(p);
         names.push_back(name);
       }
+    if (parameters.empty()) throw_error("gradient_sites: no parameter of the model requires a gradient");
     for (const auto& [name, b] : model.named_buffers()) buffers.emplace_back(b, b.clone());
     if (recipe.quantization) name_layers(*recipe.quantization, model);
     layers = layers_of(model, 2);

@@ -24,7 +24,7 @@ namespace {
 
 struct FieldRow {
   const char* about;
-  std::vector<const char*> keys;  // of precision.md; the first one of them is what the recipe differs in
+  std::vector<const char*> keys;  // of precision.md; the recipe uses each
   const char* recipe;             // its name, or what its file says besides a name
   const char* folder;             // of tests/
   const char* test;               // the name of the case, or its beginning
@@ -188,6 +188,18 @@ const FieldRow kFields[] = {
      "amp",
      "attention in blocks: the shifted maximum leaves no P of 1 where it repeats",
      "arXiv 2510.04212"},
+    {"attention's transforms",
+     {"attention", "hadamard"},
+     "mxfp4-attention-hadamard",
+     "amp",
+     "attention's transforms: the bits of loops over numbers",
+     "arXiv 2407.08608"},
+    {"attention's delayed scales",
+     {"attention", "scaling"},
+     "fp8-attention-delayed",
+     "amp",
+     "attention's delayed scales: the bits of loops over numbers, whose scales are those of the step before",
+     "Transformer Engine"},
     {"rounding of sums",
      {"accumulator"},
      R"("base": "fp8-current", "quantization": {"accumulator": "hopper-fp8"})",
@@ -238,7 +250,7 @@ const FieldRow kFields[] = {
      "arXiv 2412.19437"},
     {"dtypes of a model and of ops",
      {"mode", "dtype", "policy"},
-     "amp-fp16",
+     R"("base": "amp-fp16", "policy": {"softmax": "f16"})",
      "amp",
      "amp-fp16 and fp16-master are the loops written by hand, bit for bit",
      "arXiv 1710.03740"},
@@ -426,7 +438,7 @@ std::vector<std::string> keys_of_files() {
 TEST_CASE("docs/formats.md: every field has a recipe that uses it and a test with its reference") {
   for (const FieldRow& f : kFields) {
     CAPTURE(f.about);
-    CHECK(uses(f.recipe, f.keys[0]));
+    for (const char* key : f.keys) CHECK_MESSAGE(uses(f.recipe, key), key);
     CHECK_MESSAGE(has_case(f.folder, f.test), f.test);
   }
   for (const OptionRow& o : kOptions) {
@@ -435,6 +447,7 @@ TEST_CASE("docs/formats.md: every field has a recipe that uses it and a test wit
     CHECK_MESSAGE(has_case(o.folder, o.test), o.test);
   }
   CHECK_FALSE(uses("fp32", "forward_x"));
+  CHECK_FALSE(uses("amp-fp16", "policy"));
   CHECK_FALSE(has_case("optim", "SOAP follows its pap"));
   check_part("formats.md", "fields", fields());
 }

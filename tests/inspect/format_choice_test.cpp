@@ -2,10 +2,14 @@
 #include <doctest/doctest.h>
 #include <gradual/gradual.h>
 #include <gradual/inspect/format_choice.h>
+#include <gradual/inspect/gradient_sites.h>
 #include <gradual/lab/models.h>
 #include <gradual/lab/tasks.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 using namespace gradual;
 using inspect::Assignment;
@@ -127,6 +131,57 @@ TEST_CASE("knapsack: the least harm within each budget, as trying all assignment
     CHECK(harm_of(sites, all[i]) == doctest::Approx(least_harm(sites, budgets[i])));
   }
   CHECK(inspect::knapsack(sites, {0})[0] == Assignment(6, 0));  // nothing fits: the cheapest
+}
+
+namespace {
+
+// Its heads share one of keys and values.
+struct SharedKeys : nn::Module {
+  nn::Linear& queries = register_module("queries", nn::Linear(64, 64));
+  Tensor forward(const Tensor& x) override {
+    const Tensor q = transpose(queries(x).reshape({2, 8, 4, 16}), 1, 2);
+    const Tensor k = x.narrow(2, 0, 16).reshape({2, 1, 8, 16});
+    return scaled_dot_product_attention(q, k, k);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("format_sites: keys and values that heads share count once") {
+  manual_seed(0);
+  SharedKeys model;
+  const Tensor x = randn({2, 8, 64});
+  std::vector<amp::Recipe> formats = {amp::recipe("fp32")};
+  const auto sites = inspect::format_sites(
+      model, [&] { return square(model(x)).mean(); }, formats, inspect::Cost::kept, true);
+  const auto of = [&](const char* layer) { return *std::ranges::find(sites, layer, &inspect::FormatSite::layer); };
+  CHECK(of("attention.q").x == 2 * 4 * 8 * 16);
+  for (const char* shared : {"attention.k", "attention.v"}) {
+    CAPTURE(shared);
+    CHECK(of(shared).x == 2 * 8 * 16);
+    CHECK(of(shared).kept == 2 * 8 * 16);
+    CHECK(of(shared).cost[0] == 4 * 2 * 8 * 16);
+  }
+  CHECK(of("attention.k").multiplications == 3 * 2 * 4 * 8 * 8 * 16);
+  CHECK(of("attention.o").x == 2 * 4 * 8 * 16);
+}
+
+TEST_CASE("format_sites, gradient_sites: frozen parameters have no gradient, all others have the same") {
+  const Digits digits;
+  std::vector<amp::Recipe> formats = {amp::recipe("mxfp4"), amp::recipe("fp32")};
+  const auto loss = [&] { return lab::classification_loss((*digits.model)(digits.x), digits.y); };
+  std::vector<Tensor> parameters = digits.model->parameters();
+  parameters[0].set_requires_grad(false);
+  const auto sites = digits.sites(formats);
+  REQUIRE(sites.size() == 3);
+  for (const inspect::FormatSite& site : sites) CHECK(site.harm[0] > 0);
+  const inspect::GradientSites all = inspect::gradient_sites(amp::recipe("mxfp4"), *digits.model, loss);
+  CHECK(all.parameters.size() == parameters.size() - 1);
+  for (Tensor& p : parameters) p.set_requires_grad(false);
+  const std::string why = "no parameter of the model requires a gradient";
+  CHECK_THROWS_WITH_AS(digits.sites(formats), ("format_sites: " + why).c_str(), Error);
+  CHECK_THROWS_WITH_AS(inspect::gradient_sites(amp::recipe("mxfp4"), *digits.model, loss),
+                       ("gradient_sites: " + why).c_str(), Error);
 }
 
 TEST_CASE("format_choice: bad input is named") {

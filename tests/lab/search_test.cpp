@@ -284,4 +284,10 @@ TEST_CASE("search: a field of attention takes a format's quantizer as far as it 
   CHECK(of(&Inside::softmax, "mxfp8")->scaling == Scaling(NoScale{}));
   CHECK_FALSE(of(&Inside::d_s, "mxfp4-backward")->hadamard);
   CHECK_FALSE(of(&Inside::q, "mxfp4-centered")->center);
+  amp::Recipe hands_on = amp::recipe("mxfp4");
+  hands_on.quantization->overflow = Overflow::saturate_finite;
+  for (const amp::AttentionField& field : amp::kAttentionFields) {
+    CAPTURE(field.name);
+    CHECK(inspect::attention_quantizer(field, hands_on)->overflow == Overflow::saturate_finite);
+  }
 }
