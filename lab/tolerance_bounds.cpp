@@ -157,7 +157,8 @@ SmallOperands small_operands(const ExactOp& exact, std::size_t count) {
   std::vector<Tensor> others = exact.x;
   for (std::size_t i = 0; i < exact.x.size(); ++i) {
     if (!moves(exact.x[i])) continue;
-    sizes[i] = others[i] = add(abs(exact.x[i]), in.error(i));
+    sizes[i] = add(abs(exact.x[i]), in.error(i));
+    others[i] = sizes[i];
     if (i >= count) continue;
     if (drops) others[i] = where(lt(sub(abs(exact.x[i]), in.error(i)), least), 0, sizes[i]);
     else others[i] = where(gt(sizes[i], 0), maximum(sizes[i], least), 0);
