@@ -1,6 +1,7 @@
 // Optimizers written with ops: against PyTorch and the papers, in every way to update low-precision parameters, with
 // the scaler, clipping, state dicts and recipes.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <gradual/amp/recipe.h>
 #include <gradual/nn/linear.h>
 #include <gradual/optim/clip.h>

@@ -1,6 +1,7 @@
 // SOAP: against the authors' program, against its paper written in loops, and in every way to keep its state and to
 // update low-precision parameters.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <gradual/amp/quantized_results.h>
 #include <gradual/amp/recipe.h>
 #include <gradual/nn/linear.h>
