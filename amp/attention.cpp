@@ -41,7 +41,7 @@ bool draws_signs(const AttentionPrecision& precision, const AttentionProduct& pr
 bool draws(const AttentionPrecision& precision, bool backward) {
   for (const AttentionField& field : kAttentionFields) {
     const std::optional<Quantizer>& q = precision.*field.quantizer;
-    if (q && is_random(*q) && (backward || !of_backward(field))) return true;
+    if (q && is_random(*q) && (backward || !field.of_backward)) return true;
   }
   for (const AttentionProduct& product : kAttentionProducts)
     if (draws_signs(precision, product) && (backward || !product.of_backward)) return true;
@@ -370,11 +370,10 @@ void check_both_operands(const AttentionPrecision& a, const AttentionProduct& pr
 
 // A history takes in the amaxes of forward's fields in forward alone, along one axis.
 void check_staged_axes(const AttentionPrecision& a, const AttentionField& field) {
-  if (of_backward(field) || !delayed(a.*field.quantizer) || !(a.*field.quantizer)->hadamard) return;
+  if (field.of_backward || !delayed(a.*field.quantizer) || !(a.*field.quantizer)->hadamard) return;
   throwf(
       "{}: delayed scaling keeps one history, from the amaxes of forward, and a Hadamard transform has other numbers "
-      "in "
-      "backward, whose products contract another axis; q, k, v and p have one of the two, do and ds may have both",
+      "in backward, whose products contract another axis; q, k, v and p have one of the two, do and ds may have both",
       field.name);
 }
 

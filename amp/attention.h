@@ -82,14 +82,15 @@ struct AttentionPrecision {
 struct AttentionField {
   const char* name;
   std::optional<Quantizer> AttentionPrecision::*quantizer;
+  bool of_backward = false;  // it rounds errors
 };
 inline constexpr AttentionField kAttentionFields[] = {{"q", &AttentionPrecision::q},
                                                       {"k", &AttentionPrecision::k},
                                                       {"v", &AttentionPrecision::v},
                                                       {"p", &AttentionPrecision::p},
-                                                      {"do", &AttentionPrecision::d_o},
-                                                      {"dp", &AttentionPrecision::d_p},
-                                                      {"ds", &AttentionPrecision::d_s},
+                                                      {"do", &AttentionPrecision::d_o, true},
+                                                      {"dp", &AttentionPrecision::d_p, true},
+                                                      {"ds", &AttentionPrecision::d_s, true},
                                                       {"softmax", &AttentionPrecision::softmax},
                                                       {"running", &AttentionPrecision::running},
                                                       {"o", &AttentionPrecision::o}};
@@ -108,7 +109,6 @@ struct AttentionHistories {
   // Takes in the amaxes that calls have staged: of forward's fields, or of backward's (do, dp, ds).
   void take_staged(const AttentionPrecision& precision, bool backward);
 };
-inline bool of_backward(const AttentionField& field) { return field.name[0] == 'd'; }
 // True if a field has a delayed scale.
 bool has_delayed_scales(const AttentionPrecision& precision);
 

@@ -49,7 +49,7 @@ void AttentionHistories::take_staged(const AttentionPrecision& precision, bool b
     const std::optional<Quantizer>& quantizer = precision.*field.quantizer;
     AmaxHistory& history = of(field.quantizer);
     if (const DelayedScale* const scaling = delayed(quantizer);
-        scaling && of_backward(field) == backward && history.is_staged)
+        scaling && field.of_backward == backward && history.is_staged)
       history.advance(*scaling, quantizer->format);
   }
 }
@@ -72,7 +72,7 @@ Tensor copy_of(const float* number, Device device) {
 template <class F>
 void for_delayed_of_forward(const AttentionPrecision& precision, AttentionHistories& histories, const F& f) {
   for (const AttentionField& field : kAttentionFields)
-    if (const DelayedScale* const scaling = delayed(precision.*field.quantizer); scaling && !of_backward(field))
+    if (const DelayedScale* const scaling = delayed(precision.*field.quantizer); scaling && !field.of_backward)
       f(static_cast<std::size_t>(&field - kAttentionFields), histories.of(field.quantizer), *scaling);
 }
 
@@ -166,7 +166,7 @@ Tensor AttentionSteps::round(AttentionQuantizer which, const Tensor& t, int axis
   if (is_random(quantizer)) options.key = draws.next();
   if (use.histories) options.history = &use.histories->of(which);
   options.use = use_of(field);
-  const Role role = of_backward(field) ? Role::error : Role::activation;
+  const Role role = field.of_backward ? Role::error : Role::activation;
   if (CastTally* const tally = cast_tally(role, context().module)) {
     options.stats = {&tally->counts, &tally->exponents};
     options.scaled_exponents = true;

@@ -145,7 +145,7 @@ struct AttentionSteps {
   // Rounds `t`, which round() has rounded to `before`, along another axis. It returns `before` if the result is the
   // same and there is no observer.
   Tensor round_again(AttentionQuantizer quantizer, const Tensor& before, const Tensor& t, int axis);
-  QuantizeFor use_of(const AttentionField& field) const { return of_backward(field) ? use.of_errors : use.of_operands; }
+  QuantizeFor use_of(const AttentionField& field) const { return field.of_backward ? use.of_errors : use.of_operands; }
   // Of what the kernel rounds with the field's delayed scale; null: the use stages none. stage_amaxes() puts them into
   // the histories.
   AmaxOfCall* amax_of(AttentionQuantizer quantizer);

@@ -190,7 +190,7 @@ double cost_of_attention(const FormatSite& s, const amp::Recipe& format, Cost co
 
 std::optional<Quantizer> attention_quantizer(const amp::AttentionField& field, const amp::Recipe& format) {
   if (!format.quantization) return {};
-  std::optional<Quantizer> q = amp::of_backward(field) ? format.quantization->dgrad_dy : format.quantization->forward_x;
+  std::optional<Quantizer> q = field.of_backward ? format.quantization->dgrad_dy : format.quantization->forward_x;
   if (!q) return {};
   q->hadamard = false;
   q->signs = HadamardSigns::fixed;

@@ -117,7 +117,7 @@ void round_chunk(const Chunk& chunk, const Specs& rounding) {
   });
 }
 
-constexpr std::int64_t kLanes = 16;          // numbers that are counted side by side
+constexpr std::int64_t kLanes = 16;          // of a vector; each counts its own numbers
 constexpr std::uint32_t kMostCounted = 255;  // in a byte
 constexpr std::int64_t kCountedRun = 128 * kLanes;
 
@@ -142,7 +142,7 @@ struct CountedRun {
   const float* from;
   float* to;
   const std::uint32_t* words;
-  float* products;    // receives the magnitudes of scaled elements, exact but for their last place
+  float* products;    // out: magnitudes of scaled elements, at most one unit in the last place off
   float keeps_zeros;  // times an element it is zero where a zero is counted
 };
 

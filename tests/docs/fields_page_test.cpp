@@ -25,7 +25,7 @@ namespace {
 struct FieldRow {
   const char* about;
   std::vector<const char*> keys;  // of precision.md; the recipe uses each
-  const char* recipe;             // its name, or what its file says besides a name
+  const char* recipe;             // its name, or its JSON without the name
   const char* folder;             // of tests/
   const char* test;               // the name of the case, or its beginning
   const char* source;
@@ -329,7 +329,7 @@ const FieldRow kFields[] = {
      "arXiv 2310.18313"},
 };
 
-// What low precision meets beside the fields: optimizers, and layers of nn/.
+// Optimizers of the lab and layers of nn/ that papers on low precision use. They are no fields of a recipe.
 struct OptionRow {
   const char* about;
   const char* option;  // of gradual-lab, or a class

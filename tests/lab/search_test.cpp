@@ -253,7 +253,7 @@ TEST_CASE("search: the fields of attention are sites, and what is found rounds t
       CHECK((r.quantization->attention ? (*r.quantization->attention).*field.quantizer : std::nullopt) == wanted);
     }
   }
-  // The layers of attention have formats of their own beside its fields.
+  // Fields of attention and the projections around it have different formats.
   inspect::Assignment mixed(s.sites.size(), 2);
   mixed[4] = 0;
   const amp::Recipe r = amp::recipe_from_json(amp::to_json(s.recipe(mixed)));
