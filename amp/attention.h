@@ -106,7 +106,9 @@ struct AttentionHistories {
   std::array<AmaxHistory, std::size(kAttentionFields)> fields = {};
 
   AmaxHistory& of(std::optional<Quantizer> AttentionPrecision::*field);
-  // Takes in the amaxes that calls have staged: of forward's fields, or of backward's (do, dp, ds).
+  // Takes in the amaxes that calls have staged of a field, if it has a delayed scale.
+  void take_staged(const AttentionPrecision& precision, const AttentionField& field);
+  // Those of forward's fields, or of backward's (do, dp, ds).
   void take_staged(const AttentionPrecision& precision, bool backward);
 };
 // True if a field has a delayed scale.

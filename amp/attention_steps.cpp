@@ -44,14 +44,16 @@ AmaxHistory& AttentionHistories::of(AttentionQuantizer field) {
   return fields[static_cast<std::size_t>(&field_of(field) - kAttentionFields)];
 }
 
+void AttentionHistories::take_staged(const AttentionPrecision& precision, const AttentionField& field) {
+  const std::optional<Quantizer>& quantizer = precision.*field.quantizer;
+  AmaxHistory& history = of(field.quantizer);
+  const DelayedScale* const scaling = delayed(quantizer);
+  if (scaling && history.is_staged) history.advance(*scaling, quantizer->format);
+}
+
 void AttentionHistories::take_staged(const AttentionPrecision& precision, bool backward) {
-  for (const AttentionField& field : kAttentionFields) {
-    const std::optional<Quantizer>& quantizer = precision.*field.quantizer;
-    AmaxHistory& history = of(field.quantizer);
-    if (const DelayedScale* const scaling = delayed(quantizer);
-        scaling && field.of_backward == backward && history.is_staged)
-      history.advance(*scaling, quantizer->format);
-  }
+  for (const AttentionField& field : kAttentionFields)
+    if (field.of_backward == backward) take_staged(precision, field);
 }
 
 bool has_delayed_scales(const AttentionPrecision& precision) {

@@ -72,16 +72,24 @@ bool seen_in_forward(const ProductOperand& o, Site& site) {
   return site.state->hides(plain_quantizer(*forward, *site.quantization));
 }
 
-// Forward stages the amaxes of x and w, backward those of dy, each once; x and w are rounded again with the scale of
-// the first time.
+bool is_frozen(const QuantizationState& state) { return state.purpose == QuantizationState::Purpose::evaluation; }
+
+// Forward stages the amaxes of its operands, backward those of errors, each once. Operands of forward are rounded again
+// with the scale of the first time.
+QuantizeFor use_in_forward(const QuantizationState& state, bool recorded) {
+  if (recomputing()) return QuantizeFor::later_use;
+  if (!recorded) return QuantizeFor::evaluation;
+  return is_frozen(state) ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
+}
+QuantizeFor use_of_errors(const QuantizationState& state) {
+  return is_frozen(state) ? QuantizeFor::evaluation : QuantizeFor::one_use;
+}
 QuantizeFor use_of(Role role, const QuantizationState& state, bool unrecorded) {
   const RewriteContext& context = rewrite_context();
   const bool error = role == Role::error;
-  const bool frozen = state.purpose == QuantizationState::Purpose::evaluation;
-  if (context.gradient && error) return frozen ? QuantizeFor::evaluation : QuantizeFor::one_use;
-  if (context.gradient || (recomputing() && !error)) return QuantizeFor::later_use;
-  if (recomputing() || !(context.recorded || unrecorded)) return QuantizeFor::evaluation;
-  return frozen ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
+  if (context.gradient) return error ? use_of_errors(state) : QuantizeFor::later_use;
+  if (recomputing() && error) return QuantizeFor::evaluation;
+  return use_in_forward(state, context.recorded || unrecorded);
 }
 
 // The options of an operand's rounding along `axis`.
@@ -811,18 +819,15 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   return out;
 }
 
-// What a call of attention, which records its gradient itself, does with delayed scales: as use_of().
+// What a call of attention, which records its gradient itself, does with delayed scales.
 AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& state, const OpCall& call,
                                     bool unrecorded) {
-  const auto is_frozen = [state] { return state->purpose == QuantizationState::Purpose::evaluation; };
   bool recorded = unrecorded;
   for (int i = 0; i < call.inputs.size() && grad_enabled(); ++i)
     recorded = recorded || (call[i].defined() && needs_grad(call[i]));
   AttentionScales scales{.histories = state->attention_histories()};
-  scales.forward = is_frozen() ? QuantizeFor::first_use_frozen : QuantizeFor::first_use;
-  if (!recorded) scales.forward = QuantizeFor::evaluation;
-  if (recomputing()) scales.forward = QuantizeFor::later_use;
-  scales.backward = [is_frozen] { return is_frozen() ? QuantizeFor::evaluation : QuantizeFor::one_use; };
+  scales.forward = use_in_forward(*state, recorded);
+  scales.backward = [state] { return use_of_errors(*state); };
   return scales;
 }
 

@@ -84,7 +84,7 @@ void check_valid(const Quantization& q) {
     if (delayed(b) && b->hadamard)
       throwf(
           "quantization, {}: delayed scaling keeps one history, from the amaxes of {}, and a Hadamard transform along "
-          "another axis has other numbers: one of {} and {} has no delayed scale, or neither a transform",
+          "another axis has other numbers; {} and {} may have a delayed scale or a transform, not both",
           later, sooner, sooner, later);
   };
   one_axis("wgrad_x", q.wgrad_x, "forward_x");
@@ -158,7 +158,7 @@ std::vector<OperandGroup> describe(const Quantization& q) {
   if (!q.attention) return groups;
   const AttentionPrecision& a = *q.attention;
   const std::size_t of_products = groups.size();
-  for (const auto& [field, quantizer] : kAttentionFields)
+  for (const auto& [field, quantizer, of_backward] : kAttentionFields)
     if (a.*quantizer) add(fmt::format("attention.{}", field), describe(*(a.*quantizer)), of_products);
   if (a.qk_accumulator) add("attention.qk_accumulator", gradual::to_string(*a.qk_accumulator), of_products);
   if (a.pv_accumulator) add("attention.pv_accumulator", gradual::to_string(*a.pv_accumulator), of_products);

@@ -34,11 +34,10 @@ void add_attention(std::vector<Staging>& all, QuantizationState::Site& site) {
   for (const amp::AttentionField& field : amp::kAttentionFields) {
     const std::optional<Quantizer>& quantizer = (*precision).*field.quantizer;
     if (!quantizer || !is_any<DelayedScale>(quantizer->scaling)) continue;
-    AmaxHistory* const history = &site.attention->of(field.quantizer);
-    const auto take = [history, &quantizer] {
-      history->advance(std::get<DelayedScale>(quantizer->scaling), quantizer->format);
-    };
-    all.push_back({fmt::format("{}\tattention.{}", to_string(site.name), field.name), history, take});
+    amp::AttentionHistories& histories = *site.attention;
+    const auto take = [&histories, precision, &field] { histories.take_staged(*precision, field); };
+    all.push_back(
+        {fmt::format("{}\tattention.{}", to_string(site.name), field.name), &histories.of(field.quantizer), take});
   }
 }
 

@@ -233,7 +233,7 @@ Cure layer_in_f32(Recipe r, const std::string& layer, const LayerNames& names) {
   const std::string name = path.substr(path.rfind('.') + 1);
   // A layer may have the name of an operand of attention.
   if (r.quantization && r.quantization->attention && !names.knows(path))
-    for (const auto& [field, quantizer] : amp::kAttentionFields)
+    for (const auto& [field, quantizer, of_backward] : amp::kAttentionFields)
       if ((*r.quantization->attention).*quantizer && name == field) {
         amp::leave_unrounded(*r.quantization->attention, quantizer);
         return {.recipe = r, .remedy = "attention's " + name + " in high precision", .generic = true};

@@ -80,7 +80,7 @@ template <> struct Fields<OutlierChannels> {
 
 template <> struct Fields<AttentionPrecision> {
   template <class F> static void of(AttentionPrecision& a, F field) {
-    for (const auto& [name, quantizer] : kAttentionFields) field(name, a.*quantizer);
+    for (const AttentionField& one : kAttentionFields) field(one.name, a.*one.quantizer);
     field("qk_accumulator", a.qk_accumulator);
     field("pv_accumulator", a.pv_accumulator);
     field("block", a.block);
