@@ -471,8 +471,8 @@ TEST_CASE("quantisation that cannot be is named") {
   };
   CHECK(refused(transform_all) ==
         "recipe 'mine': quantization, wgrad_x: delayed scaling keeps one history, from the amaxes of forward_x, and a "
-        "Hadamard transform along another axis has other numbers: one of forward_x and wgrad_x has no delayed scale, "
-        "or neither a transform");
+        "Hadamard transform along another axis has other numbers; forward_x and wgrad_x may have a delayed scale or "
+        "a transform, not both");
   CHECK(refused([&](Recipe& r) {
           transform_all(r);
           r.quantization->wgrad_x->scaling = TensorScale{};
