@@ -134,11 +134,14 @@ Row mxfp4(const Row& row) {
 TEST_CASE("attention's transforms: the bits of loops over numbers") {
   Quantizer q = *amp::recipe("mxfp4").quantization->forward_x;
   q.hadamard = true;
-  const AttentionPrecision how{.q = q, .k = q, .v = q, .d_o = q, .block = 64};
+  // O is rounded, so that the sums of its transform are exact too.
+  const AttentionPrecision how{
+      .q = q, .k = q, .v = q, .d_o = q, .o = *amp::recipe("mxfp4").quantization->forward_x, .block = 64};
   const attention_test::LoopRounding by{.q = mxfp4,
                                         .k = mxfp4,
                                         .v = mxfp4,
                                         .d_o = mxfp4,
+                                        .o = mxfp4,
                                         .turn_scores = turned_row,
                                         .turn_gradients = [](const Row& row) {
                                           return hadamard16(attention_test::tensor_of(row), 0x9d2b).to_vector<float>();
