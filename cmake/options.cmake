@@ -107,7 +107,8 @@ function(gradual_options target)
 endfunction()
 
 # gradual_precompile(TARGET HEADER...): precompiles headers of the standard library and {fmt}, and those that are named.
-# None of the project's own: they change, and each file would be compiled again. A source still includes what it uses.
+# Of the project's own only the public one, for sources that include it anyway: when a header changes, each file that
+# reads it precompiled is compiled again. A source still includes what it uses.
 # gradual_precompile(TARGET REUSE_FROM OTHER) shares those of another target, which has the same definitions.
 # clang's precompiled headers hold times, which a compiler cache does not find again.
 function(gradual_precompile target)
@@ -131,4 +132,24 @@ function(gradual_precompile target)
   list(APPEND headers ${ARGN})
   list(TRANSFORM headers REPLACE "(.+)" "<\\1>")
   target_precompile_headers(${target} PRIVATE ${headers})
+endfunction()
+
+# gradual_program(NAME SOURCE...): a program that includes <gradual/gradual.h>. The library does its work, so it is
+# optimised as ${cold_options} says, and the header is precompiled once for all such programs of a build tree. Not in
+# Debug, where one program is built at a time and the header would cost more.
+function(gradual_program name)
+  add_executable(${name} ${ARGN})
+  gradual_options(${name})
+  target_compile_options(${name} PRIVATE ${cold_options})
+  target_link_libraries(${name} PRIVATE gradual)
+  if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT GRADUAL_SANITIZE)
+    return()
+  endif()
+  get_property(precompiled_in GLOBAL PROPERTY gradual_public_header)
+  if(precompiled_in)
+    gradual_precompile(${name} REUSE_FROM ${precompiled_in})
+  else()
+    gradual_precompile(${name} gradual/gradual.h)
+    set_property(GLOBAL PROPERTY gradual_public_header ${name})
+  endif()
 endfunction()
