@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "comparison.h"
+#include "support/bf16.h"
 
 namespace gradual::test {
 namespace {
@@ -311,6 +312,33 @@ TEST_CASE("averaged parameters are evaluated and saved; the training stays as it
   model->load_state_dict(load_safetensors((folder.path / "fp32-seed0.safetensors").string()).tensors);
   CHECK(mse_loss((*model)(split.test.inputs), split.test.targets).item() ==
         doctest::Approx(averaged.test_loss).epsilon(1e-6));
+}
+
+TEST_CASE("averages in f32 and in the dtype of the weights: the bits of loops over numbers") {
+  for (const amp::Averages kept : {amp::Averages::f32, amp::Averages::storage}) {
+    CAPTURE(to_string(kept));
+    amp::Recipe recipe = amp::recipe("bf16-pure");
+    recipe.averages = kept;
+    nn::Linear layer(64, 8);
+    amp::RecipeRun run(recipe, layer, optim::SGDOptions{.lr = 1});
+    lab::Average average(run, 0.75);
+    std::vector<float> want = layer.weight.detach().to_vector<float>();
+    for (int step = 0; step < 40; ++step) {
+      const NoGrad no_grad;
+      const Tensor weight = layer.weight.detach();
+      weight.add_(full({8, 64}, 0.0625 * (1 + step % 3), DType::bf16));
+      average.update();
+      const std::vector<float> now = weight.to_vector<float>();
+      const double factor = std::min(0.75, (1.0 + step) / (10.0 + step));
+      const auto d = static_cast<float>(factor);
+      const auto rest = static_cast<float>(1 - factor);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        if (kept == amp::Averages::f32) want[i] = want[i] * d + now[i] * rest;
+        else want[i] = testing::bf16(testing::bf16(want[i] * d) + now[i] * rest);
+      }
+      CHECK(average.state_dict().tensor("weight").to_vector<float>() == want);
+    }
+  }
 }
 
 // Large weights that move slowly: what a step adds to the average is below half an ulp of bf16.

@@ -1,27 +1,21 @@
 // LowPrecisionUpdate::eco against the formulas in plain C++, with the weight's rounding as the only rounding to bf16.
 #include <doctest/doctest.h>
 
-#include <bit>
-
 #include "gradual/optim/amsgrad.h"
 #include "helpers.h"
+#include "support/bf16.h"
 #include "support/files.h"
 
 using namespace gradual;
 using namespace gradual::optim;
 using namespace gradual::test;
 using ::test::message_of;
+using testing::bf16;
 
 namespace {
 
 constexpr std::size_t kSize = 700;
 const UpdateOptions kEco{.update = LowPrecisionUpdate::eco};
-
-// To bf16, to nearest even.
-float bf16(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
-}
 
 struct Weight {
   float w;

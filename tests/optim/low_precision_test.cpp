@@ -1,17 +1,23 @@
 // FP32 masters, Kahan compensation, stochastic rounding, and what happens without them.
 #include <doctest/doctest.h>
 
+#include <bit>
+
 #include "gradual/core/formats/convert.h"
 #include "gradual/core/formats/float_types.h"
+#include "gradual/core/support/philox.h"
 #include "gradual/optim/clip.h"
 #include "gradual/optim/grad_scaler.h"
 #include "helpers.h"
+#include "support/bf16.h"
 
 using namespace gradual;
 using namespace gradual::optim;
 using namespace gradual::test;
 
 namespace {
+
+using gradual::testing::bf16;
 
 constexpr std::size_t kSize = 1500;
 
@@ -217,6 +223,26 @@ TEST_CASE("Kahan compensation follows an f32 run within the pair's own precision
   CHECK(max_difference(sum, control.to_vector<double>()) <= pair);
 }
 
+TEST_CASE("Kahan's updates: the bits of loops over numbers") {
+  constexpr float kLr = 0x1p-10F;
+  const Tensor p = leaf(numbers(kSize, 1), DType::bf16);
+  std::vector<float> want = p.detach().to_vector<float>();
+  std::vector<float> lost(kSize, 0);
+  SGD sgd({p}, {.lr = kLr, .precision = {.update = LowPrecisionUpdate::kahan}});
+  for (std::uint64_t step = 0; step < 20; ++step) {
+    set_gradient(p, numbers(kSize, 10 + step));
+    const std::vector<float> g = p.grad().to_vector<float>();
+    for (std::size_t i = 0; i < kSize; ++i) {
+      const float wide = want[i] + lost[i] - kLr * g[i];
+      want[i] = bf16(wide);
+      lost[i] = bf16(wide - want[i]);
+    }
+    sgd.step();
+    CHECK(p.detach().to_vector<float>() == want);
+    CHECK(sgd.state_dict().tensor("params.0.compensation").to_vector<float>() == lost);
+  }
+}
+
 TEST_CASE("stochastic rounding depends on seed, step, parameter and element, and on nothing else") {
   const auto run = [](std::uint64_t seed) {
     const Tensor p = leaf(numbers(64, 1), DType::bf16);
@@ -235,6 +261,32 @@ TEST_CASE("stochastic rounding depends on seed, step, parameter and element, and
   CHECK(same_bits(q1, q2));
   CHECK(!same_bits(p1, q1));
   CHECK(!same_bits(p1, p3));
+}
+
+TEST_CASE("stochastic updates: the bits of loops over numbers") {
+  constexpr std::uint64_t kSeed = 5;
+  constexpr std::uint64_t kStreams = 0x6772616475616c21;  // apart from those of a Generator of the same seed
+  constexpr float kLr = 0x1p-10F;                         // products with it are exact
+  std::vector<Tensor> all = {leaf(numbers(kSize, 1), DType::bf16), leaf(numbers(7, 2), DType::bf16)};
+  std::vector<std::vector<float>> want;
+  for (const Tensor& p : all) want.push_back(p.detach().to_vector<float>());
+  SGD sgd(all, {.lr = kLr, .precision = {.update = LowPrecisionUpdate::stochastic, .seed = kSeed}});
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    for (std::size_t parameter = 0; parameter < all.size(); ++parameter) {
+      std::vector<float>& w = want[parameter];
+      set_gradient(all[parameter], numbers(w.size(), 10 * step + parameter));
+      const std::vector<float> g = all[parameter].grad().to_vector<float>();
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        const float wide = w[i] - kLr * g[i];
+        // The lower 16 bits are dropped. A random number of 16 bits carries into the upper ones as often as they say.
+        const std::uint32_t word = philox_word(kSeed ^ kStreams, (step << 24) + parameter, i);
+        w[i] = std::bit_cast<float>((std::bit_cast<std::uint32_t>(wide) + (word >> 16)) & 0xffff0000U);
+      }
+    }
+    sgd.step();
+    for (std::size_t parameter = 0; parameter < all.size(); ++parameter)
+      CHECK(all[parameter].detach().to_vector<float>() == want[parameter]);
+  }
 }
 
 TEST_CASE("f32 and f64 parameters take no notice of the update's kind") {
