@@ -17,6 +17,7 @@
 #include "../core/ops/derived_ops.h"
 #include "../core/ops/dispatch.h"
 #include "../core/ops/ops.h"
+#include "../core/support/rounding_draws.h"
 #include "../core/support/throwf.h"
 #include "attention_call.h"
 #include "attention_kernel.h"
@@ -148,7 +149,7 @@ class BlockAttention final : public Function {
   BlockAttention(const AttentionPrecision& precision, const AttentionAttrs& attrs, const AttentionScales& scales,
                  bool backward)
       : precision_(precision), attrs_(attrs), scales_(scales) {
-    if (draws(precision_, backward)) key_ = default_generator().next();
+    if (draws(precision_, backward)) key_ = rounding_generator().next();
   }
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {

@@ -7,6 +7,7 @@
 #include "../autograd/rule.h"
 #include "../core/ops/ops.h"
 #include "../core/support/message_text.h"
+#include "../core/support/rounding_draws.h"
 #include "../core/support/throwf.h"
 #include "whole_operands.h"
 
@@ -235,7 +236,7 @@ Role operand_role(int input) { return running("operand_role").roles_.at(static_c
 RewriteContext& rewrite_context() { return running("rewrite_context").context_; }
 RandomKey rewrite_key() {
   Backward* const outer = running("rewrite_key").outer_;
-  if (!outer || !outer->key) return default_generator().next();
+  if (!outer || !outer->key) return rounding_generator().next();
   // The stream does not change: a recorded step advances it (cuda/runtime/random.h).
   const std::uint64_t draw = (std::uint64_t{outer->depth} << 32) + ++outer->drawn;
   return {outer->key->seed ^ mixed(draw * 0x9e3779b97f4a7c15), outer->key->stream};

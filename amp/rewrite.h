@@ -34,7 +34,7 @@ struct RewriteContext {
 };
 RewriteContext& rewrite_context();
 
-// Inside a rewrite: the key of its next random numbers. In forward it comes from the default generator. In backward it
+// Inside a rewrite: the key of its next random numbers. In forward it comes from rounding_generator(). In backward it
 // is derived from the op's backward_key: it differs between ops and steps, and is the same if a backward or a
 // checkpointed segment runs again.
 RandomKey rewrite_key();

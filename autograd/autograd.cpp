@@ -2,8 +2,8 @@
 
 #include "../core/ops/ops.h"
 #include "../core/quantize/quantizer.h"
-#include "../core/support/generator.h"
 #include "../core/support/message_text.h"
+#include "../core/support/rounding_draws.h"
 #include "../core/support/throwf.h"
 #include "engine.h"
 #include "node.h"
@@ -96,7 +96,7 @@ Tensor add_gradient(const Tensor& sum, const Tensor& gradient, GradientSums sums
   const Rounding at_random{.mode = RoundingMode::stochastic};
   const Tensor exact = add(cast(sum, DType::f32), cast(term, DType::f32));
   const Tensor rounded =
-      fake_quantize(exact, format_of(sum.dtype()), at_random, Overflow::ieee, default_generator().next());
+      fake_quantize(exact, format_of(sum.dtype()), at_random, Overflow::ieee, rounding_generator().next());
   const Tensor stored = cast(rounded, sum.dtype());
   return plain.defined() ? with_history(stored, plain) : stored;
 }

@@ -8,6 +8,7 @@
 #include "../core/ops/ops.h"
 #include "../core/quantize/bits_per_number.h"
 #include "../core/support/generator.h"
+#include "../core/support/rounding_draws.h"
 #include "../core/support/throwf.h"
 #include "gradient_sites.h"
 #include "shadow.h"
@@ -144,6 +145,7 @@ struct Step {
 Step step_with(const amp::AttentionPrecision& inside, nn::Module& model, const std::function<Tensor()>& loss) {
   Generator same(default_generator().state());
   const GeneratorScope draws(same);
+  const RoundingDraws apart(same.state());  // dropout has the same masks with any quantizer
   const amp::Recipe recipe{.name = "attention alone", .quantization = amp::Quantization{.attention = inside}};
   const std::vector<Tensor> parameters = trained_parameters(model);
   const Tensor value = [&] {

@@ -15,6 +15,7 @@
 #include "../amp/quantized_run.h"
 #include "../autograd/autograd.h"
 #include "../core/support/message_text.h"
+#include "../core/support/rounding_draws.h"
 #include "../core/support/throwf.h"
 #include "csv_text.h"
 #include "mirror.h"
@@ -154,6 +155,7 @@ struct Trials : Pinned {
 
   Trial run(const Choice& choice) const {
     restore();
+    const RoundingDraws apart(key);  // dropout has the same masks with any choice
     const auto state = recipe.quantization ? state_for(choice) : nullptr;
     Tensor value;
     {
@@ -181,7 +183,7 @@ struct Trials : Pinned {
   static Tensor stored(const Tensor& g, const std::string& parameter, const amp::QuantizationState* state) {
     const Quantization* q = state ? state->of_module(parameter.substr(0, parameter.rfind('.'))) : nullptr;
     if (!g.defined() || !q || !q->weight_gradient || g.dim() < 2 || !std::isfinite(absmax(g))) return g;
-    return fake_quantize(g, *q->weight_gradient, {.key = default_generator().next()});
+    return fake_quantize(g, *q->weight_gradient, {.key = rounding_generator().next()});
   }
 
   std::shared_ptr<amp::QuantizationState> state_for(const Choice& choice) const {

@@ -8,6 +8,7 @@
 #include "../amp/learned_scales.h"
 #include "../core/support/error.h"
 #include "../core/support/generator.h"
+#include "../core/support/rounding_draws.h"
 #include "../core/support/throwf.h"
 #include "layer_kinds.h"
 
@@ -78,6 +79,7 @@ TwinSide::TwinSide(const amp::Recipe& recipe, const MakeModel& make_model, const
 void TwinSide::observe_loss(const StudyOptions& options, Study& trained) {
   shadow.emplace(*model, &run->optimizer(), inspect::ShadowOptions{.attribution = true});
   default_generator().manual_seed(options.seed);
+  const RoundingDraws apart(default_generator().state());  // both sides have the same dropout
   const ObserverScope scope(*shadow);
   run->backward(run->forward([&] { return trained.loss(*model); }));
 }

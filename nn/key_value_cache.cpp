@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "../core/ops/ops.h"
+#include "../core/support/rounding_draws.h"
 #include "../core/support/throwf.h"
 
 namespace gradual::nn {
@@ -17,7 +18,7 @@ Shape without_tokens(const Tensor& t) {
 }
 
 QuantizedTensor encoded(const Tensor& t, const Quantizer& quantizer) {
-  return quantize(t, quantizer, {.axis = -1, .key = is_random(quantizer) ? default_generator().next() : RandomKey{}});
+  return quantize(t, quantizer, {.axis = -1, .key = is_random(quantizer) ? rounding_generator().next() : RandomKey{}});
 }
 
 // In memory of its own: what is added may be a view of more.

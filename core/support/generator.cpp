@@ -1,11 +1,13 @@
 #include "generator.h"
 
+#include "rounding_draws.h"
 #include "throwf.h"
 
 namespace gradual {
 
 static thread_local Generator* current = nullptr;
 static thread_local DrawScope* draws = nullptr;
+static thread_local Generator* rounding = nullptr;
 
 DrawScope::DrawScope(std::vector<RandomKey>& log, Mode mode)
     : log_(log), mode_(mode), outer_(draws), current_(draws, this) {}
@@ -26,5 +28,12 @@ Generator& default_generator() {
   return current ? *current : own;
 }
 GeneratorScope::GeneratorScope(Generator& generator) : Scoped(current, &generator) {}
+
+// Another seed, so that no stream of rounding is one of the model's draws.
+constexpr std::uint64_t kRoundingSeed = 0x6772616475616c23;
+
+Generator& rounding_generator() { return rounding ? *rounding : default_generator(); }
+RoundingDraws::RoundingDraws(RandomKey start)
+    : own_(RandomKey{start.seed ^ kRoundingSeed, start.stream}), scope_(rounding, &own_) {}
 
 }  // namespace gradual

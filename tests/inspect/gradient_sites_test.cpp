@@ -267,6 +267,24 @@ TEST_CASE("gradient_sites: pairs of sites are replayed where the sites one by on
   CHECK(p.sites(quantised({.wgrad_dy = Quantizer{.format = format("e4m3fn")}})).pairs.empty());
 }
 
+TEST_CASE("gradient_sites: dropout has the same masks with any choice of sites that round at random") {
+  const data::Split split = lab::data_for("digits").load(0);
+  const data::Batch batch = data::take(split.train, {0, 1, 2, 3, 4, 5, 6, 7});
+  manual_seed(1);
+  nn::Sequential model(nn::Linear(64, 32), nn::Dropout(0.5), nn::Linear(32, 32), nn::Dropout(0.5), nn::Linear(32, 10));
+  const Quantizer at_random{.format = format("e4m3fn"), .rounding = {RoundingMode::stochastic}};
+  const inspect::GradientSites all =
+      inspect::gradient_sites(quantised({.forward_x = at_random, .wgrad_dy = at_random}), model, [&] {
+        return cross_entropy(model(batch.inputs.reshape({8, 64})), batch.targets);
+      });
+  REQUIRE(all.sites.size() == 6);
+  for (const inspect::GradientSite& s : all.sites) {
+    CAPTURE(s.layer);
+    CHECK(s.alone_whole > 1e-3);
+    CHECK(s.alone_whole < 0.15);  // other masks give 1 or more
+  }
+}
+
 TEST_CASE("gradient_sites: a recipe whose sites cannot be told apart is an Error") {
   const ModelAndBatch p("mlp");
   CHECK_THROWS_WITH_AS(static_cast<void>(p.sites(amp::recipe("fp16-pure"))), doctest::Contains("fp16-pure is neither"),

@@ -74,6 +74,25 @@ TEST_CASE("study_step, diff_step and xray_step take a model, and show what the c
                        doctest::Contains("no scales of blocks"), Error);
 }
 
+TEST_CASE("diff_step: both sides have the same dropout, also where one rounds at random") {
+  const lab::LabData data = gradual::test::small_digits();
+  const lab::StudyOptions options{.step = 2, .batch = 32, .epochs = 2};
+  const auto make_model = [] {
+    return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(64, 32), nn::Dropout(0.5), nn::Linear(32, 32),
+                                            nn::Dropout(0.5), nn::Linear(32, 10));
+  };
+  amp::Recipe at_random = amp::recipe("mxfp8");
+  at_random.name = "mxfp8-at-random";
+  at_random.quantization->forward_x->rounding.mode = RoundingMode::stochastic;
+  const amp::Recipe fp32 = amp::recipe("fp32");
+  const std::string text =
+      lab::diff_step(make_model, data, at_random, fp32, fp32, options).diff().to_string(at_random.name, "fp32");
+  CAPTURE(text);
+  std::smatch found;
+  REQUIRE(std::regex_search(text, found, std::regex(R"(difference ([-+.e0-9]+)[^(]*\(([-+.e0-9]+) of it explained)")));
+  CHECK(std::stod(found[2]) == doctest::Approx(std::stod(found[1])).scale(0).epsilon(0.2));
+}
+
 TEST_CASE("diff_step: a phase that a measured quantity begins is where the recipe's own training has it") {
   const lab::LabData data = gradual::test::small_digits();
   const lab::StudyOptions options{.step = 2, .batch = 32, .epochs = 2};
