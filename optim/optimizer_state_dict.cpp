@@ -88,6 +88,9 @@ StateDict Optimizer::state_dict() {
 
 void Optimizer::load_param(ParamState& s, const StateDict& from) const {
   s.steps = static_cast<std::int64_t>(from.natural("steps"));
+  // Also those that the loaded rates do not need: other rates may need them later.
+  for (Tensor& moment : s.moments) moment = Tensor();
+  for (std::optional<QuantizedTensor>& codes : s.codes) codes.reset();
   const std::vector<SavedTensor> places = saved_tensors(s);
   check_kept(from, s.name, places);
   const std::size_t statistics_from = places.size() - s.statistics.size();

@@ -209,3 +209,25 @@ TEST_CASE("the momentum of a state is loaded into an optimizer that had none") {
   CHECK(same_bits(p, q));
   CHECK(same_bits(with.state_dict().tensor("params.0.momentum"), without.state_dict().tensor("params.0.momentum")));
 }
+
+TEST_CASE("a state without momentum leaves none, also where a later rate needs one") {
+  const Tensor p = leaf({1, 2});
+  const Tensor q = leaf({1, 2});
+  SGD loaded({p}, {.lr = 0.1, .momentum = 0.9});
+  SGD plain({q}, {.lr = 0.1});
+  const auto step = [](Optimizer& optimizer, const Tensor& w, double gradient) {
+    set_gradient(w, {gradient, 1});
+    optimizer.step();
+  };
+  step(loaded, p, 3);
+  {
+    const NoGrad no_grad;
+    p.copy_(q);
+  }
+  loaded.load_state_dict(plain.state_dict());
+  for (Optimizer* optimizer : {static_cast<Optimizer*>(&loaded), static_cast<Optimizer*>(&plain)})
+    optimizer->param_groups()[0].momentum = 0.9;
+  step(loaded, p, -1);
+  step(plain, q, -1);
+  CHECK(same_bits(p, q));
+}
