@@ -170,6 +170,7 @@ class BlockAttention final : public Function {
                   ": attention in blocks has no second derivative; call backward without create_graph, or use a recipe "
                   "without quantization.attention");
     if (!grads[0].defined()) return std::vector<Tensor>(4);
+    if (scales_.look) scales_.look(grads[0]);
     const StageScope exact(chain().results, nullptr);
     const StageScope amp(chain().amp, nullptr);
     const Scoped running(attention_in_backward(), &replaced_);

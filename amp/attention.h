@@ -114,11 +114,13 @@ struct AttentionHistories {
 // True if a field has a delayed scale.
 bool has_delayed_scales(const AttentionPrecision& precision);
 
-// What a call does with delayed scales. Backward rounds q, k, v and p with the scales that forward had.
+// What a call does with delayed scales, and who looks at its gradient. Backward rounds q, k, v and p with the scales that
+// forward had.
 struct AttentionScales {
   std::shared_ptr<AttentionHistories> histories = {};  // null: an Error for delayed scales
   QuantizeFor forward = QuantizeFor::first_use;        // of q, k, v, p and o
   std::function<QuantizeFor()> backward = {};          // of do, dp and ds, asked in backward; empty: one_use
+  std::function<void(const Tensor& d_o)> look = {};    // told of dO before it is rounded; empty: nobody
 };
 
 // scaled_dot_product_attention of these inputs (core/ops/ops.h), recorded as one node. q [.., L, E], k [.., S, E],

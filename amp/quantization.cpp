@@ -820,13 +820,21 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
 }
 
 // What a call of attention, which records its gradient itself, does with delayed scales.
-AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& state, const OpCall& call,
-                                    bool unrecorded) {
+// Looks at q, k and v.
+AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& state, const AttentionPrecision& how,
+                                    const OpCall& call, bool unrecorded) {
   bool recorded = unrecorded;
   for (int i = 0; i < call.inputs.size() && grad_enabled(); ++i)
     recorded = recorded || (call[i].defined() && needs_grad(call[i]));
-  AttentionScales scales{.histories = state->attention_histories()};
-  scales.forward = use_in_forward(*state, recorded);
+  AttentionScales scales;
+  const QuantizeFor use = use_in_forward(*state, recorded);
+  const std::optional<Quantizer>* const operands[] = {&how.q, &how.k, &how.v};
+  for (int i = 0; i < 3; ++i)
+    if (keeps_scale(use) && *operands[i]) state->look_at(call[i], **operands[i]);
+  if (how.d_o) scales.look = [state, d_o = *how.d_o](const Tensor& given) { state->look_at(given, d_o); };
+  if (!has_delayed_scales(how)) return scales;
+  scales.histories = state->attention_histories();
+  scales.forward = use;
   scales.backward = [state] { return use_of_errors(*state); };
   return scales;
 }
@@ -839,8 +847,7 @@ Outputs attention_quantized(const std::shared_ptr<QuantizationState>& state, boo
   for (int i = 0; i < 3; ++i)
     none = none || !call[i].defined() || call[i].numel() == 0 || call[i].dtype() == DType::f64;
   if (none) return next_below_amp(call);
-  AttentionScales scales;
-  if (has_delayed_scales(*how)) scales = scales_of_attention(state, call, unrecorded);
+  const AttentionScales scales = scales_of_attention(state, *how, call, unrecorded);
   return {
       {attention_in_blocks(call[0], call[1], call[2], call[3], call.get<AttentionAttrs>(), *how, scales, call.where)}};
 }

@@ -193,6 +193,40 @@ TEST_CASE("a stochastic accumulator draws other words in each product, and the s
   CHECK_FALSE(same_bits(a, b));
 }
 
+TEST_CASE("the loss scale sees Inf and NaN that attention's operands saturate, in forward and backward") {
+  struct Attending : nn::Module {
+    nn::Linear& in = register_module("in", nn::Linear(8, 8, {.bias = false}));
+    double q = 1;
+    double k = 1;
+    double v = 1;
+    Tensor forward(const Tensor& x) override {
+      const Tensor y = in(x);
+      return scaled_dot_product_attention(y * q, y * k, y * v);
+    }
+  };
+  const auto step = [](Attending& net, double loss) {
+    amp::Recipe r{.name = "test", .quantization = amp::Quantization{}};
+    r.scaling = optim::GradScalerOptions{.init_scale = 1024};
+    const Quantizer quantizer{.format = format("e5m2"), .overflow = Overflow::saturate};
+    r.quantization->attention = {.q = quantizer, .k = quantizer, .v = quantizer, .d_o = quantizer};
+    amp::RecipeRun run(r, net, adamw);
+    const Tensor before = net.in.weight.detach().clone();
+    run.backward(run.forward([&] { return sum(net(random({4, 8}, 1)) * loss); }));
+    const optim::StepResult result = run.update();
+    const bool stood_still = same_bits(net.in.weight.detach(), before);
+    CHECK(stood_still == (run.loss_scale() == 512));
+    return std::pair(result.hidden(), stood_still);
+  };
+  Attending net;
+  CHECK(step(net, 1) == std::pair(std::int64_t{0}, false));
+  CHECK(step(net, 3e38) == std::pair(std::int64_t{1}, true));  // times the scale: dO is Inf
+  for (double Attending::*factor : {&Attending::q, &Attending::k, &Attending::v}) {
+    Attending infinite;
+    infinite.*factor = HUGE_VAL;
+    CHECK(step(infinite, 1) == std::pair(std::int64_t{1}, true));
+  }
+}
+
 TEST_CASE("the loss scale sees an infinite gradient that operands saturate, and one that saturate-finite hands on") {
   for (const bool hands_on : {false, true}) {
     amp::Recipe r = amp::recipe("fp8-current");
