@@ -114,8 +114,8 @@ struct AttentionHistories {
 // True if a field has a delayed scale.
 bool has_delayed_scales(const AttentionPrecision& precision);
 
-// What a call does with delayed scales, and who looks at its gradient. Backward rounds q, k, v and p with the scales that
-// forward had.
+// What a call does with delayed scales, and who looks at its gradient. Backward rounds q, k, v and p with forward's
+// scales.
 struct AttentionScales {
   std::shared_ptr<AttentionHistories> histories = {};  // null: an Error for delayed scales
   QuantizeFor forward = QuantizeFor::first_use;        // of q, k, v, p and o

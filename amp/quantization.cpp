@@ -820,7 +820,7 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
 }
 
 // What a call of attention, which records its gradient itself, does with delayed scales.
-// Looks at q, k and v.
+// Also tells the loss scale of Inf and NaN in q, k and v, and lets backward tell it of those in dO.
 AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& state, const AttentionPrecision& how,
                                     const OpCall& call, bool unrecorded) {
   bool recorded = unrecorded;

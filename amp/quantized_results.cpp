@@ -2,6 +2,7 @@
 
 #include "../core/ops/ops.h"
 #include "../core/ops/parameter_inputs.h"
+#include "../core/support/rounding_draws.h"
 
 namespace gradual::amp {
 namespace {
@@ -42,7 +43,7 @@ ResultScope::ResultScope(const std::optional<Quantization>& q)
       stage_(chain().results, rounding_.get()) {}
 
 QuantizeOptions options_for(const Quantizer& q) {
-  return {.key = is_random(q) ? default_generator().next() : RandomKey()};
+  return {.key = is_random(q) ? rounding_generator().next() : RandomKey()};
 }
 
 }  // namespace gradual::amp

@@ -80,7 +80,7 @@ set(gradual_batch_lines
   "tests/amp: autocast_test schedule_test site_name_test whole_step_test"
   "tests/amp: call_record_test f8_attrs_test outlier_channels_test"
   "tests/amp: oscillation_reset_test unbiased_recipes_test"
-  "tests/amp: quantization_test quantized_training_test quantizer_gradient_test"
+  "tests/amp: quantized_training_test quantizer_gradient_test"
   "tests/lab: conclusions_test edited_results_test folder_test lab_test statistics_test"
   "tests/lab: objective_test paired_test resume_test sample_scores_test study_test"
   "tests/lab: outcome_test search_test tasks_test"

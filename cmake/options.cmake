@@ -106,9 +106,9 @@ function(gradual_options target)
   gradual_harden(${target})
 endfunction()
 
-# gradual_precompile(TARGET HEADER...): precompiles headers of the standard library and {fmt}, and those that are named.
-# Of the project's own only the public one, for sources that include it anyway: when a header changes, each file that
-# reads it precompiled is compiled again. A source still includes what it uses.
+# gradual_precompile(TARGET HEADER...): precompiles these headers. STANDARD stands for those of the standard library and
+# {fmt}, which the target must link. Of the project's own only the public one, for sources that include it anyway: when a
+# header changes, each file that reads it precompiled is compiled again. A source still includes what it uses.
 # gradual_precompile(TARGET REUSE_FROM OTHER) shares those of another target, which has the same definitions.
 # clang's precompiled headers hold times, which a compiler cache does not find again.
 function(gradual_precompile target)
@@ -121,15 +121,16 @@ function(gradual_precompile target)
     target_precompile_headers(${target} REUSE_FROM ${ARGV2})
     return()
   endif()
-  set(headers algorithm array atomic bit chrono cmath cstdint cstring filesystem functional limits map memory mutex
+  set(standard algorithm array atomic bit chrono cmath cstdint cstring filesystem functional limits map memory mutex
       numeric optional set span sstream string string_view tuple type_traits unordered_map utility variant vector)
   # Without optimisation {fmt} switches it on for its own functions. g++ forgets the end of that in a precompiled header,
   # compiles all that follows with -Og, and fails in Eigen.
   string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
   if("${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${type}}" MATCHES "-O[1-9gsf]")
-    list(APPEND headers fmt/format.h)
+    list(APPEND standard fmt/format.h)
   endif()
-  list(APPEND headers ${ARGN})
+  set(headers ${ARGN})
+  list(TRANSFORM headers REPLACE "^STANDARD$" "${standard}")
   list(TRANSFORM headers REPLACE "(.+)" "<\\1>")
   target_precompile_headers(${target} PRIVATE ${headers})
 endfunction()
@@ -145,11 +146,15 @@ function(gradual_program name)
   if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT GRADUAL_SANITIZE)
     return()
   endif()
-  get_property(precompiled_in GLOBAL PROPERTY gradual_public_header)
-  if(precompiled_in)
-    gradual_precompile(${name} REUSE_FROM ${precompiled_in})
-  else()
-    gradual_precompile(${name} gradual/gradual.h)
-    set_property(GLOBAL PROPERTY gradual_public_header ${name})
+  if(NOT TARGET gradual_public_header)
+    set(source ${PROJECT_BINARY_DIR}/public_header.cpp)
+    file(CONFIGURE OUTPUT ${source} CONTENT "// Its target has the precompiled public header.\n")
+    add_library(gradual_public_header OBJECT ${source})
+    gradual_options(gradual_public_header)
+    get_target_property(independent ${name} POSITION_INDEPENDENT_CODE)
+    target_compile_options(gradual_public_header PRIVATE ${cold_options} $<$<BOOL:${independent}>:-fPIE>)
+    target_link_libraries(gradual_public_header PRIVATE gradual)
+    gradual_precompile(gradual_public_header gradual/gradual.h)
   endif()
+  gradual_precompile(${name} REUSE_FROM gradual_public_header)
 endfunction()

@@ -120,6 +120,9 @@ Harm harm_in(const amp::Recipe& format, nn::Module& model, const std::vector<For
   Harm harm(sites.size());
   if (!format.quantization) return harm;
   const GradientSites alone = gradient_sites(format, model, loss);
+  Generator same(default_generator().state());
+  const GeneratorScope draws(same);
+  const RoundingDraws apart(same.state());  // dropout has the same masks in any format
   const std::vector<Tensor> parameters = trained_parameters(model);
   Shadow shadow(model, nullptr, {.attribution = true});
   const ObserverScope observing(shadow);

@@ -319,7 +319,8 @@ void Shadow::quantized(const QuantizerCall& call) {
   row.results = describe(call.to);
   row.to = call.to.dtype();
   row.quantised = true;
-  add_row(std::move(row), call.to, call.to, exact, {}, 0);
+  const Output before = std::exchange(output_, {});
+  add_row(std::move(row), call.to, call.to, exact, {}, before.storage == amp::storage_id(call.from) ? before.node : 0);
 }
 
 ShadowRow Shadow::row_of(const OpCall& call, const Outputs& out, const CallRecord& record) const {
@@ -348,7 +349,12 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
     recorded.loss = given.item();
     recorded.exact_loss = shadow.item();
   }
-  if (shares) recorded_[node] = std::move(recorded);
+  if (shares) {
+    std::vector<Recorded>& of_node = recorded_[node];
+    if (row.source != Source::quantizer) of_node.clear();
+    of_node.push_back(std::move(recorded));
+  }
+  if (shares) output_ = {amp::storage_id(y), node};
   rows_.push_back(std::move(row));
 }
 
@@ -392,7 +398,7 @@ void Shadow::close_frame(const OpCall& call, const Outputs& out, const CallRecor
   add_row(std::move(row), out[0], out[0], exact, parts, frame->node);
 }
 
-void Shadow::share(Recorded& recorded, const Gradient& gradient) {
+void Shadow::share(const Recorded& recorded, const Gradient& gradient) {
   ShadowRow& row = rows_[recorded.row];
   for (std::size_t i = 0; i < recorded.errors.size(); ++i) {
     const double first = inner(recorded.errors[i], gradient.exact) / loss_scale_;
@@ -416,19 +422,19 @@ void Shadow::begin_backward(const Node& root) {
     const bool scales = node->cause->kind == CauseKind::loss_scaling;
     if (!scales && op_info(node->op).kind != OpKind::View) break;
     const auto made = recorded_.find(node->sequence);
-    if (scales && scaled == 0 && made != recorded_.end()) scaled = made->second.exact_loss;
+    if (scales && scaled == 0 && made != recorded_.end()) scaled = made->second.back().exact_loss;
   }
   const auto loss = recorded_.find(node->sequence);
   if (root.of_backward) why_not_ = "it starts from a gradient (create_graph)";
-  else if (loss == recorded_.end() || loss->second.errors[0].numel() != 1)
+  else if (loss == recorded_.end() || loss->second.back().errors[0].numel() != 1)
     why_not_ = "it does not start from a loss of one element";
   if (!why_not_.empty()) return;
-  loss_ = loss->second.loss;
-  exact_loss_ = loss->second.exact_loss;
+  loss_ = loss->second.back().loss;
+  exact_loss_ = loss->second.back().exact_loss;
   loss_scale_ = scaled != 0 && exact_loss_ != 0 ? scaled / exact_loss_ : 1;
-  const Tensor one = ones({}, {.dtype = DType::f64}).expand(loss->second.errors[0].sizes());
+  const Tensor one = ones({}, {.dtype = DType::f64}).expand(loss->second.back().errors[0].sizes());
   if (node != &root && loss_scale_ != 1) return;  // a later event brings the gradient of the loss
-  share(loss->second, {one, one});
+  for (const Recorded& recorded : loss->second) share(recorded, {one, one});
   if (node != &root) recorded_.erase(loss);
 }
 
@@ -452,7 +458,9 @@ void Shadow::gradient(const autograd::GradientEvent& event) {
     sum = sum.exact.defined() ? Gradient{add(sum.exact, g.exact), add(sum.slope, g.slope)} : g;
   }
   const auto made = recorded_.find(edge.node->sequence);
-  if (made != recorded_.end() && made->second.errors[0].sizes() == event.grad.sizes()) share(made->second, g);
+  if (made == recorded_.end()) return;
+  for (const Recorded& recorded : made->second)
+    if (recorded.errors[0].sizes() == event.grad.sizes()) share(recorded, g);
 }
 
 }  // namespace gradual::inspect

@@ -117,6 +117,10 @@ class Shadow final : public Observer, private autograd::GradientObserver {
     double loss = 0;                  // the output
     double exact_loss = 0;            // if it has one element
   };
+  struct Output {
+    std::uint64_t storage = 0;  // its storage_id(); 0: none that is recorded
+    std::uint64_t node = 0;
+  };
 
   struct Gradient {
     Tensor exact, slope;  // of the shadow; of the same ops in f64 on the step's own numbers
@@ -137,7 +141,7 @@ class Shadow final : public Observer, private autograd::GradientObserver {
   void add_parameters(const OpCall& call, const CallRecord& record);
   void begin_backward(const Node& root);
   void gradient(const autograd::GradientEvent& event) override;
-  void share(Recorded& recorded, const Gradient& gradient);
+  void share(const Recorded& recorded, const Gradient& gradient);
 
   ShadowOptions options_;
   FreedStorages freed_;
@@ -151,12 +155,14 @@ class Shadow final : public Observer, private autograd::GradientObserver {
   std::vector<std::unique_ptr<Frame>> frames_;  // running custom ops
   std::map<const void*, Codes> codes_;          // by address
   std::vector<ShadowRow> rows_;
-  std::map<std::uint64_t, Recorded> recorded_;  // by the node that made the output
-  std::map<std::uint64_t, Gradient> slices_;    // sums of the gradients of slices, by node
-  std::uint64_t node_ = 0;                      // of the running call; 0: not recorded
-  std::uint64_t root_ = 0;                      // the node from which backward began; 0: none yet
-  std::string why_not_;                         // why this backward has no attribution; empty: it has one
-  std::size_t first_row_ = 0;                   // of this step
+  // By the node that made the output: of its op, and of the rounding of the op's result (Quantization::result).
+  std::map<std::uint64_t, std::vector<Recorded>> recorded_;
+  std::map<std::uint64_t, Gradient> slices_;  // sums of the gradients of slices, by node
+  std::uint64_t node_ = 0;                    // of the running call; 0: not recorded
+  Output output_;                             // of the op before
+  std::uint64_t root_ = 0;                    // the node from which backward began; 0: none yet
+  std::string why_not_;                       // why this backward has no attribution; empty: it has one
+  std::size_t first_row_ = 0;                 // of this step
   double loss_ = 0;
   double exact_loss_ = 0;
   double loss_scale_ = 1;

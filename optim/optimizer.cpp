@@ -200,11 +200,15 @@ void Optimizer::prepare_state(ParamState& s) {
     }
     t = t.to(p.device(), dtype);  // follows the parameter
   };
-  if (!s.is_low()) s.compensation = Tensor();
+  // A loaded state may have one that this update would add in each step.
   if (s.is_low() && options_.update == LowPrecisionUpdate::kahan) make(s.compensation, p.dtype(), p.sizes());
+  else s.compensation = Tensor();
   DType dtype = options_.state_dtype.value_or(options_.pure_arithmetic ? p.dtype() : DType::f32);
   if (p.dtype() == DType::f64) dtype = DType::f64;
   const std::size_t kept = moments(s).size();
+  // As a run that was saved and loaded here: a state dict has no moments that the rates do not need.
+  for (std::size_t k = kept; k < std::size(s.moments); ++k) s.moments[k] = Tensor();
+  for (std::size_t k = kept; k < std::size(s.codes); ++k) s.codes[k].reset();
   for (std::size_t k = 0; k < kept; ++k) {
     const bool coded = moment_quantizer(options_, s.param, k) != nullptr;
     const CategoryScope here(coded ? Category::workspace : Category::optimizer);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "../autograd/grad_mode.h"
+#include "../core/ops/ops.h"
 #include "../core/support/message_text.h"
 #include "../core/support/scoped.h"
 #include "../core/support/throwf.h"
@@ -97,7 +98,12 @@ void Optimizer::load_param(ParamState& s, const StateDict& from) const {
   for (std::size_t i = 0; i < places.size(); ++i) {
     const auto& [key, t, sizes] = places[i];
     const bool is_master = t == &s.master;
-    if (is_master && !(keeps_masters() && from.contains(key))) continue;
+    if (is_master && !keeps_masters()) continue;
+    if (is_master && !from.contains(key)) {
+      const CategoryScope scope(Category::masters);
+      if (s.is_low()) *t = cast(s.param.detach(), DType::f32);  // nothing of the master of before
+      continue;
+    }
     *t = Tensor();
     if (!from.contains(key)) {
       if (i >= statistics_from && s.steps > 0)

@@ -323,7 +323,7 @@ const FieldRow kFields[] = {
      "arXiv 2505.19115"},
     {"exchange of gradients",
      {"exchange"},
-     R"("base": "fp32", "exchange": "e4m3fn/ring")",
+     R"("base": "fp32", "exchange": "bf16/ring")",
      "dist",
      "exchanges in bf16: the bits of loops over numbers, by ring, tree and gather",
      "arXiv 2310.18313"},

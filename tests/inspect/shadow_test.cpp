@@ -56,7 +56,7 @@ double difference(const Tensor& a, const Tensor& b) {
 TEST_CASE("shadow: a step has the same bits with and without it, whatever the recipe") {
   for (const char* model : {"mlp", "cnn", "gpt"})
     for (const char* recipe : {"fp32", "amp-fp16", "bf16-pure", "fp16-master", "fp8-current", "mxfp4", "mxfp4-centered",
-                               "fp8-smooth", "int4-lsq", "e4m3:stochastic"}) {
+                               "fp8-smooth", "int4-lsq", "e4m3:stochastic", "pure:e8m6"}) {
       CAPTURE(std::string(model));
       CAPTURE(std::string(recipe));
       Setup alone(recipe, model);
@@ -129,7 +129,7 @@ TEST_CASE("shadow: its totals are those of a model trained in f64") {
 
 TEST_CASE("shadow: shares of local errors explain the loss") {
   for (const char* model : {"mlp", "cnn", "gpt"})
-    for (const char* recipe : {"fp32", "amp-bf16", "amp-fp16", "fp8-current"}) {
+    for (const char* recipe : {"fp32", "amp-bf16", "amp-fp16", "fp8-current", "pure:e8m6"}) {
       CAPTURE(std::string(model));
       CAPTURE(std::string(recipe));
       Setup s(recipe, model);

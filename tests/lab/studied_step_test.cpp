@@ -81,16 +81,18 @@ TEST_CASE("diff_step: both sides have the same dropout, also where one rounds at
     return std::make_shared<nn::Sequential>(nn::Flatten(), nn::Linear(64, 32), nn::Dropout(0.5), nn::Linear(32, 32),
                                             nn::Dropout(0.5), nn::Linear(32, 10));
   };
-  amp::Recipe at_random = amp::recipe("mxfp8");
-  at_random.name = "mxfp8-at-random";
-  at_random.quantization->forward_x->rounding.mode = RoundingMode::stochastic;
+  amp::Recipe operands = amp::recipe("mxfp8");
+  operands.quantization->forward_x->rounding.mode = RoundingMode::stochastic;
   const amp::Recipe fp32 = amp::recipe("fp32");
-  const std::string text =
-      lab::diff_step(make_model, data, at_random, fp32, fp32, options).diff().to_string(at_random.name, "fp32");
-  CAPTURE(text);
-  std::smatch found;
-  REQUIRE(std::regex_search(text, found, std::regex(R"(difference ([-+.e0-9]+)[^(]*\(([-+.e0-9]+) of it explained)")));
-  CHECK(std::stod(found[2]) == doctest::Approx(std::stod(found[1])).scale(0).epsilon(0.2));
+  for (const amp::Recipe& at_random : {operands, amp::recipe("pure:e5m6:stochastic")}) {
+    const std::string text =
+        lab::diff_step(make_model, data, at_random, fp32, fp32, options).diff().to_string("at-random", "fp32");
+    CAPTURE(text);
+    std::smatch found;
+    const std::regex numbers(R"(difference ([-+.e0-9]+)[^(]*\(([-+.e0-9]+) of it explained)");
+    REQUIRE(std::regex_search(text, found, numbers));
+    CHECK(std::stod(found[2]) == doctest::Approx(std::stod(found[1])).scale(0).epsilon(0.2));
+  }
 }
 
 TEST_CASE("diff_step: a phase that a measured quantity begins is where the recipe's own training has it") {

@@ -231,3 +231,67 @@ TEST_CASE("a state without momentum leaves none, also where a later rate needs o
   step(plain, q, -1);
   CHECK(same_bits(p, q));
 }
+
+TEST_CASE(
+    "momentum that the rates did not need in between begins anew, in a run that goes on as in one that is loaded") {
+  const Tensor p = leaf({1, 2});
+  const Tensor q = leaf({1, 2});
+  SGD goes_on({p}, {.lr = 0.1, .momentum = 0.9});
+  SGD loaded({q}, {.lr = 0.1, .momentum = 0.9});
+  const auto step = [](Optimizer& optimizer, const Tensor& w, double gradient) {
+    set_gradient(w, {gradient, 1});
+    optimizer.step();
+  };
+  const std::vector<std::pair<SGD*, Tensor>> both = {{&goes_on, p}, {&loaded, q}};
+  for (const auto& [optimizer, w] : both) {
+    step(*optimizer, w, 3);
+    optimizer->param_groups()[0].momentum = 0;
+    step(*optimizer, w, 2);
+  }
+  loaded.load_state_dict(goes_on.state_dict());
+  for (const auto& [optimizer, w] : both) {
+    optimizer->param_groups()[0].momentum = 0.9;
+    step(*optimizer, w, -1);
+  }
+  CHECK(same_bits(p, q));
+}
+
+TEST_CASE("a loaded compensation acts under Kahan's updates alone") {
+  const Values start = numbers(64, 1);
+  const Tensor p = leaf(start, DType::bf16);
+  SGD kahan({p}, {.lr = 1e-3, .precision = {.update = LowPrecisionUpdate::kahan}});
+  set_gradient(p, numbers(64, 2));
+  kahan.step();
+  const StateDict state = kahan.state_dict();
+  REQUIRE(state.contains("params.0.compensation"));
+  for (const LowPrecisionUpdate update :
+       {LowPrecisionUpdate::none, LowPrecisionUpdate::masters, LowPrecisionUpdate::stochastic}) {
+    const auto run = [&](bool with) {
+      const Tensor w = leaf(start, DType::bf16);
+      SGD optimizer({w}, {.lr = 1e-3, .precision = {.update = update}});
+      StateDict given = state;
+      if (!with) given.set("params.0.compensation", zeros({64}, {.dtype = DType::bf16}));
+      optimizer.load_state_dict(given);
+      for (std::uint64_t i = 0; i < 10; ++i) {
+        set_gradient(w, numbers(64, 3 + i));
+        optimizer.step();
+      }
+      return w.detach();
+    };
+    CHECK(same_bits(run(true), run(false)));
+  }
+}
+
+TEST_CASE("a state without masters leaves nothing of the master of before") {
+  for (const bool flat : {false, true}) {
+    CAPTURE(flat);
+    const Tensor p = leaf(numbers(64, 1), DType::bf16);
+    SGD with({p}, {.lr = 1e-5, .precision = {.update = LowPrecisionUpdate::masters, .flat_masters = flat}});
+    set_gradient(p, numbers(64, 2));
+    with.step();  // far below half an ulp: the master has it, the parameter has not
+    const Tensor q = leaf(numbers(64, 1), DType::bf16);
+    SGD without({q}, {.lr = 1e-5, .precision = {.update = LowPrecisionUpdate::none}});
+    with.load_state_dict(without.state_dict());
+    CHECK(same_bits(with.master(p), p.detach().to(DType::f32)));
+  }
+}
