@@ -467,10 +467,10 @@ template <class T> static void add_gains(const Tensor& buffer, const Tensor& bef
 
 // A parameter's gradient from before the step, which may be undefined, and factor * sum.
 template <class T>
-static Tensor added(const Tensor& earlier, const Tensor& parameter, std::vector<T> sum, double factor) {
+static Tensor added(const Tensor& earlier, const Tensor& parameter, const std::vector<T>& sum, double factor) {
   const autograd::GradientSums how = autograd::gradient_sums(parameter);
   const bool wide = is_half(parameter.dtype()) && how == autograd::GradientSums::f32;
-  Tensor fresh = from_data(std::move(sum), parameter.sizes(), {.dtype = dtype_of<T>});
+  Tensor fresh = from_data(sum, parameter.sizes(), {.dtype = dtype_of<T>});
   if (factor != 1) fresh.mul_(factor);
   Tensor gradient = fresh.to(parameter.device(), wide ? DType::f32 : parameter.dtype());
   if (earlier.defined() && how == autograd::GradientSums::stochastic)
@@ -620,7 +620,7 @@ template <class T> struct DataParallel::Step {
         const Tensor earlier = before.gradients()[i];
         const bool has_gradient = sums[last][flags + i] > 0;
         std::vector<T> sum(from, from + p.numel());
-        p.set_grad(has_gradient ? added(earlier, p, std::move(sum), factor.value_or(1)) : earlier);
+        p.set_grad(has_gradient ? added(earlier, p, sum, factor.value_or(1)) : earlier);
         from += p.numel();
       }
     }

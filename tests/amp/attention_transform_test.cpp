@@ -26,7 +26,6 @@
 using namespace gradual;
 using amp::AttentionPrecision;
 using attention_test::all_same;
-using attention_test::Case;
 using attention_test::Matrix;
 using attention_test::matrix_of;
 using attention_test::Row;

@@ -17,10 +17,10 @@
 namespace gradual::test {
 namespace {
 
-Tensor numbers(std::vector<double> values, const Shape& sizes) {
-  return from_data(std::move(values), sizes, {.dtype = DType::f32});
+Tensor numbers(const std::vector<double>& values, const Shape& sizes) {
+  return from_data(values, sizes, {.dtype = DType::f32});
 }
-Tensor classes(std::vector<std::int64_t> values, const Shape& sizes) { return from_data(std::move(values), sizes); }
+Tensor classes(const std::vector<std::int64_t>& values, const Shape& sizes) { return from_data(values, sizes); }
 
 // The test loss, metric and samples that batches of two samples give.
 lab::Result evaluated(const lab::Loss& loss, const lab::Metric& metric, const Tensor& outputs, const Tensor& targets) {
