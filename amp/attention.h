@@ -120,7 +120,7 @@ struct AttentionScales {
   std::shared_ptr<AttentionHistories> histories = {};  // null: an Error for delayed scales
   QuantizeFor forward = QuantizeFor::first_use;        // of q, k, v, p and o
   std::function<QuantizeFor()> backward = {};          // of do, dp and ds, asked in backward; empty: one_use
-  std::function<void(const Tensor& d_o)> look = {};    // told of dO before it is rounded; empty: nobody
+  std::function<void(const Tensor& d_o)> look = {};    // backward calls it with dO before it rounds dO; may be empty
 };
 
 // scaled_dot_product_attention of these inputs (core/ops/ops.h), recorded as one node. q [.., L, E], k [.., S, E],

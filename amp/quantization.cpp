@@ -831,7 +831,9 @@ AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& st
   const std::optional<Quantizer>* const operands[] = {&how.q, &how.k, &how.v};
   for (int i = 0; i < 3; ++i)
     if (keeps_scale(use) && *operands[i]) state->look_at(call[i], **operands[i]);
-  if (how.d_o) scales.look = [state, d_o = *how.d_o](const Tensor& given) { state->look_at(given, d_o); };
+  if (how.d_o) {
+    scales.look = [state, quantizer = *how.d_o](const Tensor& d_o) { state->look_at(d_o, quantizer); };
+  }
   if (!has_delayed_scales(how)) return scales;
   scales.histories = state->attention_histories();
   scales.forward = use;

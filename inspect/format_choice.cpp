@@ -113,6 +113,13 @@ std::vector<Tensor> trained_parameters(nn::Module& model) {
   return trained;
 }
 
+// While it lives, a step draws what the next step of the caller will draw, with the same dropout under any rounding.
+struct SameDraws {
+  Generator own = Generator(default_generator().state());
+  GeneratorScope draws{own};
+  RoundingDraws apart{own.state()};
+};
+
 // The harm of a format by site: the squared error of the gradients, and the share of the error in the loss.
 using Harm = std::vector<std::array<double, 2>>;
 Harm harm_in(const amp::Recipe& format, nn::Module& model, const std::vector<FormatSite>& sites,
@@ -120,9 +127,7 @@ Harm harm_in(const amp::Recipe& format, nn::Module& model, const std::vector<For
   Harm harm(sites.size());
   if (!format.quantization) return harm;
   const GradientSites alone = gradient_sites(format, model, loss);
-  Generator same(default_generator().state());
-  const GeneratorScope draws(same);
-  const RoundingDraws apart(same.state());  // dropout has the same masks in any format
+  const SameDraws same;
   const std::vector<Tensor> parameters = trained_parameters(model);
   Shadow shadow(model, nullptr, {.attribution = true});
   const ObserverScope observing(shadow);
@@ -146,9 +151,7 @@ struct Step {
   double loss = 0;
 };
 Step step_with(const amp::AttentionPrecision& inside, nn::Module& model, const std::function<Tensor()>& loss) {
-  Generator same(default_generator().state());
-  const GeneratorScope draws(same);
-  const RoundingDraws apart(same.state());  // dropout has the same masks with any quantizer
+  const SameDraws same;
   const amp::Recipe recipe{.name = "attention alone", .quantization = amp::Quantization{.attention = inside}};
   const std::vector<Tensor> parameters = trained_parameters(model);
   const Tensor value = [&] {

@@ -353,8 +353,8 @@ void Shadow::add_row(ShadowRow row, const Tensor& y, const Tensor& given, const 
     std::vector<Recorded>& of_node = recorded_[node];
     if (row.source != Source::quantizer) of_node.clear();
     of_node.push_back(std::move(recorded));
+    output_ = {amp::storage_id(y), node};
   }
-  if (shares) output_ = {amp::storage_id(y), node};
   rows_.push_back(std::move(row));
 }
 
@@ -429,10 +429,11 @@ void Shadow::begin_backward(const Node& root) {
   else if (loss == recorded_.end() || loss->second.back().errors[0].numel() != 1)
     why_not_ = "it does not start from a loss of one element";
   if (!why_not_.empty()) return;
-  loss_ = loss->second.back().loss;
-  exact_loss_ = loss->second.back().exact_loss;
+  const Recorded& last = loss->second.back();
+  loss_ = last.loss;
+  exact_loss_ = last.exact_loss;
   loss_scale_ = scaled != 0 && exact_loss_ != 0 ? scaled / exact_loss_ : 1;
-  const Tensor one = ones({}, {.dtype = DType::f64}).expand(loss->second.back().errors[0].sizes());
+  const Tensor one = ones({}, {.dtype = DType::f64}).expand(last.errors[0].sizes());
   if (node != &root && loss_scale_ != 1) return;  // a later event brings the gradient of the loss
   for (const Recorded& recorded : loss->second) share(recorded, {one, one});
   if (node != &root) recorded_.erase(loss);

@@ -192,15 +192,17 @@ TEST_CASE("a state's entry that the optimizer does not keep is an Error that nam
         "steps, master, compensation, exp_avg, exp_avg_sq");
 }
 
+// Of a parameter with two elements.
+static void step(Optimizer& optimizer, const Tensor& w, double gradient) {
+  set_gradient(w, {gradient, 1});
+  optimizer.step();
+}
+
 TEST_CASE("the momentum of a state is loaded into an optimizer that had none") {
   const Tensor p = leaf({1, 2});
   const Tensor q = leaf({1, 2});
   SGD with({p}, {.lr = 0.1, .momentum = 0.9});
   SGD without({q}, {.lr = 0.1});
-  const auto step = [](Optimizer& optimizer, const Tensor& w, double gradient) {
-    set_gradient(w, {gradient, 1});
-    optimizer.step();
-  };
   step(with, p, 3);
   step(without, q, 3);
   without.load_state_dict(with.state_dict());
@@ -215,10 +217,6 @@ TEST_CASE("a state without momentum leaves none, also where a later rate needs o
   const Tensor q = leaf({1, 2});
   SGD loaded({p}, {.lr = 0.1, .momentum = 0.9});
   SGD plain({q}, {.lr = 0.1});
-  const auto step = [](Optimizer& optimizer, const Tensor& w, double gradient) {
-    set_gradient(w, {gradient, 1});
-    optimizer.step();
-  };
   step(loaded, p, 3);
   {
     const NoGrad no_grad;
@@ -238,10 +236,6 @@ TEST_CASE(
   const Tensor q = leaf({1, 2});
   SGD goes_on({p}, {.lr = 0.1, .momentum = 0.9});
   SGD loaded({q}, {.lr = 0.1, .momentum = 0.9});
-  const auto step = [](Optimizer& optimizer, const Tensor& w, double gradient) {
-    set_gradient(w, {gradient, 1});
-    optimizer.step();
-  };
   const std::vector<std::pair<SGD*, Tensor>> both = {{&goes_on, p}, {&loaded, q}};
   for (const auto& [optimizer, w] : both) {
     step(*optimizer, w, 3);
