@@ -75,20 +75,18 @@ void normalize_rows_backward(const OpCall& call, const Parameter<T>& scales, Out
       return kFar ? NormScale<T>::normal(x[i], mean, scale, scale) : (x[i] - mean) * scale;
     };
   };
-  map_rows<T>(rows.count, n, call[0], call[1], out[0], [&](std::int64_t row, const T* dy, const T* x, T* dx) {
-    const auto h = xhat(row, x);
-    const auto g = [&](std::int64_t i) { return weight ? dy[i] * weight[i] : dy[i]; };
-    const T along = blocked_sum<T>(n, [&](std::int64_t i) { return g(i) * h(i); }) / static_cast<T>(n);
-    const T shift = center ? blocked_sum<T>(n, g) / static_cast<T>(n) : T{0};
-    for (std::int64_t i = 0; i < n; ++i) dx[i] = scales[row] * (g(i) - shift - h(i) * along);
-  });
   std::vector<T> gradients(static_cast<std::size_t>(2 * n));  // dw, then db
-  sum_rows<T>(rows.count, n, call[0], call[1], 2 * n, gradients.data(),
-              [&](std::int64_t row, const T* dy, const T* x, T* dw) {
-                const auto h = xhat(row, x);
-                for (std::int64_t i = 0; i < n; ++i) dw[i] += dy[i] * h(i);
-                for (std::int64_t i = 0; i < n; ++i) dw[n + i] += dy[i];
-              });
+  map_and_sum_rows<T>(rows.count, n, call[0], call[1], out[0], 2 * n, gradients.data(),
+                      [&](std::int64_t row, const T* dy, const T* x, T* dx, T* dw) {
+                        const auto h = xhat(row, x);
+                        const auto g = [&](std::int64_t i) { return weight ? dy[i] * weight[i] : dy[i]; };
+                        const T along =
+                            blocked_sum<T>(n, [&](std::int64_t i) { return g(i) * h(i); }) / static_cast<T>(n);
+                        const T shift = center ? blocked_sum<T>(n, g) / static_cast<T>(n) : T{0};
+                        for (std::int64_t i = 0; i < n; ++i) dx[i] = scales[row] * (g(i) - shift - h(i) * along);
+                        for (std::int64_t i = 0; i < n; ++i) dw[i] += dy[i] * h(i);
+                        for (std::int64_t i = 0; i < n; ++i) dw[n + i] += dy[i];
+                      });
   store_parameter(out[1], gradients.data());
   if (center) store_parameter(out[2], gradients.data() + n);
 }

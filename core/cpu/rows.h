@@ -73,27 +73,30 @@ void map_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Te
   map_rows<T>(count, a, length, b, length, y, length, f);
 }
 
-// total[0 .. width) = the sums of the values that f(row, a, b, sums) adds to `sums` for each row. Rows are cut into
-// parts by shape alone, and the sums of the parts are added in order.
+// f(row, a, b, y, sums) writes a row of y and adds values to `sums`; total[0 .. width) becomes the sums of all rows.
+// Rows are cut into parts by shape alone, and the sums of the parts are added in order.
 template <class T, class F>
-void sum_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Tensor& b, std::int64_t width, T* total,
-              const F& f) {
+void map_and_sum_rows(std::int64_t count, std::int64_t length, const Tensor& a, const Tensor& b, Tensor& y,
+                      std::int64_t width, T* total, const F& f) {
   const Tensor dense_a = row_major(a);
   const Tensor dense_b = row_major(b);
   const Dense<T> in_a(dense_a);
   const Dense<T> in_b(dense_b);
+  const Dense<T> write(y);
   const std::int64_t grain = std::max({std::int64_t{1}, kGrain / std::max<std::int64_t>(1, length), (count + 63) / 64});
   const std::int64_t parts = (count + grain - 1) / grain;
   const Scratch partial(static_cast<std::size_t>(parts * width) * sizeof(T) + 1);
-  parallel_for(count, grain, [&](std::int64_t row, std::int64_t end) {
-    const Scratch scratch(static_cast<std::size_t>(2 * length) * sizeof(T) + 1);
+  parallel_counted(count, grain, dtype_of<T>, y.dtype(), [&](std::int64_t row, std::int64_t end, CastCounts* counts) {
+    const Scratch scratch(static_cast<std::size_t>(3 * length) * sizeof(T) + 1);
     T* buffer = scratch.as<T>();
     T* sums = partial.as<T>() + row / grain * width;
     std::fill_n(sums, width, T{0});
     for (; row < end; ++row) {
       const T* x = in_a.load(row * length, length, buffer);
       const T* other = in_b.load(row * length, length, buffer + length);
-      vectorized([=, &f] { f(row, x, other, sums); });
+      T* to = write.target(row * length, buffer + 2 * length);
+      vectorized([=, &f] { f(row, x, other, to, sums); });
+      write.store(to, row * length, length, counts);
     }
   });
   std::fill_n(total, width, T{0});

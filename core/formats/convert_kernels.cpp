@@ -62,6 +62,38 @@ template <Line kLine, bool kStream>
     else _mm512_storeu_si512(to, line);
   }
 }
+// The bf16 codes of 8 floats, each in 32 bits, as NarrowFloat rounds them.
+[[gnu::target("avx2")]] inline __m256i bf16_codes(__m256 value) {
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(kFloatQuietBit));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+// Rounds n floats, a multiple of 16, to codes of 16 bits, and streams them.
+template <Line kLine> [[gnu::target("avx2,f16c")]] void stream_codes(const float* in, void* codes, std::int64_t n) {
+  constexpr int kInOrder = 0xd8;  // a pack takes the halves of its operands by turns
+  for (std::int64_t i = 0; i < n; i += 16) {
+    const __m256 a = _mm256_loadu_ps(in + i);
+    const __m256 b = _mm256_loadu_ps(in + i + 8);
+    __m256i both;
+    if constexpr (kLine == Line::f16)
+      both = _mm256_set_m128i(_mm256_cvtps_ph(b, kNearestEven), _mm256_cvtps_ph(a, kNearestEven));
+    else both = _mm256_permute4x64_epi64(_mm256_packus_epi32(bf16_codes(a), bf16_codes(b)), kInOrder);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(static_cast<char*>(codes) + 2 * i), both);
+  }
+}
+// The floats of n codes of 16 bits, a multiple of 8, streamed.
+template <Line kLine> [[gnu::target("avx2,f16c")]] void stream_numbers(const void* codes, float* out, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; i += 8) {
+    const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const char*>(codes) + 2 * i));
+    __m256 wide;
+    if constexpr (kLine == Line::f16) wide = _mm256_cvtph_ps(narrow);
+    else wide = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
+    _mm256_stream_ps(out + i, wide);
+  }
+}
 [[gnu::target("avx2,f16c")]] void decode_f16c(const Half* codes, float* out, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -93,14 +125,27 @@ void cast_array(const BFloat16* codes, float* out, std::int64_t n) {
   else cast_array<float>(codes, out, n);
 }
 
-bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n) {
-  if (cpu_isa() < CpuIsa::avx512 || !is_half(narrow)) return false;
-  const auto bf16 = has_avx512_bf16() ? encode_lines<Line::bf16_by_instruction, true> : encode_lines<Line::bf16, true>;
-  (narrow == DType::f16 ? encode_lines<Line::f16, true> : bf16)(in, codes, n);
-  return true;
+bool convert_streamed(DType src, const void* in, DType dst, void* out, std::int64_t n) {
+  if (cpu_isa() < CpuIsa::avx2) return false;
+  if (src == DType::f32 && is_half(dst)) {
+    const auto* const numbers = static_cast<const float*>(in);
+    if (cpu_isa() >= CpuIsa::avx512) {
+      const auto bf16 =
+          has_avx512_bf16() ? encode_lines<Line::bf16_by_instruction, true> : encode_lines<Line::bf16, true>;
+      (dst == DType::f16 ? encode_lines<Line::f16, true> : bf16)(numbers, out, n);
+    } else {
+      (dst == DType::f16 ? stream_codes<Line::f16> : stream_codes<Line::bf16>)(numbers, out, n);
+    }
+    return true;
+  }
+  if (dst == DType::f32 && is_half(src)) {
+    (src == DType::f16 ? stream_numbers<Line::f16> : stream_numbers<Line::bf16>)(in, static_cast<float*>(out), n);
+    return true;
+  }
+  return false;
 }
 
 }  // namespace gradual::detail
 #else
-bool gradual::detail::encode_streamed(DType, const float*, void*, std::int64_t) { return false; }
+bool gradual::detail::convert_streamed(DType, const void*, DType, void*, std::int64_t) { return false; }
 #endif

@@ -23,9 +23,9 @@ void cast_array(const float* in, BFloat16* codes, std::int64_t n);
 void cast_array(const BFloat16* codes, float* out, std::int64_t n);
 #endif
 
-// n floats to codes of the dtype `narrow` by stores that bypass the caches. `codes` is aligned to 64 bytes, n is a
-// multiple of 32, and the caller calls cpu::stream_end() (stream.h) afterwards. Returns false, and writes nothing, if
-// this processor has no such stores for the dtype.
-bool encode_streamed(DType narrow, const float* in, void* codes, std::int64_t n);
+// f32 to f16 or bf16, or back, by stores that bypass the caches. `out` is aligned to 64 bytes, and its size is a
+// multiple of 64. The caller calls cpu::stream_end() (streaming_store.h) afterwards. Returns false, and writes nothing,
+// for other dtypes and for processors without AVX2.
+bool convert_streamed(DType src, const void* in, DType dst, void* out, std::int64_t n);
 
 }  // namespace gradual::detail

@@ -12,16 +12,21 @@
 namespace gradual::detail {
 namespace {
 
-using Words [[gnu::vector_size(64)]] = std::uint32_t;
-using Fields [[gnu::vector_size(64)]] = std::uint64_t;
-constexpr std::int64_t kWords = sizeof(Words) / sizeof(std::uint32_t);
-constexpr std::int64_t kFields = sizeof(Fields) / sizeof(std::uint64_t);
-
 constexpr std::int64_t kCountedTogether = 4096;  // a sum of bytes, below, holds at most 128 ones
-constexpr int kVectors = 2;                      // so that sums do not wait for each other
-constexpr std::int64_t kStep = kVectors * kWords;
-constexpr std::int64_t kSlots = 16;     // of four bits in a field; the last one counts all other bins
-constexpr std::int64_t kFullSlot = 15;  // ones that a slot holds
+constexpr std::int64_t kStep = 32;               // numbers that are counted by several vectors at a time
+constexpr std::int64_t kSlots = 16;              // of four bits in a field; the last one counts all other bins
+constexpr std::int64_t kFullSlot = 15;           // ones that a slot holds
+
+struct Avx512 {
+  using Words [[gnu::vector_size(64)]] = std::uint32_t;
+  using SignedWords [[gnu::vector_size(64)]] = std::int32_t;
+  using Fields [[gnu::vector_size(64)]] = std::uint64_t;
+};
+struct Avx2 {
+  using Words [[gnu::vector_size(32)]] = std::uint32_t;
+  using SignedWords [[gnu::vector_size(32)]] = std::int32_t;
+  using Fields [[gnu::vector_size(32)]] = std::uint64_t;
+};
 
 // The bins of numbers. Up to a multiple of kStep, numbers of no bin follow.
 struct Bins {
@@ -60,12 +65,21 @@ template <class T> void take_bins(const T* in, std::int64_t n, Bins& to) {
 
 // counts[i]: how many of n numbers, a multiple of kStep, are of bin `highest` - i; the last one: how many are of
 // others. A number adds a one to a field of 64 bits, shifted to its slot; full slots are added up as bytes.
+template <class Vectors>
 [[gnu::always_inline]] inline void count_slots(const std::uint32_t* bins, std::int64_t n, std::uint32_t highest,
                                                std::uint64_t* counts) {
   constexpr std::uint64_t kNibbles = 0x0f0f0f0f0f0f0f0f;
-  constexpr std::uint64_t kBytes = 0x00ff00ff00ff00ff;
+  constexpr std::uint64_t kEvenBytes = 0x00ff00ff00ff00ff;
+  using Words = typename Vectors::Words;
+  using SignedWords = typename Vectors::SignedWords;
+  using Fields = typename Vectors::Fields;
+  constexpr std::int64_t kWords = sizeof(Words) / sizeof(std::uint32_t);
+  constexpr std::int64_t kFields = sizeof(Fields) / sizeof(std::uint64_t);
+  constexpr int kVectors = kStep / kWords;
   constexpr int kSums = 2 * kVectors;
-  constexpr std::uint32_t kLast = kSlots - 1;
+  // AVX2 compares signed numbers alone: with this bit they have the order of unsigned ones.
+  constexpr std::uint32_t kSign = 0x80000000;
+  constexpr std::uint32_t kLast = kSign + kSlots - 1;
   const Fields one = Fields{} + 1;
   Fields even[kSums] = {};
   Fields odd[kSums] = {};
@@ -76,8 +90,9 @@ template <class T> void take_bins(const T* in, std::int64_t n, Bins& to) {
       for (int k = 0; k < kVectors; ++k) {
         Words bin;
         std::memcpy(&bin, bins + i + k * kWords, sizeof bin);
-        const Words below = highest - bin;
-        const Words shift = (below < kLast ? below : Words{} + kLast) * 4;
+        const Words below = kSign + highest - bin;
+        const auto near = reinterpret_cast<SignedWords>(below) < static_cast<std::int32_t>(kLast);
+        const Words shift = (near ? below : Words{} + kLast) * 4;
         Fields pair;
         std::memcpy(&pair, &shift, sizeof pair);
         sums[2 * k] += one << (pair & 0xff);
@@ -91,10 +106,10 @@ template <class T> void take_bins(const T* in, std::int64_t n, Bins& to) {
   }
   Fields parts[4] = {};  // of slots 0, 4, 8, 12; 1, 5, ..; each in 16 bits
   for (int k = 0; k < kSums; ++k) {
-    parts[0] += even[k] & kBytes;
-    parts[1] += odd[k] & kBytes;
-    parts[2] += even[k] >> 8 & kBytes;
-    parts[3] += odd[k] >> 8 & kBytes;
+    parts[0] += even[k] & kEvenBytes;
+    parts[1] += odd[k] & kEvenBytes;
+    parts[2] += even[k] >> 8 & kEvenBytes;
+    parts[3] += odd[k] >> 8 & kEvenBytes;
   }
   for (int part = 0; part < 4; ++part) {
     std::uint64_t sum = 0;
@@ -113,9 +128,12 @@ template <class T> void add_exponents(const T* in, std::int64_t n, ExponentHisto
     std::int64_t rest = count - found.zeros;
     for (std::int64_t highest = found.highest; rest > 0; highest -= kSlots - 1) {
       std::uint64_t counts[kSlots];
-      vectorized([from = found.bins, all, top = static_cast<std::uint32_t>(highest), to = &counts[0]] {
-        count_slots(from, all, top, to);
-      });
+      const auto count_by = [from = found.bins, all, top = static_cast<std::uint32_t>(highest),
+                             to = &counts[0]](auto vectors) {
+        vectorized([=] { count_slots<decltype(vectors)>(from, all, top, to); });
+      };
+      if (cpu_isa() >= CpuIsa::avx512) count_by(Avx512());
+      else count_by(Avx2());
       if (highest < kSlots - 1) counts[highest] -= static_cast<std::uint64_t>(found.zeros);
       for (std::int64_t slot = 0; slot < kSlots - 1 && slot <= highest; ++slot) {
         total.bins[static_cast<std::size_t>(highest - slot)] += counts[slot];

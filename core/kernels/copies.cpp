@@ -65,7 +65,8 @@ bool copy_transposed(const Loop& loop) {
   return true;
 }
 
-// copy_elements of row-major tensors that exceed the caches: converts a block in the L1 cache and streams it to memory.
+// copy_elements of row-major tensors that exceed the caches: streams the results to memory. Where no loop streams what
+// it converts, the results go through a block in the L1 cache.
 bool copy_streamed(const Tensor& out, const Tensor& x) {
   const auto from = static_cast<std::int64_t>(size_of(x.dtype()));
   const auto to = static_cast<std::int64_t>(size_of(out.dtype()));
@@ -75,11 +76,16 @@ bool copy_streamed(const Tensor& out, const Tensor& x) {
   const auto* in = static_cast<const char*>(x.raw());
   auto* const y = static_cast<char*>(out.raw());
   parallel_counted(out.numel(), kGrain, x.dtype(), out.dtype(), [&](auto at, auto end, CastCounts* counts) {
+    const char* const source = in + at * from;
+    char* const target = y + at * to;
+    if (x.dtype() == out.dtype()) {
+      stream(source, target, static_cast<std::size_t>((end - at) * to));
+      at = end;
+    } else if (!counts && detail::convert_streamed(x.dtype(), source, out.dtype(), target, end - at)) {
+      at = end;
+    }
     alignas(64) std::uint64_t block[kBlock];
-    const bool direct =
-        x.dtype() == DType::f32 && !counts &&
-        detail::encode_streamed(out.dtype(), reinterpret_cast<const float*>(in) + at, y + at * to, end - at);
-    for (std::int64_t n = 0; at < end && !direct; at += n) {
+    for (std::int64_t n = 0; at < end; at += n) {
       n = std::min(kBlock, end - at);
       convert(x.dtype(), in + at * from, out.dtype(), block, n, counts);
       stream(block, y + at * to, static_cast<std::size_t>(n * to));

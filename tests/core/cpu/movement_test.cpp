@@ -10,6 +10,7 @@
 #include "gradual/core/support/error.h"
 #include "support/tensors.h"
 
+#include "../../support/cpu_isas.h"
 #include "../../support/gradients.h"
 
 using namespace gradual;
@@ -226,14 +227,24 @@ TEST_CASE("a cast beyond the caches gives what the casts of its parts give") {
   const Tensor x = empty({n});             // floats of all kinds: NaN, Inf and subnormal ones, too
   for (std::int64_t i = 0; i < n; ++i)
     x.data<float>()[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i) * 477218589u);
-  for (const DType to : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
-    CAPTURE(to_string(to));
-    const Tensor whole = to == DType::f32 ? clone(x) : x.to(to);
+  const auto check = [&](const Tensor& from, DType to) {
+    const Tensor whole = to == from.dtype() ? clone(from) : from.to(to);
     bool same = true;
     for (std::int64_t i = 0; i < n; i += n / 16) {
-      const Tensor part = clone(x.narrow(0, i, n / 16)).to(to);
+      const Tensor part = clone(from.narrow(0, i, n / 16)).to(to);
       same = same && std::memcmp(part.raw(), whole.narrow(0, i, n / 16).raw(), part.nbytes()) == 0;
     }
     CHECK(same);
-  }
+  };
+  reference::for_each_isa([&](CpuIsa isa) {
+    CAPTURE(to_string(isa));
+    for (const DType narrow : {DType::f16, DType::bf16}) {
+      CAPTURE(to_string(narrow));
+      check(x, narrow);
+      check(x.to(narrow), DType::f32);
+      check(x.to(narrow), narrow);
+    }
+    check(x, DType::f32);
+    check(x, DType::f64);
+  });
 }
