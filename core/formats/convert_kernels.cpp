@@ -73,7 +73,7 @@ template <Line kLine, bool kStream>
 }
 // Rounds n floats, a multiple of 16, to codes of 16 bits, and streams them.
 template <Line kLine> [[gnu::target("avx2,f16c")]] void stream_codes(const float* in, void* codes, std::int64_t n) {
-  constexpr int kInOrder = 0xd8;  // a pack takes the halves of its operands by turns
+  constexpr int kInOrder = 0xd8;  // a pack works within halves: a, b, a, b
   for (std::int64_t i = 0; i < n; i += 16) {
     const __m256 a = _mm256_loadu_ps(in + i);
     const __m256 b = _mm256_loadu_ps(in + i + 8);

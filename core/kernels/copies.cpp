@@ -65,8 +65,8 @@ bool copy_transposed(const Loop& loop) {
   return true;
 }
 
-// copy_elements of row-major tensors that exceed the caches: streams the results to memory. Where no loop streams what
-// it converts, the results go through a block in the L1 cache.
+// copy_elements of row-major tensors that exceed the caches: streams the results to memory. Conversions that
+// convert_streamed() does not do, and those that are counted, go through a block in the L1 cache.
 bool copy_streamed(const Tensor& out, const Tensor& x) {
   const auto from = static_cast<std::int64_t>(size_of(x.dtype()));
   const auto to = static_cast<std::int64_t>(size_of(out.dtype()));

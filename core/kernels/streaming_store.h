@@ -21,7 +21,7 @@ inline void stream(const void* from, void* to, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 16)
     _mm_stream_si128(reinterpret_cast<__m128i*>(out + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i)));
 #else
-  std::memcpy(out, in, bytes);
+  std::memmove(out, in, bytes);
 #endif
 }
 inline void stream_end() {
