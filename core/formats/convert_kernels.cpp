@@ -84,23 +84,22 @@ template <Line kLine> [[gnu::target("avx2,f16c")]] void stream_codes(const float
     _mm256_stream_si256(reinterpret_cast<__m256i*>(static_cast<char*>(codes) + 2 * i), both);
   }
 }
-// The floats of n codes of 16 bits, a multiple of 8, streamed.
-template <Line kLine> [[gnu::target("avx2,f16c")]] void stream_numbers(const void* codes, float* out, std::int64_t n) {
+// The floats of n codes of 16 bits, a multiple of 8.
+template <Line kLine, bool kStream>
+[[gnu::target("avx2,f16c")]] void decode_lines(const void* codes, float* out, std::int64_t n) {
   for (std::int64_t i = 0; i < n; i += 8) {
     const __m128i narrow = _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const char*>(codes) + 2 * i));
     __m256 wide;
     if constexpr (kLine == Line::f16) wide = _mm256_cvtph_ps(narrow);
     else wide = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16));
-    _mm256_stream_ps(out + i, wide);
+    if constexpr (kStream) _mm256_stream_ps(out + i, wide);
+    else _mm256_storeu_ps(out + i, wide);
   }
 }
-[[gnu::target("avx2,f16c")]] void decode_f16c(const Half* codes, float* out, std::int64_t n) {
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i));
-    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(half));
-  }
-  for (; i < n; ++i) out[i] = static_cast<float>(codes[i]);
+void decode_f16c(const Half* codes, float* out, std::int64_t n) {
+  const std::int64_t lines = n / 8 * 8;
+  decode_lines<Line::f16, false>(codes, out, lines);
+  for (std::int64_t i = lines; i < n; ++i) out[i] = static_cast<float>(codes[i]);
 }
 
 }  // namespace
@@ -139,7 +138,8 @@ bool convert_streamed(DType src, const void* in, DType dst, void* out, std::int6
     return true;
   }
   if (dst == DType::f32 && is_half(src)) {
-    (src == DType::f16 ? stream_numbers<Line::f16> : stream_numbers<Line::bf16>)(in, static_cast<float*>(out), n);
+    (src == DType::f16 ? decode_lines<Line::f16, true> : decode_lines<Line::bf16, true>)(in, static_cast<float*>(out),
+                                                                                         n);
     return true;
   }
   return false;

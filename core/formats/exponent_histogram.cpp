@@ -17,6 +17,7 @@ constexpr std::int64_t kStep = 32;               // numbers that are counted by 
 constexpr std::int64_t kSlots = 16;              // of four bits in a field; the last one counts all other bins
 constexpr std::int64_t kFullSlot = 15;           // ones that a slot holds
 
+// The vectors of an instruction set. g++ 12 compares longer ones number by number.
 struct Avx512 {
   using Words [[gnu::vector_size(64)]] = std::uint32_t;
   using SignedWords [[gnu::vector_size(64)]] = std::int32_t;

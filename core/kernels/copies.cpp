@@ -80,15 +80,13 @@ bool copy_streamed(const Tensor& out, const Tensor& x) {
     char* const target = y + at * to;
     if (x.dtype() == out.dtype()) {
       stream(source, target, static_cast<std::size_t>((end - at) * to));
-      at = end;
-    } else if (!counts && detail::convert_streamed(x.dtype(), source, out.dtype(), target, end - at)) {
-      at = end;
-    }
-    alignas(64) std::uint64_t block[kBlock];
-    for (std::int64_t n = 0; at < end; at += n) {
-      n = std::min(kBlock, end - at);
-      convert(x.dtype(), in + at * from, out.dtype(), block, n, counts);
-      stream(block, y + at * to, static_cast<std::size_t>(n * to));
+    } else if (counts || !detail::convert_streamed(x.dtype(), source, out.dtype(), target, end - at)) {
+      alignas(64) std::uint64_t block[kBlock];
+      for (std::int64_t n = 0; at < end; at += n) {
+        n = std::min(kBlock, end - at);
+        convert(x.dtype(), in + at * from, out.dtype(), block, n, counts);
+        stream(block, y + at * to, static_cast<std::size_t>(n * to));
+      }
     }
     stream_end();
   });
