@@ -22,7 +22,7 @@ if(MODE STREQUAL "configured")
     set(generator -G ${GENERATOR})
   endif()
   run(${CMAKE_COMMAND} -E env --unset=CMAKE_GENERATOR --unset=CMAKE_BUILD_TYPE ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}
-      -B ${WORK} ${generator} -DCMAKE_CXX_COMPILER=${CXX} -DGRADUAL_SOURCE=${GRADUAL_SOURCE}
+      -B ${WORK} ${generator} -DCMAKE_CXX_COMPILER=${CXX} -DGRADUAL_SOURCE=${GRADUAL_SOURCE} -DGRADUAL_BINARY=${WORK}/gradual
       -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
   file(STRINGS ${WORK}/compile_commands.json sources REGEX "\"command\": .*gradual[.]dir/.*[.]cpp")
   if(NOT sources)
@@ -35,8 +35,7 @@ if(MODE STREQUAL "configured")
   endif()
   return()
 endif()
-set(arguments -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
-              -DCMAKE_BUILD_TYPE=${BUILD_TYPE})
+set(arguments -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${BUILD_TYPE})
 if(MODE STREQUAL "installed")
   file(REMOVE_RECURSE ${WORK})
   run(${CMAKE_COMMAND} --install ${GRADUAL_BUILD} --prefix ${WORK}/prefix --component gradual)
@@ -53,10 +52,19 @@ if(MODE STREQUAL "installed")
   endforeach()
   list(APPEND arguments -DCMAKE_PREFIX_PATH=${WORK}/prefix -DNEEDS_LAB=${LAB})
 else()
-  # the flags of the build tree that the tests came from, so that a compiler cache has most of it
-  list(APPEND arguments -DGRADUAL_SOURCE=${GRADUAL_SOURCE} -DGRADUAL_NATIVE=${NATIVE} -DGRADUAL_CCACHE=ON)
+  # The flags of the build tree that the tests came from, and the library's own build tree next to that one: a compiler
+  # cache then has every object. The compilers of make start in the library's build tree, as those of a build of the
+  # library alone do. Those of Ninja start at the top, where the path of a precompiled header is another: the cache
+  # misses all that reads one.
+  find_program(MAKE make)
+  if(MAKE)
+    set(GENERATOR "Unix Makefiles")
+  endif()
+  file(REMOVE_RECURSE ${WORK} ${WORK}-library)
+  list(APPEND arguments -DGRADUAL_SOURCE=${GRADUAL_SOURCE} -DGRADUAL_BINARY=${WORK}-library -DGRADUAL_NATIVE=${NATIVE}
+       -DGRADUAL_CCACHE=ON)
 endif()
-run(${CMAKE_COMMAND} ${arguments})
+run(${CMAKE_COMMAND} -G ${GENERATOR} ${arguments})
 run(${CMAKE_COMMAND} --build ${WORK} --parallel 2)
 run(${WORK}/consumer)
 if(EXISTS ${WORK}/consumer_lab)
