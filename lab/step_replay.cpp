@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -143,8 +144,7 @@ bool rounds_to_tf32(const RecordedOp& op) {
 
 Tensor rounded_to_tf32(const Tensor& t) {
   const Tensor f32 = cast(t, DType::f32).contiguous().clone();
-  for (std::int64_t i = 0; i < f32.numel(); ++i) {
-    float& x = f32.data<float>()[i];
+  for (float& x : std::span(f32.data<float>(), static_cast<std::size_t>(f32.numel()))) {
     std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
     constexpr std::uint32_t kExponent = 0x7f800000;
     if ((bits & kExponent) == kExponent) continue;

@@ -111,7 +111,7 @@ void check_recorded(const amp::Recipe& recipe, bool images, int bad = -1) {
 
 }  // namespace
 
-TEST_CASE("steps of quantised recipes are recorded and replayed with their bits") {
+TEST_CASE("steps of quantised recipes are recorded and replayed with their bits" * doctest::test_suite("slow")) {
   if (!have_gpu()) return;
   for (const char* name : kRecipesForGpu)
     if (const amp::Recipe recipe = amp::recipe(name); recipe.quantization) check_recorded(recipe, false);
@@ -184,7 +184,8 @@ TEST_CASE("fast f8 multiplies codes, their scales in the product, in all three p
       }
 }
 
-TEST_CASE("moments that are codes wait for no verdict: a step with an overflow leaves them as they are") {
+TEST_CASE("moments that are codes wait for no verdict: a step with an overflow leaves them as they are" *
+          doctest::test_suite("slow")) {
   if (!have_gpu()) return;
   amp::Recipe recipe = amp::recipe("msamp-o2");
   recipe.name = "scaled";

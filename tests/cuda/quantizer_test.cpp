@@ -142,7 +142,7 @@ void check_same(const Tensor& x, const Quantizer& q, int axis, bool scaled_expon
   CHECK(same_history);
 }
 
-TEST_CASE("quantizers have the bits and counts of the CPU") {
+TEST_CASE("quantizers have the bits and counts of the CPU" * doctest::test_suite("slow")) {
   if (!test::have_gpu()) return;
   for (const Quantizer& q : quantizers()) {
     check_same(spread({12, 96}, DType::f32), q, -1, false);
@@ -217,7 +217,7 @@ TEST_CASE("a graph records every kind of quantizer") {
   }
 }
 
-TEST_CASE("a large tensor") {
+TEST_CASE("a large tensor" * doctest::test_suite("slow")) {
   if (!test::have_gpu()) return;
   const Tensor x = spread({100, 1000}, DType::f32);
   for (const Scaling& s : std::initializer_list<Scaling>{TensorScale{}, PowerBlocks{}})
