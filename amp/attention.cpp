@@ -153,12 +153,9 @@ class BlockAttention final : public Function {
   }
 
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
-    const StageScope exact(chain().results, nullptr);  // the op's own result is rounded
-    const StageScope amp(chain().amp, nullptr);
-    const std::vector<Tensor> y = by_both(
-        kernel_suits(precision_, inputs, use_in_forward(), false), [&] { return forward_of_kernel(inputs); },
-        [&] { return forward_of_reference(inputs); });
+    const std::vector<Tensor> y = output(inputs);
     if (scales_.histories) used_ = ForwardScales(precision_, *scales_.histories, inputs[0].device());
+    look();
     save_for_backward({inputs[0], inputs[1], inputs[2], inputs[3], y[0], y[1]});
     return {y[0].to(common_dtype(inputs))};
   }
@@ -170,18 +167,8 @@ class BlockAttention final : public Function {
                   ": attention in blocks has no second derivative; call backward without create_graph, or use a recipe "
                   "without quantization.attention");
     if (!grads[0].defined()) return std::vector<Tensor>(4);
-    if (scales_.look) scales_.look(grads[0]);
-    const StageScope exact(chain().results, nullptr);
-    const StageScope amp(chain().amp, nullptr);
-    const Scoped running(attention_in_backward(), &replaced_);
-    const std::vector<Tensor> inputs(kept.begin(), kept.begin() + 4);
-    const auto gradients = [&] {
-      return by_both(
-          kernel_suits(precision_, inputs, use_in_backward(), needs_input_grad(3)),
-          [&] { return backward_of_kernel(inputs, grads[0]); },
-          [&] { return backward_of_reference(inputs, grads[0]); });
-    };
-    std::vector<Tensor> all = scales_.histories ? used_.within(precision_, *scales_.histories, gradients) : gradients();
+    std::vector<Tensor> all = gradients({kept.begin(), kept.begin() + 4}, grads[0]);
+    look();
     all.resize(4);
     return all;
   }
@@ -191,14 +178,52 @@ class BlockAttention final : public Function {
   const AttentionAttrs& attributes() const { return attrs_; }
 
  private:
-  AttentionUse use_in_forward() const { return {scales_.histories.get(), scales_.forward, QuantizeFor::evaluation}; }
+  AttentionUse use_in_forward() const {
+    return {scales_.histories.get(), scales_.forward, QuantizeFor::evaluation, looked_at(false)};
+  }
   AttentionUse use_in_backward() const {
     return {scales_.histories.get(), QuantizeFor::later_use,
-            scales_.backward ? scales_.backward() : QuantizeFor::one_use};
+            scales_.backward ? scales_.backward() : QuantizeFor::one_use, looked_at(true)};
+  }
+
+  // Of the fields that are looked at, forward's or backward's.
+  AttentionFlags looked_at(bool backward) const {
+    AttentionFlags all = scales_.looked_at;
+    for (const AttentionField& field : kAttentionFields)
+      if (field.of_backward != backward) all[number_of(field)] = false;
+    return all;
+  }
+
+  // Hands on what the pass has found. Where kernel and reference ran, both found the same.
+  void look() {
+    for (const AttentionField& field : kAttentionFields)
+      if (const Tensor largest = std::exchange(largest_[number_of(field)], Tensor()); largest.defined())
+        scales_.look(field, largest);
   }
 
   // [the rounded output, the rounded logsumexp], both in the compute type.
-  std::vector<Tensor> forward_of_reference(const std::vector<Tensor>& inputs) const {
+  std::vector<Tensor> output(const std::vector<Tensor>& inputs) {
+    const StageScope exact(chain().results, nullptr);  // the op's own result is rounded
+    const StageScope amp(chain().amp, nullptr);
+    return by_both(
+        kernel_suits(precision_, inputs, use_in_forward(), false), [&] { return forward_of_kernel(inputs); },
+        [&] { return forward_of_reference(inputs); });
+  }
+
+  // [dq, dk, dv], and the mask's gradient if it is needed.
+  std::vector<Tensor> gradients(const std::vector<Tensor>& inputs, const Tensor& grad) {
+    const StageScope exact(chain().results, nullptr);
+    const StageScope amp(chain().amp, nullptr);
+    const Scoped running(attention_in_backward(), &replaced_);
+    const auto computed = [&] {
+      return by_both(
+          kernel_suits(precision_, inputs, use_in_backward(), needs_input_grad(3)),
+          [&] { return backward_of_kernel(inputs, grad); }, [&] { return backward_of_reference(inputs, grad); });
+    };
+    return scales_.histories ? used_.within(precision_, *scales_.histories, computed) : computed();
+  }
+
+  std::vector<Tensor> forward_of_reference(const std::vector<Tensor>& inputs) {
     Blocks b(precision_, attrs_, inputs, {key_, 0}, use_in_forward());
     Tensor m;
     Tensor l;
@@ -227,14 +252,16 @@ class BlockAttention final : public Function {
     return rounded(b, {div(o, divisor), where(blind, 0, add(finite(m), log(divisor)))});
   }
 
-  std::vector<Tensor> forward_of_kernel(const std::vector<Tensor>& inputs) const {
+  std::vector<Tensor> forward_of_kernel(const std::vector<Tensor>& inputs) {
     AttentionSteps steps(precision_, attrs_, inputs, {key_, 0}, use_in_forward(), false);
     return rounded(steps, forward_by_kernel(steps));
   }
 
-  static std::vector<Tensor> rounded(AttentionSteps& steps, const AttentionForward& y) {
+  std::vector<Tensor> rounded(AttentionSteps& steps, const AttentionForward& y) {
     const Tensor logsumexp = steps.round(&AttentionPrecision::softmax, y.logsumexp, -1);
-    return {steps.round(&AttentionPrecision::o, y.o, -1), logsumexp};
+    const Tensor o = steps.round(&AttentionPrecision::o, y.o, -1);
+    largest_ = steps.largest();
+    return {o, logsumexp};
   }
 
   // dO and q as backward's products read them.
@@ -250,8 +277,7 @@ class BlockAttention final : public Function {
     return all;
   }
 
-  // [dq, dk, dv], and the mask's gradient if it is needed.
-  std::vector<Tensor> backward_of_reference(const std::vector<Tensor>& inputs, const Tensor& grad) const {
+  std::vector<Tensor> backward_of_reference(const std::vector<Tensor>& inputs, const Tensor& grad) {
     Blocks b(precision_, attrs_, inputs, {key_, kBackwardDraws}, use_in_backward());
     const AttentionBackward given = operands(b, grad);
     Tensor dq;
@@ -277,12 +303,15 @@ class BlockAttention final : public Function {
     }
     std::vector<Tensor> all{dq, cat(dk, -2), cat(dv, -2)};
     if (!dmask.empty()) all.push_back(gradient_of_mask(dmask, inputs[3]));
+    largest_ = b.largest();
     return all;
   }
 
-  std::vector<Tensor> backward_of_kernel(const std::vector<Tensor>& inputs, const Tensor& grad) const {
+  std::vector<Tensor> backward_of_kernel(const std::vector<Tensor>& inputs, const Tensor& grad) {
     AttentionSteps steps(precision_, attrs_, inputs, {key_, kBackwardDraws}, use_in_backward(), false);
-    return backward_by_kernel(steps, operands(steps, grad));
+    std::vector<Tensor> gradients = backward_by_kernel(steps, operands(steps, grad));
+    largest_ = steps.largest();
+    return gradients;
   }
 
   // Of an added mask, whose last dim may be 1.
@@ -294,6 +323,7 @@ class BlockAttention final : public Function {
   AttentionAttrs attrs_;
   AttentionScales scales_;
   ForwardScales used_;
+  AttentionAmaxes largest_ = {};  // of the pass that has just run
   RandomKey key_ = {};
   Replaced replaced_{OpId::scaled_dot_product_attention};
 };

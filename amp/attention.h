@@ -114,13 +114,19 @@ struct AttentionHistories {
 // True if a field has a delayed scale.
 bool has_delayed_scales(const AttentionPrecision& precision);
 
-// What a call does with delayed scales, and who looks at its gradient. Backward rounds q, k, v and p with forward's
-// scales.
+// A flag for each of kAttentionFields.
+using AttentionFlags = std::array<bool, std::size(kAttentionFields)>;
+
+// What a call does with delayed scales, and who looks at the numbers that it rounds. Backward rounds q, k, v and p with
+// forward's scales.
 struct AttentionScales {
   std::shared_ptr<AttentionHistories> histories = {};  // null: an Error for delayed scales
   QuantizeFor forward = QuantizeFor::first_use;        // of q, k, v, p and o
   std::function<QuantizeFor()> backward = {};          // of do, dp and ds, asked in backward; empty: one_use
-  std::function<void(const Tensor& d_o)> look = {};    // backward calls it with dO before it rounds dO; may be empty
+  // Each pass calls look(field, largest) for its fields that are looked at (backward's are do, dp and ds). `largest`
+  // [1] is the largest magnitude of all numbers that the pass rounds with the field, before that; NaN if one is.
+  AttentionFlags looked_at = {};
+  std::function<void(const AttentionField& field, const Tensor& largest)> look = {};
 };
 
 // scaled_dot_product_attention of these inputs (core/ops/ops.h), recorded as one node. q [.., L, E], k [.., S, E],

@@ -46,18 +46,20 @@ Quantizer with_scale(Quantizer quantizer, float scale) {
   return quantizer;
 }
 
-// The rounding of numbers with a delayed scale; it collects their amax in `amax`.
-cpu::RowRounding delayed_rows(AttentionSteps& steps, AttentionQuantizer which, std::int64_t length, RandomKey key,
-                              AmaxOfCall* amax) {
-  const Quantizer& quantizer = *(steps.precision.*which);
+// The quantizer of a field with a delayed scale, for this use.
+Quantizer scaled(AttentionSteps& steps, AttentionQuantizer which) {
   AmaxHistory& history = steps.use.histories->of(which);
-  const RowQuantizer rows(with_scale(quantizer, take_scale(history, steps.use_of(field_of(which)))), length, key);
+  return with_scale(*(steps.precision.*which), take_scale(history, steps.use_of(field_of(which))));
+}
+
+// `amax` takes in the numbers before they are rounded; null: nobody needs it.
+cpu::RowRounding rounding(const RowQuantizer& rows, AmaxOfCall* amax, bool each_alone) {
   return {.round =
               [rows, amax](float* values, std::int64_t n, std::int64_t first) {
                 if (amax) amax->add(values, n);
                 rows.round(values, n, first);
               },
-          .each_alone = !is_random(quantizer)};
+          .each_alone = each_alone};
 }
 
 cpu::RowRounding rows_of(AttentionSteps& steps, AttentionQuantizer which, std::int64_t length) {
@@ -65,10 +67,10 @@ cpu::RowRounding rows_of(AttentionSteps& steps, AttentionQuantizer which, std::i
   if (!quantizer) return {};
   const bool random = is_random(*quantizer);
   const RandomKey key = random ? steps.draws.next() : RandomKey();
-  if (delayed(quantizer)) return delayed_rows(steps, which, length, key, steps.amax_of(which));
-  const RowQuantizer rows(*quantizer, length, key);
-  return {.round = [rows](float* values, std::int64_t n, std::int64_t first) { rows.round(values, n, first); },
-          .each_alone = !random && per_tensor(quantizer->scaling)};
+  AmaxOfCall* const amax = steps.amax_of(which);
+  const bool each_alone = !random && per_tensor(quantizer->scaling);
+  const Quantizer used = delayed(quantizer) ? scaled(steps, which) : *quantizer;
+  return rounding(RowQuantizer(used, length, key), amax, each_alone);
 }
 
 Accumulator sums_of(AttentionSteps& steps, const std::optional<Accumulator>& named) {

@@ -40,9 +40,9 @@ const AttentionField& field_of(AttentionQuantizer quantizer) {
   return *std::ranges::find(kAttentionFields, quantizer, &AttentionField::quantizer);
 }
 
-AmaxHistory& AttentionHistories::of(AttentionQuantizer field) {
-  return fields[static_cast<std::size_t>(&field_of(field) - kAttentionFields)];
-}
+std::size_t number_of(const AttentionField& field) { return static_cast<std::size_t>(&field - kAttentionFields); }
+
+AmaxHistory& AttentionHistories::of(AttentionQuantizer field) { return fields[number_of(field_of(field))]; }
 
 void AttentionHistories::take_staged(const AttentionPrecision& precision, const AttentionField& field) {
   const std::optional<Quantizer>& quantizer = precision.*field.quantizer;
@@ -75,7 +75,7 @@ template <class F>
 void for_delayed_of_forward(const AttentionPrecision& precision, AttentionHistories& histories, const F& f) {
   for (const AttentionField& field : kAttentionFields)
     if (const DelayedScale* const scaling = delayed(precision.*field.quantizer); scaling && !field.of_backward)
-      f(static_cast<std::size_t>(&field - kAttentionFields), histories.of(field.quantizer), *scaling);
+      f(number_of(field), histories.of(field.quantizer), *scaling);
 }
 
 }  // namespace
@@ -173,7 +173,20 @@ Tensor AttentionSteps::round(AttentionQuantizer which, const Tensor& t, int axis
     options.stats = {&tally->counts, &tally->exponents};
     options.scaled_exponents = true;
   }
-  return fake_quantize(before_rounding(which, t, axis), quantizer, options);
+  const Tensor given = before_rounding(which, t, axis);
+  add_largest(field, given);
+  return fake_quantize(given, quantizer, options);
+}
+
+// Observers do not see it: nothing that the pass returns depends on it.
+void AttentionSteps::add_largest(const AttentionField& field, const Tensor& t) {
+  const std::size_t number = number_of(field);
+  if (!use.looked_at[number]) return;
+  const NoGrad off;
+  const StageScope unseen(chain().observe, nullptr);
+  const Tensor here = reshape(absmax_tensor(t), {1});
+  Tensor& all = largest_[number];
+  all = all.defined() ? maximum(all, here) : here;
 }
 
 Tensor AttentionSteps::round_again(AttentionQuantizer which, const Tensor& before, const Tensor& t, int axis) {
@@ -188,15 +201,31 @@ void AmaxOfCall::add(const float* values, std::int64_t n) {
 
 AmaxOfCall* AttentionSteps::amax_of(AttentionQuantizer which) {
   const AttentionField& field = field_of(which);
-  if (!stages_amax(use_of(field))) return nullptr;
-  std::unique_ptr<AmaxOfCall>& amax = amaxes_[static_cast<std::size_t>(&field - kAttentionFields)];
+  if (!stages(field) && !use.looked_at[number_of(field)]) return nullptr;
+  std::unique_ptr<AmaxOfCall>& amax = amaxes_[number_of(field)];
   if (!amax) amax = std::make_unique<AmaxOfCall>();
   return amax.get();
 }
 
+bool AttentionSteps::stages(const AttentionField& field) const {
+  return delayed(precision.*field.quantizer) && stages_amax(use_of(field));
+}
+
 void AttentionSteps::stage_amaxes() {
-  for (std::size_t i = 0; i < amaxes_.size(); ++i)
-    if (amaxes_[i]) use.histories->fields[i].stage(amaxes_[i]->value());
+  for (const AttentionField& field : kAttentionFields)
+    if (const auto& amax = amaxes_[number_of(field)]; amax && stages(field))
+      use.histories->of(field.quantizer).stage(amax->value());
+}
+
+AttentionAmaxes AttentionSteps::largest() const {
+  AttentionAmaxes all = largest_;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!use.looked_at[i] || !amaxes_[i]) continue;
+    const float of_kernel = amaxes_[i]->value();
+    const float of_tensors = all[i].defined() ? static_cast<float>(all[i].item()) : 0;
+    all[i] = full({1}, static_cast<double>(detail::larger_magnitude(of_tensors, of_kernel)));
+  }
+  return all;
 }
 
 std::optional<Accumulator> AttentionSteps::sums(const std::optional<Accumulator>& named) {

@@ -35,6 +35,7 @@ struct AttentionDraws {
 };
 
 const AttentionField& field_of(AttentionQuantizer quantizer);
+std::size_t number_of(const AttentionField& field);  // in kAttentionFields
 
 // An operand of a product, and the axis that the product contracts in the numbers that the operand is rounded from.
 struct AttentionOperand {
@@ -69,12 +70,18 @@ HadamardSize transform_of(const AttentionPrecision& precision, const AttentionPr
 DType common_dtype(const std::vector<Tensor>& inputs);
 inline Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
 
-// What the steps of a call, forward or backward, do with the histories of delayed scales.
+// What the steps of a call, forward or backward, do with the histories of delayed scales, and the fields whose numbers
+// somebody looks at.
 struct AttentionUse {
   AttentionHistories* histories = nullptr;
   QuantizeFor of_operands = QuantizeFor::evaluation;
   QuantizeFor of_errors = QuantizeFor::evaluation;
+  AttentionFlags looked_at = {};
 };
+
+// By field: the largest magnitude of the numbers that a pass rounds, before that [1]. Undefined: nobody looks, or the
+// pass rounds none.
+using AttentionAmaxes = std::array<Tensor, std::size(kAttentionFields)>;
 
 // The scales with which a call's forward has rounded q, k, v and p. Backward has the same, though AmaxHistory::used may
 // be that of a later call.
@@ -104,7 +111,7 @@ class ForwardScales {
   std::array<Tensor, std::size(kAttentionFields)> on_gpu_ = {};  // f32 [1]
 };
 
-// The largest magnitude of numbers that the kernel rounds with a delayed scale.
+// The largest magnitude of numbers that the kernel rounds; NaN if one is.
 class AmaxOfCall {
  public:
   void add(const float* values, std::int64_t n);  // any thread may call it
@@ -146,16 +153,22 @@ struct AttentionSteps {
   // same and there is no observer.
   Tensor round_again(AttentionQuantizer quantizer, const Tensor& before, const Tensor& t, int axis);
   QuantizeFor use_of(const AttentionField& field) const { return field.of_backward ? use.of_errors : use.of_operands; }
-  // Of what the kernel rounds with the field's delayed scale; null: the use stages none. stage_amaxes() puts them into
+  // Of what the kernel rounds with the field; null: nobody needs it. stage_amaxes() puts those of delayed scales into
   // the histories.
   AmaxOfCall* amax_of(AttentionQuantizer quantizer);
   void stage_amaxes();
+  // Of the fields that the use looks at.
+  AttentionAmaxes largest() const;
   // The accumulator of the next product; none: f32 in any order.
   std::optional<Accumulator> sums(const std::optional<Accumulator>& named);
 
  private:
-  std::array<std::unique_ptr<AmaxOfCall>, std::size(kAttentionFields)> amaxes_ = {};
+  std::array<std::unique_ptr<AmaxOfCall>, std::size(kAttentionFields)> amaxes_ = {};  // of the kernel
+  AttentionAmaxes largest_ = {};                                                      // of round()
 
+  bool stages(const AttentionField& field) const;
+  // Takes in numbers that round() rounds.
+  void add_largest(const AttentionField& field, const Tensor& t);
   const std::vector<bool>* signs_of(AttentionQuantizer quantizer, int axis) const;  // null: no transform
   // True if `t` is rounded to the same numbers along either axis.
   bool has_no_axis(AttentionQuantizer quantizer) const;

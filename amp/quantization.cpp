@@ -819,8 +819,8 @@ Outputs quantized(QuantizationState& state, bool unrecorded, const OpCall& call)
   return out;
 }
 
-// What a call of attention, which records its gradient itself, does with delayed scales.
-// Also tells the loss scale of Inf and NaN in q, k and v, and lets backward tell it of those in dO.
+// What a call of attention, which records its gradient itself, does with delayed scales. It also tells the loss scale
+// of Inf and NaN that its quantizers hide, which may arise inside from finite numbers.
 AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& state, const AttentionPrecision& how,
                                     const OpCall& call, bool unrecorded) {
   bool recorded = unrecorded;
@@ -828,12 +828,15 @@ AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& st
     recorded = recorded || (call[i].defined() && needs_grad(call[i]));
   AttentionScales scales;
   const QuantizeFor use = use_in_forward(*state, recorded);
-  const std::optional<Quantizer>* const operands[] = {&how.q, &how.k, &how.v};
-  for (int i = 0; i < 3; ++i)
-    if (keeps_scale(use) && *operands[i]) state->look_at(call[i], **operands[i]);
-  if (how.d_o) {
-    scales.look = [state, quantizer = *how.d_o](const Tensor& d_o) { state->look_at(d_o, quantizer); };
+  for (std::size_t i = 0; i < std::size(kAttentionFields); ++i) {
+    const AttentionField& field = kAttentionFields[i];
+    const std::optional<Quantizer>& quantizer = how.*field.quantizer;
+    const bool trains = field.of_backward || keeps_scale(use);
+    scales.looked_at[i] = trains && quantizer && state->watch && state->hides(*quantizer);
   }
+  scales.look = [state, how](const AttentionField& field, const Tensor& largest) {
+    state->look_at(largest, *(how.*field.quantizer));
+  };
   if (!has_delayed_scales(how)) return scales;
   scales.histories = state->attention_histories();
   scales.forward = use;

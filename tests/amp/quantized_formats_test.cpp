@@ -8,6 +8,7 @@
 #include "../../amp/recipe.h"
 #include "../../core/files/npy.h"
 #include "../../data/digits.h"
+#include "../../inspect/ledger.h"
 #include "../../lab/models.h"
 #include "../../nn/linear.h"
 #include "../../optim/adam.h"
@@ -224,6 +225,50 @@ TEST_CASE("the loss scale sees Inf and NaN that attention's operands saturate, i
     Attending infinite;
     infinite.*factor = HUGE_VAL;
     CHECK(step(infinite, 1) == std::pair(std::int64_t{1}, true));
+  }
+}
+
+TEST_CASE("the loss scale sees what overflows f32 inside of attention, though its quantizers saturate it") {
+  struct Attending : nn::Module {
+    nn::Linear& in = register_module("in", nn::Linear(8, 8, {.bias = false}));
+    double of_queries = 1;  // both are powers of two
+    double of_values = 1;
+    Tensor forward(const Tensor& x) override {
+      const Tensor y = in(x);
+      return scaled_dot_product_attention(y * of_queries, y * of_queries, y * of_values);
+    }
+  };
+  const Quantizer saturating{.format = format("e5m2"), .overflow = Overflow::saturate};
+  // Operands that saturate tell of no overflow, whether observers look or not.
+  const auto hidden = [&](std::optional<Quantizer> amp::AttentionPrecision::*field, const Attending& factors,
+                          double loss, bool observed) {
+    Attending net;
+    net.of_queries = factors.of_queries;
+    net.of_values = factors.of_values;
+    amp::Recipe r{.name = "test", .quantization = amp::Quantization{}};
+    r.scaling = optim::GradScalerOptions{.init_scale = 1};
+    r.quantization->attention.emplace();
+    (*r.quantization->attention).*field = saturating;
+    amp::RecipeRun run(r, net, adamw);
+    inspect::Ledger ledger(net);
+    std::optional<ObserverScope> scope;
+    if (observed) scope.emplace(ledger);
+    run.backward(run.forward([&] { return sum(net(random({4, 8}, 1)) * loss); }));
+    return run.update().hidden();
+  };
+  for (const bool observed : {false, true}) {
+    CAPTURE(observed);
+    const Attending ordinary;
+    Attending large_scores;
+    large_scores.of_queries = 0x1p100;
+    Attending large_values;
+    large_values.of_values = 0x1p100;
+    CHECK(hidden(&amp::AttentionPrecision::softmax, ordinary, 1, observed) == 0);
+    CHECK(hidden(&amp::AttentionPrecision::softmax, large_scores, 1, observed) == 1);  // Q K^T is Inf
+    CHECK(hidden(&amp::AttentionPrecision::d_p, ordinary, 1, observed) == 0);
+    CHECK(hidden(&amp::AttentionPrecision::d_p, large_values, 0x1p100, observed) == 1);  // dO V^T is Inf
+    CHECK(hidden(&amp::AttentionPrecision::d_s, ordinary, 1, observed) == 0);
+    CHECK(hidden(&amp::AttentionPrecision::d_s, large_values, 0x1p100, observed) == 1);
   }
 }
 
