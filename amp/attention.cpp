@@ -155,7 +155,6 @@ class BlockAttention final : public Function {
   std::vector<Tensor> forward(const std::vector<Tensor>& inputs) override {
     const std::vector<Tensor> y = output(inputs);
     if (scales_.histories) used_ = ForwardScales(precision_, *scales_.histories, inputs[0].device());
-    look();
     save_for_backward({inputs[0], inputs[1], inputs[2], inputs[3], y[0], y[1]});
     return {y[0].to(common_dtype(inputs))};
   }
@@ -177,6 +176,13 @@ class BlockAttention final : public Function {
   const Replaced* replaces() const override { return &replaced_; }
   const AttentionAttrs& attributes() const { return attrs_; }
 
+  // Hands on what the pass that has just run has found. Where kernel and reference ran, both found the same.
+  void look() {
+    for (const AttentionField& field : kAttentionFields)
+      if (const Tensor largest = std::exchange(largest_[number_of(field)], Tensor()); largest.defined())
+        scales_.look(largest, *(precision_.*field.quantizer));
+  }
+
  private:
   AttentionUse use_in_forward() const {
     return {scales_.histories.get(), scales_.forward, QuantizeFor::evaluation, looked_at(false)};
@@ -192,13 +198,6 @@ class BlockAttention final : public Function {
     for (const AttentionField& field : kAttentionFields)
       if (field.of_backward != backward) all[number_of(field)] = false;
     return all;
-  }
-
-  // Hands on what the pass has found. Where kernel and reference ran, both found the same.
-  void look() {
-    for (const AttentionField& field : kAttentionFields)
-      if (const Tensor largest = std::exchange(largest_[number_of(field)], Tensor()); largest.defined())
-        scales_.look(field, largest);
   }
 
   // [the rounded output, the rounded logsumexp], both in the compute type.
@@ -499,7 +498,10 @@ Tensor attention_in_blocks(const Tensor& q, const Tensor& k, const Tensor& v, co
   const auto recorded = [](const Tensor& t) { return t.defined() && needs_grad(t); };
   const bool backward =
       in_checkpoint() || (grad_enabled() && (recorded(q) || recorded(k) || recorded(v) || recorded(mask)));
-  return apply(std::make_shared<BlockAttention>(precision, attrs, scales, backward), {q, k, v, mask}, loc)[0];
+  const auto function = std::make_shared<BlockAttention>(precision, attrs, scales, backward);
+  const Tensor y = apply(function, {q, k, v, mask}, loc)[0];
+  function->look();
+  return y;
 }
 
 const AttentionAttrs* attributes_of_blocks(const OpCall& call) {

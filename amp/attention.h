@@ -123,10 +123,10 @@ struct AttentionScales {
   std::shared_ptr<AttentionHistories> histories = {};  // null: an Error for delayed scales
   QuantizeFor forward = QuantizeFor::first_use;        // of q, k, v, p and o
   std::function<QuantizeFor()> backward = {};          // of do, dp and ds, asked in backward; empty: one_use
-  // Each pass calls look(field, largest) for its fields that are looked at (backward's are do, dp and ds). `largest`
-  // [1] is the largest magnitude of all numbers that the pass rounds with the field, before that; NaN if one is.
+  // Each pass calls look(largest, quantizer) for its fields that are looked at (backward's are do, dp and ds). `largest`
+  // [1] is the largest magnitude of all numbers that the pass gives to the quantizer; NaN if one is.
   AttentionFlags looked_at = {};
-  std::function<void(const AttentionField& field, const Tensor& largest)> look = {};
+  std::function<void(const Tensor& largest, const Quantizer& quantizer)> look = {};
 };
 
 // scaled_dot_product_attention of these inputs (core/ops/ops.h), recorded as one node. q [.., L, E], k [.., S, E],

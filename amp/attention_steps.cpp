@@ -10,6 +10,7 @@
 #include "../core/ops/ops.h"
 #include "../core/quantize/block_scales.h"
 #include "../core/support/multiversion.h"
+#include "bookkeeping.h"
 #include "cast_stats.h"
 #include "product_transform.h"
 #include "quantization_parts.h"
@@ -178,12 +179,10 @@ Tensor AttentionSteps::round(AttentionQuantizer which, const Tensor& t, int axis
   return fake_quantize(given, quantizer, options);
 }
 
-// Observers do not see it: nothing that the pass returns depends on it.
 void AttentionSteps::add_largest(const AttentionField& field, const Tensor& t) {
   const std::size_t number = number_of(field);
   if (!use.looked_at[number]) return;
-  const NoGrad off;
-  const StageScope unseen(chain().observe, nullptr);
+  const Bookkeeping unseen;
   const Tensor here = reshape(absmax_tensor(t), {1});
   Tensor& all = largest_[number];
   all = all.defined() ? maximum(all, here) : here;

@@ -834,9 +834,8 @@ AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& st
     const bool trains = field.of_backward || keeps_scale(use);
     scales.looked_at[i] = trains && quantizer && state->watch && state->hides(*quantizer);
   }
-  scales.look = [state, how](const AttentionField& field, const Tensor& largest) {
-    state->look_at(largest, *(how.*field.quantizer));
-  };
+  if (std::ranges::find(scales.looked_at, true) != scales.looked_at.end())
+    scales.look = [state](const Tensor& largest, const Quantizer& quantizer) { state->look_at(largest, quantizer); };
   if (!has_delayed_scales(how)) return scales;
   scales.histories = state->attention_histories();
   scales.forward = use;

@@ -229,46 +229,49 @@ TEST_CASE("the loss scale sees Inf and NaN that attention's operands saturate, i
 }
 
 TEST_CASE("the loss scale sees what overflows f32 inside of attention, though its quantizers saturate it") {
+  struct Factors {
+    double queries = 1;  // powers of two, of keys too
+    double values = 1;
+    double loss = 1;
+  };
   struct Attending : nn::Module {
     nn::Linear& in = register_module("in", nn::Linear(8, 8, {.bias = false}));
-    double of_queries = 1;  // both are powers of two
-    double of_values = 1;
+    Factors factors;
+    explicit Attending(const Factors& f) : factors(f) {}
     Tensor forward(const Tensor& x) override {
       const Tensor y = in(x);
-      return scaled_dot_product_attention(y * of_queries, y * of_queries, y * of_values);
+      const Tensor q = y * factors.queries;
+      return scaled_dot_product_attention(q, q, y * factors.values, {}, {.causal = true});
     }
   };
-  const Quantizer saturating{.format = format("e5m2"), .overflow = Overflow::saturate};
-  // Operands that saturate tell of no overflow, whether observers look or not.
-  const auto hidden = [&](std::optional<Quantizer> amp::AttentionPrecision::*field, const Attending& factors,
-                          double loss, bool observed) {
-    Attending net;
-    net.of_queries = factors.of_queries;
-    net.of_values = factors.of_values;
+  using Field = std::optional<Quantizer> amp::AttentionPrecision::*;
+  // How many fields hid Inf or NaN in a step.
+  const auto hidden = [](Field field, const Factors& factors, bool observed) {
+    Attending net(factors);
     amp::Recipe r{.name = "test", .quantization = amp::Quantization{}};
     r.scaling = optim::GradScalerOptions{.init_scale = 1};
     r.quantization->attention.emplace();
-    (*r.quantization->attention).*field = saturating;
+    (*r.quantization->attention).*field = Quantizer{.format = format("e5m2"), .overflow = Overflow::saturate};
     amp::RecipeRun run(r, net, adamw);
     inspect::Ledger ledger(net);
     std::optional<ObserverScope> scope;
     if (observed) scope.emplace(ledger);
-    run.backward(run.forward([&] { return sum(net(random({4, 8}, 1)) * loss); }));
+    run.backward(run.forward([&] { return sum(net(abs(random({4, 8}, 1))) * factors.loss); }));
     return run.update().hidden();
   };
+  const Factors scores{.queries = 0x1p100};                     // Q K^T is Inf
+  const Factors gradients{.values = 0x1p100, .loss = 0x1p100};  // dO V^T is Inf
+  const std::pair<Field, Factors> overflows[] = {
+      {&amp::AttentionPrecision::softmax, scores}, {&amp::AttentionPrecision::p, scores},
+      {&amp::AttentionPrecision::running, scores}, {&amp::AttentionPrecision::o, scores},
+      {&amp::AttentionPrecision::d_p, gradients},  {&amp::AttentionPrecision::d_s, gradients}};
   for (const bool observed : {false, true}) {
     CAPTURE(observed);
-    const Attending ordinary;
-    Attending large_scores;
-    large_scores.of_queries = 0x1p100;
-    Attending large_values;
-    large_values.of_values = 0x1p100;
-    CHECK(hidden(&amp::AttentionPrecision::softmax, ordinary, 1, observed) == 0);
-    CHECK(hidden(&amp::AttentionPrecision::softmax, large_scores, 1, observed) == 1);  // Q K^T is Inf
-    CHECK(hidden(&amp::AttentionPrecision::d_p, ordinary, 1, observed) == 0);
-    CHECK(hidden(&amp::AttentionPrecision::d_p, large_values, 0x1p100, observed) == 1);  // dO V^T is Inf
-    CHECK(hidden(&amp::AttentionPrecision::d_s, ordinary, 1, observed) == 0);
-    CHECK(hidden(&amp::AttentionPrecision::d_s, large_values, 0x1p100, observed) == 1);
+    for (const auto& [field, factors] : overflows) {
+      CAPTURE(std::ranges::find(amp::kAttentionFields, field, &amp::AttentionField::quantizer)->name);
+      CHECK(hidden(field, Factors(), observed) == 0);  // -Inf of hidden keys is no overflow
+      CHECK(hidden(field, factors, observed) == 1);
+    }
   }
 }
 
