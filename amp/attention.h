@@ -123,8 +123,8 @@ struct AttentionScales {
   std::shared_ptr<AttentionHistories> histories = {};  // null: an Error for delayed scales
   QuantizeFor forward = QuantizeFor::first_use;        // of q, k, v, p and o
   std::function<QuantizeFor()> backward = {};          // of do, dp and ds, asked in backward; empty: one_use
-  // Each pass calls look(largest, quantizer) for its fields that are looked at (backward's are do, dp and ds). `largest`
-  // [1] is the largest magnitude of all numbers that the pass gives to the quantizer; NaN if one is.
+  // Each pass calls look(largest, quantizer) for its fields that are looked at; those of backward are do, dp and ds.
+  // `largest` [1] is the largest magnitude of all numbers that the pass gives to the quantizer; NaN if one is.
   AttentionFlags looked_at = {};
   std::function<void(const Tensor& largest, const Quantizer& quantizer)> look = {};
 };
