@@ -176,7 +176,7 @@ class BlockAttention final : public Function {
   const Replaced* replaces() const override { return &replaced_; }
   const AttentionAttrs& attributes() const { return attrs_; }
 
-  // Hands on what the pass that has just run has found. Where kernel and reference ran, both found the same.
+  // Calls AttentionScales::look with the largest magnitudes of the pass that has just run.
   void look() {
     for (const AttentionField& field : kAttentionFields)
       if (const Tensor largest = std::exchange(largest_[number_of(field)], Tensor()); largest.defined())
@@ -192,7 +192,7 @@ class BlockAttention final : public Function {
             scales_.backward ? scales_.backward() : QuantizeFor::one_use, looked_at(true)};
   }
 
-  // Of the fields that are looked at, forward's or backward's.
+  // The fields that are looked at in backward, or in forward.
   AttentionFlags looked_at(bool backward) const {
     AttentionFlags all = scales_.looked_at;
     for (const AttentionField& field : kAttentionFields)

@@ -52,7 +52,7 @@ Quantizer scaled(AttentionSteps& steps, AttentionQuantizer which) {
   return with_scale(*(steps.precision.*which), take_scale(history, steps.use_of(field_of(which))));
 }
 
-// `amax` takes in the numbers before they are rounded; null: nobody needs it.
+// Rounds rows of numbers. Before that, `amax` (null: none) is updated with their largest magnitude.
 cpu::RowRounding rounding(const RowQuantizer& rows, AmaxOfCall* amax, bool each_alone) {
   return {.round =
               [rows, amax](float* values, std::int64_t n, std::int64_t first) {

@@ -70,8 +70,8 @@ HadamardSize transform_of(const AttentionPrecision& precision, const AttentionPr
 DType common_dtype(const std::vector<Tensor>& inputs);
 inline Tensor turned(const Tensor& t) { return transpose(t, -2, -1); }
 
-// What the steps of a call, forward or backward, do with the histories of delayed scales, and the fields whose numbers
-// somebody looks at.
+// What the steps of a call, forward or backward, do with the histories of delayed scales, and which fields report the
+// largest magnitude that they round (AttentionScales::looked_at).
 struct AttentionUse {
   AttentionHistories* histories = nullptr;
   QuantizeFor of_operands = QuantizeFor::evaluation;
@@ -79,8 +79,8 @@ struct AttentionUse {
   AttentionFlags looked_at = {};
 };
 
-// By field: the largest magnitude of the numbers that a pass rounds, before that [1]. Undefined: nobody looks, or the
-// pass rounds none.
+// For each field, the largest magnitude that the pass gives to its quantizer, a tensor [1]. It is undefined for fields
+// that are not looked at and for fields that the pass does not round.
 using AttentionAmaxes = std::array<Tensor, std::size(kAttentionFields)>;
 
 // The scales with which a call's forward has rounded q, k, v and p. Backward has the same, though AmaxHistory::used may
@@ -153,11 +153,11 @@ struct AttentionSteps {
   // same and there is no observer.
   Tensor round_again(AttentionQuantizer quantizer, const Tensor& before, const Tensor& t, int axis);
   QuantizeFor use_of(const AttentionField& field) const { return field.of_backward ? use.of_errors : use.of_operands; }
-  // Of what the kernel rounds with the field; null: nobody needs it. stage_amaxes() puts those of delayed scales into
-  // the histories.
+  // Where the kernel collects the largest magnitude that it rounds with the field; null if the field is neither looked at
+  // nor staged. stage_amaxes() puts the values of delayed scales into their histories.
   AmaxOfCall* amax_of(AttentionQuantizer quantizer);
   void stage_amaxes();
-  // Of the fields that the use looks at.
+  // What round() and the kernel have found for the fields that are looked at.
   AttentionAmaxes largest() const;
   // The accumulator of the next product; none: f32 in any order.
   std::optional<Accumulator> sums(const std::optional<Accumulator>& named);
@@ -167,7 +167,7 @@ struct AttentionSteps {
   AttentionAmaxes largest_ = {};                                                      // of round()
 
   bool stages(const AttentionField& field) const;
-  // Takes in numbers that round() rounds.
+  // Updates the field's largest magnitude with the numbers of t.
   void add_largest(const AttentionField& field, const Tensor& t);
   const std::vector<bool>* signs_of(AttentionQuantizer quantizer, int axis) const;  // null: no transform
   // True if `t` is rounded to the same numbers along either axis.

@@ -832,7 +832,7 @@ AttentionScales scales_of_attention(const std::shared_ptr<QuantizationState>& st
     const AttentionField& field = kAttentionFields[i];
     const std::optional<Quantizer>& quantizer = how.*field.quantizer;
     const bool trains = field.of_backward || keeps_scale(use);
-    scales.looked_at[i] = trains && quantizer && state->watch && state->hides(*quantizer);
+    scales.looked_at[i] = trains && quantizer && state->looks_at(*quantizer);
   }
   if (std::ranges::find(scales.looked_at, true) != scales.looked_at.end())
     scales.look = [state](const Tensor& largest, const Quantizer& quantizer) { state->look_at(largest, quantizer); };

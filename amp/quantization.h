@@ -210,7 +210,8 @@ class QuantizationState : Pinned {
   // device, so that a loss scale's check sees them. A RecipeRun with a loss scale sets it.
   bool watch = false;
   void look_at(const Tensor& operand, const Quantizer& quantizer);
-  bool hides(const Quantizer& quantizer);  // hides_nonfinite(), computed once
+  bool hides(const Quantizer& quantizer);                                          // hides_nonfinite(), computed once
+  bool looks_at(const Quantizer& quantizer) { return watch && hides(quantizer); }  // if not, look_at() does nothing
   // The number of these operands since the last call, i64 [1]; undefined if no quantizer of an operand hides them.
   Tensor take_hidden() { return std::exchange(hidden_, Tensor()); }
   const Tensor& hidden() const { return hidden_; }

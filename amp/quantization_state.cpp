@@ -241,7 +241,7 @@ bool QuantizationState::hides(const Quantizer& quantizer) {
 }
 
 void QuantizationState::look_at(const Tensor& operand, const Quantizer& quantizer) {
-  if (!watch || !hides(quantizer)) return;
+  if (!looks_at(quantizer)) return;
   const NoGrad off;
   const CauseScope cause(causes::loss_scale_check);
   const Tensor bad = logical_not(lt(absmax_tensor(operand.detach()), HUGE_VAL));  // NaN is not below Inf either

@@ -145,7 +145,6 @@ Differences differences(const Tensor& values, const Tolerated& t) {
   for (std::int64_t i = 0; i < in_order.numel(); ++i) {
     if (given[i] == reference[i]) continue;  // most of them
     const double one = apart(given[i], reference[i]);
-    if (one == 0) continue;
     d.largest = std::isnan(one) ? one : std::max(d.largest, one);
     d.over_always = std::max(d.over_always, over(one, always[i]));
     d.over_probably = std::max(d.over_probably, over(one, probably[i]));

@@ -194,17 +194,23 @@ TEST_CASE("a stochastic accumulator draws other words in each product, and the s
   CHECK_FALSE(same_bits(a, b));
 }
 
+namespace {
+
+struct Attending : nn::Module {
+  nn::Linear& in = register_module("in", nn::Linear(8, 8, {.bias = false}));
+  double q = 1;
+  double k = 1;
+  double v = 1;
+  bool causal = false;
+  Tensor forward(const Tensor& x) override {
+    const Tensor y = in(x);
+    return scaled_dot_product_attention(y * q, y * k, y * v, {}, {.causal = causal});
+  }
+};
+
+}  // namespace
+
 TEST_CASE("the loss scale sees Inf and NaN that attention's operands saturate, in forward and backward") {
-  struct Attending : nn::Module {
-    nn::Linear& in = register_module("in", nn::Linear(8, 8, {.bias = false}));
-    double q = 1;
-    double k = 1;
-    double v = 1;
-    Tensor forward(const Tensor& x) override {
-      const Tensor y = in(x);
-      return scaled_dot_product_attention(y * q, y * k, y * v);
-    }
-  };
   const auto step = [](Attending& net, double loss) {
     amp::Recipe r{.name = "test", .quantization = amp::Quantization{}};
     r.scaling = optim::GradScalerOptions{.init_scale = 1024};
@@ -230,24 +236,18 @@ TEST_CASE("the loss scale sees Inf and NaN that attention's operands saturate, i
 
 TEST_CASE("the loss scale sees what overflows f32 inside of attention, though its quantizers saturate it") {
   struct Factors {
-    double queries = 1;  // powers of two, of keys too
+    double queries = 1;  // and keys; powers of two
     double values = 1;
     double loss = 1;
-  };
-  struct Attending : nn::Module {
-    nn::Linear& in = register_module("in", nn::Linear(8, 8, {.bias = false}));
-    Factors factors;
-    explicit Attending(const Factors& f) : factors(f) {}
-    Tensor forward(const Tensor& x) override {
-      const Tensor y = in(x);
-      const Tensor q = y * factors.queries;
-      return scaled_dot_product_attention(q, q, y * factors.values, {}, {.causal = true});
-    }
   };
   using Field = std::optional<Quantizer> amp::AttentionPrecision::*;
   // How many fields hid Inf or NaN in a step.
   const auto hidden = [](Field field, const Factors& factors, bool observed) {
-    Attending net(factors);
+    Attending net;
+    net.q = factors.queries;
+    net.k = factors.queries;
+    net.v = factors.values;
+    net.causal = true;
     amp::Recipe r{.name = "test", .quantization = amp::Quantization{}};
     r.scaling = optim::GradScalerOptions{.init_scale = 1};
     r.quantization->attention.emplace();

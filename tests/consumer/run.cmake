@@ -13,10 +13,10 @@ function(run)
   endif()
 endfunction()
 
+find_program(MAKE make)  # which a fresh machine need not have
 if(MODE STREQUAL "configured")
   file(REMOVE_RECURSE ${WORK})
-  # by default CMake generates for make, which a fresh machine need not have: then by the generator of the build tree
-  find_program(MAKE make)
+  # by default CMake generates for make; without it, by the generator of the build tree
   set(generator "")
   if(NOT MAKE)
     set(generator -G ${GENERATOR})
@@ -56,7 +56,6 @@ else()
   # cache then has every object. The compilers of make start in the library's build tree, as those of a build of the
   # library alone do. Those of Ninja start at the top, where the path of a precompiled header is another: the cache
   # misses all that reads one.
-  find_program(MAKE make)
   if(MAKE)
     set(GENERATOR "Unix Makefiles")
   endif()
