@@ -153,8 +153,8 @@ struct AttentionSteps {
   // same and there is no observer.
   Tensor round_again(AttentionQuantizer quantizer, const Tensor& before, const Tensor& t, int axis);
   QuantizeFor use_of(const AttentionField& field) const { return field.of_backward ? use.of_errors : use.of_operands; }
-  // Where the kernel collects the largest magnitude that it rounds with the field; null if the field is not looked at and
-  // has no delayed scale to stage. stage_amaxes() puts the values of delayed scales into their histories.
+  // Where the kernel collects the largest magnitude that it rounds with the field. Null if the field is not looked at
+  // and has no delayed scale. stage_amaxes() puts the values of delayed scales into their histories.
   AmaxOfCall* amax_of(AttentionQuantizer quantizer);
   void stage_amaxes();
   // What round() and the kernel have found for the fields that are looked at.
