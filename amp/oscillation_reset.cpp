@@ -158,4 +158,6 @@ void OscillationWatch::load_state_dict(const StateDict& state) {
   watched_ = std::move(loaded);
 }
 
+void OscillationWatch::forget() { watched_.clear(); }
+
 }  // namespace gradual::amp

@@ -45,7 +45,7 @@ class OscillationWatch : Pinned {
   // After update number `updates` of the run, counted from 1.
   void after_update(std::int64_t updates, const QuantizationState& state, optim::Optimizer& optimizer);
   // The quantizers or the outlier channels change: a window that has begun is dropped.
-  void forget() { watched_.clear(); }
+  void forget();
 
   std::int64_t resets() const { return resets_; }    // of weights, in all windows
   std::int64_t windows() const { return windows_; }  // that have ended

@@ -178,7 +178,7 @@ class QuantizationState : Pinned {
   // registers them in the module (amp/learned_scales.h); products of a quantisation that learns scales are an Error
   // without them.
   void set_steps(const Tensor& weight, const Tensor& x_step, const Tensor& w_step);
-  void take_steps(const QuantizationState& other) { steps_ = other.steps_; }
+  void take_steps(const QuantizationState& other);
   // Takes over the histories of sites that have the same quantisation here and there, and the steps.
   void take_histories(const QuantizationState& other);
   // True if this quantisation, or that of a module, has outlier channels.
@@ -222,10 +222,10 @@ class QuantizationState : Pinned {
   // drawn again) count as exact. The noise of several products adds up as if it were independent of each other and of
   // other products' gradients. A RecipeRun sets it where its schedule needs it.
   bool measures = false;
-  void add_noise(std::uint64_t weight, const GradientNoise& noise) { noise_[weight] += noise; }
-  NoiseOfGradients take_noise() { return std::exchange(noise_, {}); }
+  void add_noise(std::uint64_t weight, const GradientNoise& noise);
+  NoiseOfGradients take_noise();
   const NoiseOfGradients& noise() const { return noise_; }
-  void put_noise(NoiseOfGradients noise) { noise_ = std::move(noise); }
+  void put_noise(NoiseOfGradients noise);
 
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);

@@ -282,4 +282,12 @@ void QuantizationState::load_state_dict(const StateDict& state) {
   }
 }
 
+void QuantizationState::take_steps(const QuantizationState& other) { steps_ = other.steps_; }
+
+void QuantizationState::add_noise(std::uint64_t weight, const GradientNoise& noise) { noise_[weight] += noise; }
+
+NoiseOfGradients QuantizationState::take_noise() { return std::exchange(noise_, {}); }
+
+void QuantizationState::put_noise(NoiseOfGradients noise) { noise_ = std::move(noise); }
+
 }  // namespace gradual::amp

@@ -148,7 +148,19 @@ bool means_accumulator(const std::string& name) {
   throwf("no recipe '{}': it is an accumulator, which {}", name, in_a_file(name));
 }
 
+// Makes an optimizer T with these options, whose precision the recipe's replaces.
+template <class T, class Options> auto made_with(Options options) {
+  return [options](std::vector<optim::ParamGroup> groups, const optim::UpdateOptions& precision) mutable {
+    options.precision = precision;
+    return std::make_unique<T>(std::move(groups), options);
+  };
+}
+
 }  // namespace
+
+MakeOptimizer::MakeOptimizer(const optim::SGDOptions& options) : function(made_with<optim::SGD>(options)) {}
+MakeOptimizer::MakeOptimizer(const optim::AdamOptions& options) : function(made_with<optim::Adam>(options)) {}
+MakeOptimizer::MakeOptimizer(const optim::AdamWOptions& options) : function(made_with<optim::AdamW>(options)) {}
 
 std::string_view to_string(Mode mode) { return enum_name(mode, {"full", "autocast", "half", "pure"}); }
 std::string_view to_string(Averages averages) { return enum_name(averages, {"f32", "storage"}); }

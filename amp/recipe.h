@@ -156,18 +156,9 @@ struct MakeOptimizer : std::function<std::unique_ptr<optim::Optimizer>(std::vect
   using Groups = std::vector<optim::ParamGroup>;
   using Made = std::unique_ptr<optim::Optimizer>;
   using function::function;
-  MakeOptimizer(const optim::SGDOptions& o) : function(from<optim::SGD>(o)) {}    // NOLINT(google-explicit-constructor)
-  MakeOptimizer(const optim::AdamOptions& o) : function(from<optim::Adam>(o)) {}  // NOLINT(google-explicit-constructor)
-  // NOLINTNEXTLINE(google-explicit-constructor)
-  MakeOptimizer(const optim::AdamWOptions& o) : function(from<optim::AdamW>(o)) {}
-
- private:
-  template <class T, class Options> static function from(Options options) {
-    return [options](Groups groups, const optim::UpdateOptions& precision) mutable {
-      options.precision = precision;
-      return std::make_unique<T>(std::move(groups), options);
-    };
-  }
+  MakeOptimizer(const optim::SGDOptions& options);    // NOLINT(google-explicit-constructor)
+  MakeOptimizer(const optim::AdamOptions& options);   // NOLINT(google-explicit-constructor)
+  MakeOptimizer(const optim::AdamWOptions& options);  // NOLINT(google-explicit-constructor)
 };
 
 struct RunOptions {

@@ -134,5 +134,17 @@ void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gra
   Engine(outputs, grad_outputs, options).run();
 }
 
+GradientObserver::GradientObserver() { installed().push_back(this); }
+GradientObserver::~GradientObserver() { std::erase(installed(), this); }
+
+std::vector<GradientObserver*>& GradientObserver::installed() {
+  thread_local std::vector<GradientObserver*> observers;
+  return observers;
+}
+
+void GradientObserver::tell(const GradientEvent& event) {
+  for (GradientObserver* observer : installed()) observer->gradient(event);
+}
+
 }  // namespace autograd
 }  // namespace gradual

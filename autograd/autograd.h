@@ -69,15 +69,13 @@ struct GradientEvent {
 const Node* leaf_of(const GradientEvent& event);
 // Receives every gradient of this thread's backward while it lives.
 struct GradientObserver : Pinned {
-  GradientObserver() { installed.push_back(this); }
-  virtual ~GradientObserver() { std::erase(installed, this); }
+  GradientObserver();
+  virtual ~GradientObserver();
   virtual void gradient(const GradientEvent& event) = 0;
 
-  static inline thread_local std::vector<GradientObserver*> installed;  // on this thread
+  static std::vector<GradientObserver*>& installed();  // on this thread
   // Calls all observers of this thread.
-  static void tell(const GradientEvent& event) {
-    for (GradientObserver* o : installed) o->gradient(event);
-  }
+  static void tell(const GradientEvent& event);
 };
 
 }  // namespace autograd

@@ -108,7 +108,7 @@ bool Engine::put_slice(Node& node, const SliceAttrs& a, const Tensor& grad) {
   const Node::Input& input = node.input(0);
   const GradientSums sums = sums_of(*input.edge.node);
   if (options_.create_graph || !waiting_for(input.edge).write_slice(input, a, grad, sums)) return false;
-  if (!report_ && GradientObserver::installed.empty()) return true;
+  if (!report_ && GradientObserver::installed().empty()) return true;
   // for the observer alone, not a part of backward
   const StageScope unseen(chain().observe, nullptr);
   const StageScope exact(chain().results, nullptr);

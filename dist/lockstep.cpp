@@ -30,7 +30,7 @@ void in_lockstep(int n, const std::function<void(int, const Meet&)>& f,
   std::vector<Runner> runners(static_cast<std::size_t>(n));
   const ThreadState state = snapshot();
   const std::vector<Observer*> observers = ObserverScope::installed();
-  const std::vector<autograd::GradientObserver*> of_gradients = autograd::GradientObserver::installed;
+  const std::vector<autograd::GradientObserver*> of_gradients = autograd::GradientObserver::installed();
   amp::CastStatsTable* const casts = amp::cast_stats();
   Tensor joined;
   std::exception_ptr failure;
@@ -55,7 +55,7 @@ void in_lockstep(int n, const std::function<void(int, const Meet&)>& f,
       const ThreadStateScope same(state);
       std::list<ObserverScope> scopes;
       for (Observer* o : observers) scopes.emplace_back(*o);
-      const Scoped gradients(autograd::GradientObserver::installed, of_gradients);
+      const Scoped gradients(autograd::GradientObserver::installed(), of_gradients);
       const Scoped counts(amp::cast_stats(), casts);
       f(k, meet);
     });

@@ -43,6 +43,8 @@ bool is_within(const std::string& module, const std::string& site) {
 
 }  // namespace
 
+Intervention::Intervention(std::vector<Exact> exact) : exact_(std::move(exact)) {}
+
 std::string_view to_string(ExactPart part) { return kParts[static_cast<std::size_t>(part)]; }
 
 ExactPart exact_part(std::string_view name) {

@@ -42,7 +42,7 @@ std::string to_string(const Exact& exact);  // "zeroed forward_x of 4, steps 0 t
 
 class Intervention final : public Observer {
  public:
-  explicit Intervention(std::vector<Exact> exact) : exact_(std::move(exact)) {}
+  explicit Intervention(std::vector<Exact> exact);
 
   void begin_step(std::int64_t step) { step_ = step; }
   bool has(ExactPart part) const;

@@ -3,9 +3,7 @@
 
 #include <map>
 #include <string>
-#include <utility>
 
-#include "../amp/site_name.h"
 #include "../nn/module.h"
 
 namespace gradual::inspect {
@@ -14,20 +12,13 @@ namespace gradual::inspect {
 class LayerNames {
  public:
   LayerNames() = default;
-  explicit LayerNames(std::map<std::string, std::string> kinds) : kinds_(std::move(kinds)) {}
-  explicit LayerNames(nn::Module& model) {
-    for (const auto& [path, module] : model.named_modules())
-      if (!path.empty()) kinds_[path] = module->kind();
-  }
+  explicit LayerNames(std::map<std::string, std::string> kinds);
+  explicit LayerNames(nn::Module& model);
   // "4 (Conv2d)" of "4", "4#2 (Conv2d)" of products with the layer's second weight (amp/site_name.h), "4.weight
   // (Conv2d)" of a parameter. Another text as it is.
-  std::string operator()(const std::string& name) const {
-    auto found = kinds_.find(amp::site_name(name).layer);
-    if (found == kinds_.end()) found = kinds_.find(name.substr(0, name.rfind('.')));
-    return found == kinds_.end() ? name : name + " (" + found->second + ")";
-  }
+  std::string operator()(const std::string& name) const;
   // Whether this is the path of a module.
-  bool knows(const std::string& path) const { return kinds_.contains(path); }
+  bool knows(const std::string& path) const;
 
  private:
   std::map<std::string, std::string> kinds_;

@@ -73,6 +73,8 @@ Tensor times_scales(const Tensor& y, const F8Attrs& f8, Device device) {
 
 }  // namespace
 
+Mirror::Mirror(FreedStorages* freed) : freed_(freed) {}
+
 Tensor f64_of(const Tensor& t) {
   const Unseen unseen;
   return t.defined() ? copied(contiguous(t.detach())) : Tensor();

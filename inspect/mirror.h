@@ -16,7 +16,7 @@ class Mirror {
  public:
   // `freed`, which must outlive the mirror, watches every storage that has numbers here; its owner calls forget() with
   // those that are gone. Null: numbers stay until the storage's address is used again.
-  explicit Mirror(FreedStorages* freed = nullptr) : freed_(freed) {}
+  explicit Mirror(FreedStorages* freed = nullptr);
 
   // The mirrored numbers of `t`, to be read: a view with its sizes, on the CPU. For a storage that is new, or that was
   // written without a call of written(), they start as its own numbers.

@@ -15,15 +15,10 @@ namespace gradual::inspect {
 class ParameterNames {
  public:
   ParameterNames() = default;
-  explicit ParameterNames(const nn::Module& model) {
-    for (const auto& [name, param] : model.named_parameters()) add(param, name);
-  }
-  void add(const Tensor& t, const std::string& name) { names_[amp::storage_id(t)] = name; }
+  explicit ParameterNames(const nn::Module& model);
+  void add(const Tensor& t, const std::string& name);
   // "fc1.weight"; empty for every other tensor, and for an undefined one.
-  std::string of(const Tensor& t) const {
-    const auto found = t.defined() ? names_.find(amp::storage_id(t)) : names_.end();
-    return found == names_.end() ? "" : found->second;
-  }
+  std::string of(const Tensor& t) const;
 
  private:
   std::map<std::uint64_t, std::string> names_;

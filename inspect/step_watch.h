@@ -8,16 +8,12 @@ namespace gradual::inspect {
 // Observes the steps of a model on this thread while it lives. No bit of the model depends on it.
 class StepWatch : Pinned {
  public:
-  explicit StepWatch(nn::Module& model) : routes_(model, RouteObserver::Exact::yes), scope_(activations_) {}
+  explicit StepWatch(nn::Module& model);
 
   const ActivationMonitor& activations() const { return activations_; }
   const RouteObserver& routes() const { return routes_; }
   // What the monitors have seen becomes the step's.
-  void write_to(ObservedStep& step) const {
-    step.activations = activations_.activations();
-    step.probabilities = activations_.probabilities();
-    step.routes = routes_.rows();
-  }
+  void write_to(ObservedStep& step) const;
 
  private:
   ActivationMonitor activations_;

@@ -49,6 +49,25 @@ Tensor run_again(const OpCall& one, const Attrs& attrs) {
 
 }  // namespace
 
+UpdateMeter::UpdateMeter(const nn::Module& model) : names_(model) {}
+
+void UpdateMeter::watch_average(const std::string& name, const Tensor& average, const Tensor& of, double decay) {
+  averages_.emplace_back(name, average, of, decay);
+}
+
+void UpdateMeter::clear() {
+  updates_.clear();
+  parts_.clear();
+  scalars_.clear();
+  noise_.clear();
+  changes_.clear();
+}
+
+void UpdateMeter::next_step() {
+  ++step_;
+  changes_.clear();
+}
+
 std::string_view to_string(UpdatePart part) {
   return enum_name(part, {"update", "gradient step", "weight decay", "first moment", "second moment", "other state",
                           "running mean", "running variance", "average"});

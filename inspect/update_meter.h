@@ -132,12 +132,10 @@ struct GradientNoise {
 
 class UpdateMeter final : public Observer {
  public:
-  explicit UpdateMeter(const nn::Module& model) : names_(model) {}
+  explicit UpdateMeter(const nn::Module& model);
   // Also measures a moving average, average = decay * average + (1 - decay) * of, which the program writes in place, by
   // any ops, once per step after the optimizer. The intended update is this formula in f64.
-  void watch_average(const std::string& name, const Tensor& average, const Tensor& of, double decay) {
-    averages_.emplace_back(name, average, of, decay);
-  }
+  void watch_average(const std::string& name, const Tensor& average, const Tensor& of, double decay);
 
   void before(const OpCall& call, const CallRecord& record) override;
   void after(const OpCall& call, const Outputs& out, const CallRecord& record) override;
@@ -153,13 +151,7 @@ class UpdateMeter final : public Observer {
   const std::vector<Update>& parts() const { return parts_; }
   const std::vector<Scalar>& scalars() const { return scalars_; }  // of fused ops, each once
   const std::vector<GradientNoise>& gradient_noise() const { return noise_; }
-  void clear() {
-    updates_.clear();
-    parts_.clear();
-    scalars_.clear();
-    noise_.clear();
-    changes_.clear();
-  }
+  void clear();
 
   // A table: sums over the steps, rounded scalars, noise of gradients.
   std::string to_string(const LayerNames& name = {}) const;
@@ -196,10 +188,7 @@ class UpdateMeter final : public Observer {
   void begin_decay(const OpCall& one, int k, const Change& whole);
   void add_scalars(const OpCall& one);
   void begin_update(Update& row, const Tensor& parameter);
-  void next_step() {
-    ++step_;
-    changes_.clear();
-  }
+  void next_step();
   // True if this step has changed this part of the parameter; an empty parameter stands for any.
   bool has_changed(UpdatePart part, std::string_view parameter = "") const;
   std::vector<Update>& rows_of(const Change& c) { return c.row.part == UpdatePart::whole ? updates_ : parts_; }

@@ -227,4 +227,12 @@ Tensor ModuleCall::leave(const Tensor& input, Tensor output) const {
   return output;
 }
 
+std::uint64_t Module::register_forward_hook(ForwardHook hook) {
+  forward_hooks_.emplace_back(next_hook_, not_null(std::move(hook), "register_forward_hook: the hook"));
+  return next_hook_++;
+}
+void Module::remove_forward_hook(std::uint64_t id) {
+  std::erase_if(forward_hooks_, [&](const auto& entry) { return entry.first == id; });
+}
+
 }  // namespace gradual::nn

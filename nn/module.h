@@ -123,13 +123,8 @@ class Module {
   // unexpected and mis-shaped key; strict = false lets missing and unexpected keys pass and returns them.
   LoadResult load_state_dict(const StateDict& state, bool strict = true);
 
-  std::uint64_t register_forward_hook(ForwardHook hook) {  // an id for remove_forward_hook
-    forward_hooks_.emplace_back(next_hook_, not_null(std::move(hook), "register_forward_hook: the hook"));
-    return next_hook_++;
-  }
-  void remove_forward_hook(std::uint64_t id) {
-    std::erase_if(forward_hooks_, [&](const auto& entry) { return entry.first == id; });
-  }
+  std::uint64_t register_forward_hook(ForwardHook hook);  // an id for remove_forward_hook
+  void remove_forward_hook(std::uint64_t id);
   void set_hook(ModuleHook hook) { hook_ = std::move(hook); }  // null: none
   // What trains the module (amp::RecipeRun); a move of the module takes it along.
   std::weak_ptr<void>& trainer() { return trainer_; }

@@ -205,4 +205,6 @@ void GradScaler::load_state_dict(const StateDict& state) {
   remember();
 }
 
+void GradScaler::remember() { history_.push_back({state_.updates, static_cast<double>(state_.scale)}); }
+
 }  // namespace gradual::optim

@@ -107,7 +107,7 @@ class GradScaler {
     if (!used_)
       throw_error("GradScaler: " + what + ": no scale yet: scale(loss) was not used earlier in the iteration");
   }
-  void remember() { history_.push_back({state_.updates, static_cast<double>(state_.scale)}); }
+  void remember();
 
   void upload(void* to, Device device) const;
   void take(const void* bytes) const;  // sets the fields from the GPU's state

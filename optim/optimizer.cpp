@@ -340,4 +340,6 @@ void Optimizer::step_scaled(const GradientScale& by, SourceLocation loc) {
   for_runs(live_gradients(), same_call, [&](const auto& run) { step_run(run, by, counts_there, loc); });
 }
 
+std::vector<ParamGroup> Optimizer::one_group(const std::vector<Tensor>& params) { return {{.params = params}}; }
+
 }  // namespace gradual::optim

@@ -224,7 +224,7 @@ class Optimizer : Pinned {
   Optimizer(UpdateRule rule, std::vector<ParamGroup> groups, const ParamGroup& defaults, const UpdateOptions& options);
   virtual bool has_moments(const ParamGroup&) const { return true; }
 
-  static std::vector<ParamGroup> one_group(const std::vector<Tensor>& params) { return {{.params = params}}; }
+  static std::vector<ParamGroup> one_group(const std::vector<Tensor>& params);
 
  private:
   // Identifies the contents of a tensor at the last check.

@@ -29,6 +29,12 @@ void StateDict::put(const std::string& name, StateValue value) {
   else entries_[place->second].value = std::move(value);
 }
 
+void StateDict::put_integer(const std::string& name, std::int64_t value) { put(name, value); }
+void StateDict::put_natural(const std::string& name, std::uint64_t value) { put(name, value); }
+void StateDict::put_real(const std::string& name, double value) { put(name, value); }
+
+bool StateDict::contains(std::string_view name) const { return places_.contains(std::string(name)); }
+
 const StateValue& StateDict::at(const std::string& name) const {
   if (const auto place = places_.find(name); place != places_.end()) return entries_[place->second].value;
   if (entries_.empty()) throw_error("state_dict: no entry \"" + name + "\"; the state dict is empty");

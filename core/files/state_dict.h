@@ -30,10 +30,10 @@ class StateDict {
   template <class T> void set(const std::string& name, const T& value) {
     if constexpr (std::integral<T>) {
       if (std::is_signed_v<T> || static_cast<std::uint64_t>(value) <= INT64_MAX)
-        put(name, static_cast<std::int64_t>(value));
-      else put(name, static_cast<std::uint64_t>(value));
+        put_integer(name, static_cast<std::int64_t>(value));
+      else put_natural(name, static_cast<std::uint64_t>(value));
     } else if constexpr (std::floating_point<T>) {
-      put(name, double{value});
+      put_real(name, double{value});
     } else {
       put(name, StateValue(value));
     }
@@ -49,7 +49,7 @@ class StateDict {
   const std::string& text(const std::string& name) const;
   const StateValue& at(const std::string& name) const;
 
-  bool contains(std::string_view name) const { return places_.contains(std::string(name)); }
+  bool contains(std::string_view name) const;
   std::size_t size() const { return entries_.size(); }
   bool empty() const { return entries_.empty(); }
 
@@ -64,6 +64,9 @@ class StateDict {
 
  private:
   void put(const std::string& name, StateValue value);
+  void put_integer(const std::string& name, std::int64_t value);
+  void put_natural(const std::string& name, std::uint64_t value);
+  void put_real(const std::string& name, double value);
 
   std::vector<Entry> entries_;
   std::unordered_map<std::string, std::size_t> places_;

@@ -1,11 +1,20 @@
-// The options of scalings. They are apart from the header since nvcc compiles no lambdas with constraints.
+// What depends on the kind of a scaling. It is apart from the header: compilers take long for a visit of all kinds, and
+// nvcc compiles no lambdas with constraints.
 #include "scaling.h"
 
 #include <optional>
+#include <string_view>
 #include <type_traits>
 #include <variant>
 
 namespace gradual {
+
+std::string_view kind_name(const Scaling& scaling) {
+  return std::visit([](const auto& kind) { return std::decay_t<decltype(kind)>::kKind; }, scaling);
+}
+ScaleUnit unit_of(const Scaling& scaling) {
+  return std::visit([](const auto& kind) { return std::decay_t<decltype(kind)>::kUnit; }, scaling);
+}
 
 bool has_zero_points(const Scaling& scaling) {
   return std::visit([](const auto& kind) { return requires { kind.kZeroPoints; }; }, scaling);

@@ -39,12 +39,8 @@ template <class Result, class S, class F> Result of_kind(S& scaling, Result othe
       scaling);
 }
 
-inline std::string_view kind_name(const Scaling& scaling) {
-  return std::visit([](const auto& kind) { return std::decay_t<decltype(kind)>::kKind; }, scaling);
-}
-inline ScaleUnit unit_of(const Scaling& scaling) {
-  return std::visit([](const auto& kind) { return std::decay_t<decltype(kind)>::kUnit; }, scaling);
-}
+std::string_view kind_name(const Scaling& scaling);
+ScaleUnit unit_of(const Scaling& scaling);
 // True if a tensor has at most one scale.
 inline bool per_tensor(const Scaling& scaling) { return unit_of(scaling) == ScaleUnit::tensor; }
 bool has_zero_points(const Scaling& scaling);
